@@ -1,0 +1,60 @@
+"""Choice of the kernels: native (C++) or portable (NumPy). Visible, forced by one variable.
+
+`TORCHFSL_BACKEND` is `auto` (default), `portable` or `native`. `auto` takes the native extension
+and says so in the log when it is not there; it never changes while a process runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+from types import ModuleType
+
+from torchfsl.errors import ParameterError
+
+log = logging.getLogger("torchfsl.backends")
+
+
+@functools.cache
+def _load(wanted: str) -> tuple[str, ModuleType]:
+    portable = importlib.import_module("torchfsl.portable")
+    if wanted == "portable":
+        return "portable", portable
+    if wanted not in ("auto", "native"):
+        raise ParameterError(f"TORCHFSL_BACKEND is {wanted!r}; set it to auto, portable or native")
+    try:
+        return "native", importlib.import_module("torchfsl._native")
+    except ImportError as error:
+        if wanted == "native":
+            raise ParameterError(
+                "TORCHFSL_BACKEND=native, but the extension is not built: reinstall torchfsl "
+                "with a C++ compiler, or set TORCHFSL_BACKEND=portable"
+            ) from error
+        log.warning("native extension not built (%s): using the slow portable backend", error)
+        return "portable", portable
+
+
+def kernels() -> ModuleType:
+    """The module whose functions do the work; same functions and same bytes in both."""
+    return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[1]
+
+
+def backend() -> str:
+    """Name of the active backend: `native` or `portable`."""
+    return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[0]
+
+
+def num_threads() -> int:
+    """Threads a kernel may use: `TORCHFSL_THREADS`, or every core this process may run on."""
+    chosen = os.environ.get("TORCHFSL_THREADS")
+    if chosen is None:
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    if not chosen.isdigit() or int(chosen) < 1:
+        raise ParameterError(f"TORCHFSL_THREADS is {chosen!r}; set it to a number of threads >= 1")
+    return int(chosen)

@@ -1,0 +1,115 @@
+"""Distributed point functions as a tree and its hints, for whole segments at once.
+
+A *tree* hides which position alpha is selected in every bin; a *hint* hides the value there. One
+tree serves retrieval (`psr`) and any number of hints (`ssa`). This file gives the kernels of the
+active backend the shape of a segment: its bins and, as a second group of deeper trees, its stash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.backends import kernels
+from torchfsl.errors import DecodeError
+from torchfsl.plan import Segment, TreeGroup
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Public part of a group's trees: `cw [depth, T, 16]` and `cw_right [depth, T]` (0 or 1)."""
+
+    group: TreeGroup
+    cw: Bytes
+    cw_right: Bytes
+
+    def encode(self) -> bytes:
+        """`cw` level by level, then `cw_right` as packed bits, lowest bit first."""
+        packed = np.packbits(self.cw_right.reshape(-1), bitorder="little")
+        return self.cw.tobytes() + packed.tobytes()
+
+    @classmethod
+    def decode(cls, group: TreeGroup, data: memoryview) -> Trees:
+        """Inverse of `encode`; `data` has exactly `group.tree_bytes` bytes.
+
+        Raises:
+            DecodeError: wrong length, or padding bits that are not zero.
+        """
+        if len(data) != group.tree_bytes:
+            raise DecodeError(f"trees of {len(data)} bytes, expected {group.tree_bytes}")
+        num_bits = group.depth * group.num_trees
+        cw = np.frombuffer(data[: 16 * num_bits], dtype=np.uint8)
+        packed = np.frombuffer(data[16 * num_bits :], dtype=np.uint8)
+        if num_bits % 8 and packed[-1] >> (num_bits % 8):
+            raise DecodeError("padding bits behind the control corrections are not zero")
+        bits = np.unpackbits(packed, count=num_bits, bitorder="little")
+        return cls(
+            group,
+            cw.reshape(group.depth, group.num_trees, 16),
+            bits.reshape(group.depth, group.num_trees),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedLeaves:
+    """Both parties' states at the selected leaves, and the slot inside each leaf block. Secret.
+
+    `leaf0`, `leaf1`: `[num_trees, 16]`; `slots`: `uint64[num_trees]` in [0, 2**nu).
+    """
+
+    leaf0: Bytes = field(repr=False)
+    leaf1: Bytes = field(repr=False)
+    slots: Positions = field(repr=False)
+
+
+def split(segment: Segment) -> Iterator[tuple[TreeGroup, slice]]:
+    """The segment's groups, each with its range of trees."""
+    start = 0
+    for group in segment.groups:
+        yield group, slice(start, start + group.num_trees)
+        start += group.num_trees
+
+
+def gen(
+    segment: Segment, key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions
+) -> tuple[list[Trees], SelectedLeaves]:
+    """Trees that select position `alpha[j]` of tree j's domain (bins, then stash).
+
+    Args:
+        segment: gives the groups.
+        key: K_tree.
+        roots0: `[num_trees, 16]`, party 0's root states.
+        roots1: the same for party 1.
+        alpha: `uint64[num_trees]`, below theta for bins and below m for the stash.
+    """
+    trees, leaves0, leaves1 = [], [], []
+    leaf, slots = alpha >> np.uint64(segment.nu), alpha & np.uint64((1 << segment.nu) - 1)
+    for group, span in split(segment):
+        cw, cw_right, leaf0, leaf1 = kernels().tree_gen(
+            key, roots0[span], roots1[span], leaf[span], group.depth
+        )
+        trees.append(Trees(group, cw, cw_right))
+        leaves0.append(leaf0)
+        leaves1.append(leaf1)
+    return trees, SelectedLeaves(np.concatenate(leaves0), np.concatenate(leaves1), slots)
+
+
+def gen_hints(segment: Segment, key: bytes, leaves: SelectedLeaves, values: Bytes) -> Bytes:
+    """Hints `[num_trees, (W/8) << nu]` that carry `values [num_trees, values a row, l/8]`."""
+    num_trees, _, width = values.shape
+    hints: Bytes = kernels().hint_gen(
+        key,
+        leaves.leaf0,
+        leaves.leaf1,
+        np.ascontiguousarray(values.reshape(num_trees, -1)),
+        leaves.slots,
+        segment.nu,
+        width,
+    )
+    return hints

@@ -1,0 +1,220 @@
+"""The wire format: every message's layout, exact length and checks. Version 1.
+
+A message is a 64-byte header and a body. All integers are little-endian.
+
+    0  magic "TFSL"      4  wire version      6  kind      7  party (sender or addressee, 0 or 1)
+    8  round            16  client           24  body length          32  plan digest (32 bytes)
+
+Bodies (sizes are functions of the plan alone, so a length tells nothing about a client):
+
+    TREES          nonce 16, master seed 16, trees of the retrieving segments   client to S_a
+    TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
+    TREES_RELAY    nonce 16, trees                                              S_a to S_b
+    ANSWER         the XOR of selected rows, segment by segment                 server to client
+    REPORT         nonce 16, master seed 16, hint nonce 16, public part,
+                   masked dense values                                          client to S_a
+    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, commitment 32       client to S_b
+    REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
+    MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
+    MODEL_DIGEST   digests 32 + 32                                              server to client
+    REPORT_SET     count entries of client 8, digest 32                         server to server
+    SHARE_COMMIT   SHA-256 over the share, salted                               server to server
+    SHARE          salt 32, gathered sums                                       server to server
+
+S_a is server (client mod 2). The public part of a report is the trees of the segments that do not
+retrieve, then the hints of all tree segments, in plan order.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import kdf
+from torchfsl.config import DIGEST_BYTES, MAX_MESSAGE_BYTES, SEED_BYTES, WIRE_VERSION
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError
+from torchfsl.plan import Plan, Segment
+
+_HEADER: Final = struct.Struct("<4sHBBQQQ32s")
+_MAGIC: Final = b"TFSL"
+HEADER_BYTES: Final = _HEADER.size
+SET_ENTRY: Final = struct.Struct("<Q32s")
+
+
+class Kind(IntEnum):
+    """Message kinds."""
+
+    TREES = 1
+    TREES_COMMIT = 2
+    TREES_RELAY = 3
+    ANSWER = 4
+    REPORT = 5
+    REPORT_COMMIT = 6
+    REPORT_RELAY = 7
+    MODEL = 8
+    MODEL_DIGEST = 9
+    REPORT_SET = 10
+    SHARE_COMMIT = 11
+    SHARE = 12
+
+
+def retrieving(plan: Plan) -> list[Segment]:
+    """Segments whose trees travel before training."""
+    return [s for s in plan.segments if s.retrieve]
+
+
+def late_trees(plan: Plan) -> list[Segment]:
+    """Tree segments whose trees travel in the report."""
+    return [s for s in plan.segments if s.policy != "dense" and not s.retrieve]
+
+
+def with_hints(plan: Plan) -> list[Segment]:
+    """Segments that carry hints."""
+    return [s for s in plan.segments if s.policy != "dense"]
+
+
+def dense(plan: Plan) -> list[Segment]:
+    """Segments that travel as additive shares."""
+    return [s for s in plan.segments if s.policy == "dense"]
+
+
+def public_report_bytes(plan: Plan) -> int:
+    """Length of a report's public part."""
+    return sum(s.tree_bytes for s in late_trees(plan)) + sum(
+        plan.hint_bytes(s) for s in with_hints(plan)
+    )
+
+
+def share_bytes(plan: Plan) -> int:
+    """Length of one server's gathered sums."""
+    total = sum(s.m * plan.value_bytes(s) for s in with_hints(plan))
+    return total + sum(plan.dense_bytes(s) for s in dense(plan))
+
+
+def body_bytes(plan: Plan, kind: Kind) -> int | None:
+    """Exact body length of a kind under the plan; None for REPORT_SET, whose count varies."""
+    trees = sum(s.tree_bytes for s in retrieving(plan))
+    masked = sum(plan.dense_bytes(s) for s in dense(plan))
+    public = public_report_bytes(plan)
+    sizes = {
+        Kind.TREES: 2 * SEED_BYTES + trees,
+        Kind.TREES_COMMIT: 2 * SEED_BYTES + DIGEST_BYTES,
+        Kind.TREES_RELAY: SEED_BYTES + trees,
+        Kind.ANSWER: sum(s.answer_bytes for s in plan.segments),
+        Kind.REPORT: 3 * SEED_BYTES + public + masked,
+        Kind.REPORT_COMMIT: 3 * SEED_BYTES + DIGEST_BYTES,
+        Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
+        Kind.MODEL: 2 * DIGEST_BYTES + sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+        Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
+        Kind.SHARE_COMMIT: DIGEST_BYTES,
+        Kind.SHARE: DIGEST_BYTES + share_bytes(plan),
+    }
+    return sizes.get(kind)
+
+
+def client_bytes(plan: Plan) -> int:
+    """Upload of one client in one round, to both servers together, headers included."""
+    kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
+    if retrieving(plan):
+        kinds += [Kind.TREES, Kind.TREES_COMMIT]
+    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+
+
+def download_bytes(plan: Plan) -> int:
+    """Download of one client in one round: clear model, digests and both answers."""
+    kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
+    if retrieving(plan):
+        kinds += [Kind.ANSWER, Kind.ANSWER]
+    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded message: header fields and a view of the body."""
+
+    kind: Kind
+    party: int
+    round_number: int
+    client: int
+    body: memoryview
+
+
+def encode(
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes
+) -> bytes:
+    """A message of `kind` whose body is the parts in order.
+
+    Raises:
+        ParameterError: round or client outside [0, 2**64).
+    """
+    if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
+        raise ParameterError("round and client numbers lie in [0, 2**64)")
+    size = sum(len(part) for part in parts)
+    expected = body_bytes(plan, kind)
+    assert expected is None or size == expected, (kind, size, expected)
+    header = _HEADER.pack(
+        _MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest
+    )
+    return b"".join((header, *parts))
+
+
+def decode(plan: Plan, data: bytes, *expected: Kind) -> Message:
+    """Check a peer's message completely before anything is allocated for it.
+
+    Raises:
+        DecodeError: wrong magic, version, kind, party, length or plan.
+    """
+    if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
+        raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+    magic, version, kind, party, round_number, client, size, digest = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise DecodeError("not a torchfsl message")
+    if version != WIRE_VERSION:
+        raise DecodeError(
+            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
+        )
+    if kind not in set(expected) or party not in (0, 1):
+        names = ", ".join(k.name for k in expected)
+        raise DecodeError(f"message kind {kind} of party {party}; expected one of {names}")
+    if digest != plan.digest:
+        raise DecodeError("the message belongs to another plan: fetch the current plan")
+    wanted = body_bytes(plan, Kind(kind))
+    if wanted is None:
+        wanted = size if size <= SET_ENTRY.size * plan.max_clients else -1
+    if size != wanted or len(data) != HEADER_BYTES + size:
+        raise DecodeError(f"{Kind(kind).name}: body of {size} bytes, expected {wanted}")
+    return Message(Kind(kind), party, round_number, client, memoryview(data)[HEADER_BYTES:])
+
+
+def model_digests(clear: bytes, rows: bytes) -> bytes:
+    """Digests of the clear tensors' bytes and of the retrievable rows' bytes: 64 bytes."""
+    return kdf.digest(kdf.LABEL_MODEL, b"clear", clear) + kdf.digest(kdf.LABEL_MODEL, b"rows", rows)
+
+
+def decode_model(
+    plan: Plan, body: memoryview, other_digests: memoryview
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The clear tensors of a MODEL body, checked against the other server's digests.
+
+    Raises:
+        ProtocolError: the servers hold different models, or the bytes do not fit the digest.
+    """
+    digests, clear = bytes(body[: 2 * DIGEST_BYTES]), bytes(body[2 * DIGEST_BYTES :])
+    own = kdf.digest(kdf.LABEL_MODEL, b"clear", clear)
+    if not kdf.digests_equal(digests, bytes(other_digests)) or own != digests[:DIGEST_BYTES]:
+        raise ProtocolError("the two servers hold different models: nothing may go on")
+    tensors: dict[str, npt.NDArray[np.generic]] = {}
+    start = 0
+    for tensor in plan.clear_tensors:
+        stop = start + tensor.numel * tensor.item_bytes
+        dtype = np.dtype(tensor.dtype).newbyteorder("<")
+        values = np.frombuffer(clear[start:stop], dtype=dtype)
+        tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
+        start = stop
+    return tensors

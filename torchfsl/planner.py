@@ -1,0 +1,181 @@
+"""From public numbers to a plan: bins, early termination and stash, and the byte counts.
+
+The planner advises and changes nothing unasked: where dense shares would be cheaper than trees it
+raises (or keeps, or switches, as told), naming the policy to choose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from torchfsl.config import NUM_HASHES
+from torchfsl.cuckoo_parameters import choose_layout, min_bins, stash_for
+from torchfsl.entropy import random_bytes
+from torchfsl.errors import ParameterError
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.messages import client_bytes, download_bytes
+from torchfsl.plan import Lane, Plan, Policy, Segment, TensorSpec, positions
+
+log = logging.getLogger("torchfsl.planner")
+
+AboveBreakEven = Literal["error", "dense", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """What the caller wants of one segment; the planner adds the layout.
+
+    `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
+    a position for `blocks`, the row width for `rows`.
+    """
+
+    name: str
+    policy: Policy
+    tensors: tuple[TensorSpec, ...]
+    k_max: int = 0
+    tau: int = 1
+    retrieve: bool = False
+
+
+def build_plan(
+    specs: list[SegmentSpec],
+    *,
+    encoding: FixedPoint,
+    max_clients: int,
+    min_clients: int = 2,
+    lane: Lane = "none",
+    max_weight: int = 1,
+    session: bytes | None = None,
+    hash_seed: bytes | None = None,
+    above_break_even: AboveBreakEven = "error",
+) -> Plan:
+    """Choose layouts and put the plan together.
+
+    Args:
+        specs: the segments wanted.
+        encoding: fixed-point parameters.
+        max_clients: most reports a round may open.
+        min_clients: fewest reports a round may open.
+        lane: see `Plan`.
+        max_weight: see `Plan`.
+        session: 16 bytes; from the operating system when None.
+        hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
+        above_break_even: what to do with a segment whose trees cost more upload than dense
+            shares: raise, switch to dense (not for retrieved rows), or keep the trees.
+
+    Raises:
+        ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
+    """
+    value_bits = encoding.ring_bits
+    lanes = 0 if lane == "none" else 1
+    segments = []
+    for spec in specs:
+        segment = _plan_segment(spec, (spec.tau + lanes) * value_bits, value_bits)
+        segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
+    return Plan(
+        session=(session or random_bytes(16)).hex(),
+        hash_seed=(hash_seed or random_bytes(32)).hex(),
+        encoding=encoding,
+        max_clients=max_clients,
+        min_clients=min(min_clients, max_clients),
+        segments=tuple(segments),
+        lane=lane,
+        max_weight=max_weight,
+    )
+
+
+def _plan_segment(spec: SegmentSpec, width_bits: int, ring_bits: int) -> Segment:
+    m = positions(spec.policy, spec.tensors, spec.tau)
+    if spec.policy == "dense":
+        return Segment(spec.name, "dense", spec.tensors, m, 1, m)
+    if spec.k_max < 1:
+        raise ParameterError(
+            f"segment {spec.name!r}: give the rows a client may select, k_max >= 1"
+        )
+    k_max = min(spec.k_max, m)
+    base = Segment(
+        spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
+        retrieve=spec.retrieve,
+    )  # fmt: skip
+    return min(
+        _layouts(base), key=lambda s: (_tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu)
+    )
+
+
+def _layouts(base: Segment) -> list[Segment]:
+    """Every layout worth pricing: full-domain trees, or bins of the largest safe size and of the
+    powers of two below it (a whole tree level less), each with every early termination.
+    """
+    shapes: list[tuple[int, int, int]] = []
+    layout = choose_layout(base.m, base.k_max)
+    if layout is None:
+        shapes.append((0, 0, base.k_max))
+    else:
+        stash = stash_for(base.k_max)
+        theta = layout[1]
+        thetas = {theta} | {1 << i for i in range(theta.bit_length())}
+        least = min_bins(base.k_max, stash)
+        for size in thetas:
+            bins = -(-base.m // size)
+            if size == theta or (least is not None and least <= bins <= 2 * least):
+                shapes.append((NUM_HASHES * bins, size, stash))
+    return [
+        dataclasses.replace(base, num_bins=bins, theta=theta, stash=stash, nu=nu)
+        for bins, theta, stash in shapes
+        for nu in range(8)
+        if nu == 0 or 1 << nu <= max(theta, 1) or (bins == 0 and 1 << nu <= base.m)
+    ]
+
+
+def _tree_and_hint_bits(segment: Segment, width_bits: int) -> int:
+    return sum(g.num_trees * (g.depth * 129 + (width_bits << g.nu)) for g in segment.groups)
+
+
+def _compare_with_dense(
+    segment: Segment, ring_bits: int, lanes: int, above_break_even: AboveBreakEven
+) -> Segment:
+    if segment.policy == "dense":
+        return segment
+    bits = _tree_and_hint_bits(segment, (segment.tau + lanes) * ring_bits)
+    dense_bits = sum(t.numel for t in segment.tensors) * ring_bits
+    if bits <= dense_bits or above_break_even == "keep":
+        return segment
+    text = (
+        f"segment {segment.name!r}: trees for {segment.k_max} of {segment.m} positions cost "
+        f"{bits // 8} bytes, dense shares {dense_bits // 8}"
+    )
+    if above_break_even == "dense" and not segment.retrieve:
+        log.warning("%s: using dense shares", text)
+        numel = sum(t.numel for t in segment.tensors)
+        return Segment(segment.name, "dense", segment.tensors, numel, 1, numel)
+    raise ParameterError(
+        f"{text}: choose the dense policy, fewer positions or larger blocks, or keep the trees "
+        "with above_break_even='keep'"
+    )
+
+
+def explain(plan: Plan) -> str:
+    """The plan as a table: what each segment costs a client, beside a dense upload."""
+    rows = [
+        ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
+         "upload B", "dense B", "answers B"),
+    ]  # fmt: skip
+    width = plan.encoding.ring_bits // 8
+    for s in plan.segments:
+        dense = sum(t.numel for t in s.tensors) * width
+        upload = plan.dense_bytes(s) if s.policy == "dense" else s.tree_bytes + plan.hint_bytes(s)
+        rows.append(
+            (s.name, s.policy, s.mechanism, str(s.m), str(s.tau), str(s.k_max), str(s.num_bins),
+             str(s.theta), str(s.nu), str(s.stash), str(upload), str(dense),
+             str(2 * s.answer_bytes))
+        )  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    lines.append(
+        f"a client uploads {client_bytes(plan)} bytes a round to both servers together and "
+        f"downloads {download_bytes(plan)}; every message has this size whatever the client holds"
+    )
+    return "\n".join(lines)

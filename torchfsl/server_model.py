@@ -1,0 +1,235 @@
+"""The model at a server: state, deterministic update, digest. NumPy only, no torch.
+
+Both servers apply the same opened sums and must end with the same bits, on any processor and with
+any number of threads: one differing bit would turn retrieved rows into garbage. So every step is
+one correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
+fuses, and the result is rounded once to the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import kdf
+from torchfsl.errors import ParameterError
+from torchfsl.opened import Opened
+from torchfsl.plan import Plan, Segment, TensorSpec
+
+Array = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+_CHUNK = 1 << 16
+
+
+def state_digest(state: Mapping[str, Array]) -> bytes:
+    """SHA-256 over sorted names, dtypes, shapes and little-endian bytes: 32 bytes."""
+    hasher = hashlib.sha256()
+    for name in sorted(state):
+        value = np.ascontiguousarray(state[name])
+        value = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        shape = ",".join(str(n) for n in value.shape)
+        hasher.update(kdf.frame(name.encode(), value.dtype.name.encode(), shape.encode()))
+        hasher.update(value.tobytes())
+    return hasher.digest()
+
+
+class ServerOptimizer(Protocol):
+    """Turns an aggregated gradient (or minus an aggregated delta) into a step."""
+
+    def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
+        """Change a flat slice `[start, start + len)` of parameter `name` (of `size`) in place."""
+
+    def advance(self) -> None:
+        """Called once a round, before the steps."""
+
+    def state(self) -> dict[str, Array]:
+        """Everything a checkpoint needs."""
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `state`."""
+
+
+class ServerSGD:
+    """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum."""
+
+    def __init__(self, lr: float = 1.0, *, momentum: float = 0.0) -> None:
+        """Set the rate; no state until the first step."""
+        self.lr, self.momentum = lr, momentum
+        self._velocity: dict[str, Float64] = {}
+
+    def advance(self) -> None:
+        """Nothing changes from round to round."""
+
+    def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
+        """See `ServerOptimizer`."""
+        if self.momentum:
+            velocity = self._velocity.setdefault(name, np.zeros(size))
+            part = velocity[start : start + len(gradient)]
+            part *= self.momentum
+            part += gradient
+            gradient = part
+        parameter -= self.lr * gradient
+
+    def state(self) -> dict[str, Array]:
+        """Velocities by parameter."""
+        return {f"velocity/{name}": value for name, value in self._velocity.items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `state`."""
+        self._velocity = {name.split("/", 1)[1]: np.array(v) for name, v in state.items()}
+
+
+class ServerAdam:
+    """Adam (Kingma and Ba 2015, Algorithm 1) on the aggregate, moments in float64."""
+
+    def __init__(
+        self, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        """Set the rates; no state until the first step."""
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self._round = 0
+        self._moments: dict[str, tuple[Float64, Float64]] = {}
+
+    def advance(self) -> None:
+        """Count the round for bias correction."""
+        self._round += 1
+
+    def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
+        """See `ServerOptimizer`."""
+        if name not in self._moments:
+            self._moments[name] = (np.zeros(size), np.zeros(size))
+        first, second = (m[start : start + len(gradient)] for m in self._moments[name])
+        beta1, beta2 = self.betas
+        first *= beta1
+        first += (1.0 - beta1) * gradient
+        second *= beta2
+        second += (1.0 - beta2) * (gradient * gradient)
+        # Plain products, not pow(), whose last bit depends on the C library.
+        scale1, scale2 = 1.0 - _power(beta1, self._round), 1.0 - _power(beta2, self._round)
+        parameter -= self.lr * ((first / scale1) / (np.sqrt(second / scale2) + self.eps))
+
+    def state(self) -> dict[str, Array]:
+        """Moments by parameter, and the round count."""
+        state: dict[str, Array] = {"round": np.array(self._round, dtype=np.int64)}
+        for name, (first, second) in self._moments.items():
+            state[f"first/{name}"], state[f"second/{name}"] = first, second
+        return state
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `state`."""
+        self._round = int(state["round"])
+        names = [key.split("/", 1)[1] for key in state if key.startswith("first/")]
+        self._moments = {
+            name: (np.array(state[f"first/{name}"]), np.array(state[f"second/{name}"]))
+            for name in names
+        }
+
+
+def _power(base: float, exponent: int) -> float:
+    """base**exponent by repeated squaring: the same bits on every machine."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+class ServerModel:
+    """State of the model at one server.
+
+    Args:
+        state: name to array, as a torch state_dict in NumPy; copied, tied tensors stay tied.
+        optimizer: applied to the aggregate.
+        source: `delta` (reports hold changes of the model) or `gradient` (they hold gradients).
+        reduce: `mean` over the cohort, by weight under a weight lane, by row count under a count
+            lane; or `sum`.
+    """
+
+    def __init__(
+        self,
+        state: Mapping[str, Array],
+        optimizer: ServerOptimizer | None = None,
+        *,
+        source: Literal["delta", "gradient"] = "delta",
+        reduce: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        """Copy the state."""
+        copies: dict[tuple[int, tuple[int, ...]], Array] = {}
+        self.state: dict[str, Array] = {}
+        for name, value in state.items():
+            key = (value.__array_interface__["data"][0], value.shape)
+            if key not in copies or not value.size:
+                copies[key] = np.array(value, order="C")
+            self.state[name] = copies[key]
+        self.optimizer: ServerOptimizer = ServerSGD() if optimizer is None else optimizer
+        if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
+            raise ParameterError("source is delta or gradient, reduce is mean or sum")
+        self.source, self.reduce = source, reduce
+
+    def check(self, plan: Plan) -> None:
+        """Check that every tensor of the plan is here with its shape and dtype.
+
+        Raises:
+            ParameterError: one is not.
+        """
+        for tensor in (t for s in plan.segments for t in s.tensors):
+            value = self.state.get(tensor.name)
+            if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
+                found = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
+                raise ParameterError(
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
+                )
+
+    def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
+        """Raw bytes of a rows segment in index order: `[m, row_bytes]`."""
+        parts = [self.state[t.name].reshape(t.shape[0], -1) for t in segment.tensors]
+        table = np.ascontiguousarray(np.concatenate(parts))
+        little = table.astype(table.dtype.newbyteorder("<"), copy=False)
+        return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
+
+    def apply(self, plan: Plan, opened: Opened) -> None:
+        """Apply the opened sums of a round."""
+        self.optimizer.advance()
+        for segment in plan.segments:
+            mean = self._reduce(plan, segment, opened)
+            for tensor, span in tensor_spans(segment):
+                self._step(tensor, mean[span].reshape(-1)[: tensor.numel])
+
+    def _reduce(self, plan: Plan, segment: Segment, opened: Opened) -> Float64:
+        total = plan.encoding.dequantise(opened.sums[segment.name])
+        if self.reduce == "sum":
+            return total
+        lane = opened.lanes.get(segment.name)
+        if segment.policy == "dense":
+            return total / float(max(opened.total_weight, 1))
+        if lane is None:
+            return total / float(opened.num_clients)
+        return total / np.maximum(lane, 1).astype(np.float64)[:, None]
+
+    def _step(self, tensor: TensorSpec, change: Float64) -> None:
+        flat = self.state[tensor.name].reshape(-1)
+        for start in range(0, tensor.numel, _CHUNK):
+            stop = min(start + _CHUNK, tensor.numel)
+            part = flat[start:stop].astype(np.float64)
+            gradient = change[start:stop] if self.source == "gradient" else -change[start:stop]
+            self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
+            flat[start:stop] = part
+
+    def digest(self) -> bytes:
+        """`state_digest` of the state."""
+        return state_digest(self.state)
+
+
+def tensor_spans(segment: Segment) -> Iterator[tuple[TensorSpec, slice]]:
+    """The segment's tensors, each with its range of positions in the index space."""
+    start = 0
+    for tensor in segment.tensors:
+        count = tensor.shape[0] if segment.policy == "rows" else -(-tensor.numel // segment.tau)
+        yield tensor, slice(start, start + count)
+        start += count

@@ -1,0 +1,45 @@
+"""How messages reach the two servers. `InProcess` holds both; a network offers the same calls."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torchfsl.messages import Kind
+
+
+class Transport(Protocol):
+    """A client's view of both servers."""
+
+    def send(self, party: int, message: bytes) -> None:
+        """Deliver a message to server `party`; returns when the server has accepted it."""
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """Ask server `party` for a message of `kind`."""
+
+
+class Endpoint(Protocol):
+    """A server as a transport sees it."""
+
+    def receive(self, message: bytes) -> bytes | None:
+        """Take a message; returns what is to be relayed to the other server, if anything."""
+
+    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """Produce a message of `kind` for a client."""
+
+
+class InProcess:
+    """Both servers in this process, through the same bytes as on any network."""
+
+    def __init__(self, server0: Endpoint, server1: Endpoint) -> None:
+        """Connect to both servers."""
+        self._servers = (server0, server1)
+
+    def send(self, party: int, message: bytes) -> None:
+        """Deliver, and pass on what the server relays to its peer."""
+        relay = self._servers[party].receive(message)
+        if relay is not None:
+            self._servers[1 - party].receive(relay)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """The server's reply."""
+        return self._servers[party].reply(kind, round_number, client)
