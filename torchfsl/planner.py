@@ -106,8 +106,10 @@ def _plan_segment(spec: SegmentSpec, width_bits: int, ring_bits: int) -> Segment
 
 
 def _layouts(base: Segment) -> list[Segment]:
-    """Every layout worth pricing: full-domain trees, or bins of the largest safe size and of the
-    powers of two below it (a whole tree level less), each with every early termination.
+    """Every layout worth pricing, each with every early termination.
+
+    Full-domain trees below the cuckoo rule's range; else bins of the largest safe size, and of
+    the powers of two below it, which save a whole tree level.
     """
     shapes: list[tuple[int, int, int]] = []
     layout = choose_layout(base.m, base.k_max)

@@ -44,7 +44,7 @@ def _seed(states: Bytes) -> Bytes:
 
 
 def _bit(states: Bytes) -> Bytes:
-    return states[..., 0] & 1
+    return states[..., 0] & np.uint8(1)
 
 
 def _children(key: bytes, states: Bytes) -> tuple[Bytes, Bytes]:
