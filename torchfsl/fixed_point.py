@@ -44,7 +44,7 @@ class FixedPoint:
     Args:
         ring_bits: l, one of 16, 24, 32, 48, 64, 128.
         frac_bits: binary digits after the point, 0..52.
-        clip: largest magnitude kept, > 0.
+        clip: largest magnitude kept, > 0 and below 2**63.
         rounding: `nearest` (ties to even) or `stochastic` (unbiased; needs a key when quantising).
 
     Raises:
@@ -60,8 +60,9 @@ class FixedPoint:
         ring.ring_bytes(self.ring_bits)
         if not 0 <= self.frac_bits <= 52:
             raise ParameterError(f"frac_bits is {self.frac_bits}; choose 0..52")
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise ParameterError(f"clip is {self.clip}; choose a finite magnitude > 0")
+        if not 0 < self.clip < 1 << 63:
+            raise ParameterError(f"clip is {self.clip}; choose a magnitude > 0 and below 2**63")
+        object.__setattr__(self, "clip", float(self.clip))  # 4 and 4.0 are one encoding
         if self.rounding not in ("nearest", "stochastic"):
             raise ParameterError(f"rounding is {self.rounding!r}; choose nearest or stochastic")
         if self.q_max < 1:
