@@ -7,16 +7,16 @@ report has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import cuckoo, dpf, messages, psr, ring, ssa
-from torchfsl.cuckoo import Placement
-from torchfsl.entropy import random_below, random_bytes
+from torchfsl import dpf, messages, psr, ring, ssa
+from torchfsl.client_trees import ClientTrees, nothing
+from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.keys import ReportContext
 from torchfsl.messages import Kind
@@ -43,15 +43,6 @@ class Receipt:
     unmatched: dict[str, Indices]
 
 
-@dataclass(slots=True)
-class _Selection:
-    """Trees of one segment at the client. Secret."""
-
-    indices: Indices = field(repr=False)
-    placement: Placement = field(repr=False)
-    leaves: dpf.SelectedLeaves = field(repr=False)
-
-
 class Client:
     """A participant of a task, bound to a plan and to the two servers.
 
@@ -70,7 +61,7 @@ class Client:
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> ClientRound:
-        """Begin a round; uploads the trees of the retrieving segments, if there are any.
+        """Begin a round with fresh trees; uploads those of the retrieving segments, if any.
 
         Args:
             round_number: the open round.
@@ -80,7 +71,49 @@ class Client:
         Raises:
             ParameterError: bad indices; the servers have then been sent dummies throughout.
         """
-        return ClientRound(self.plan, self.servers, self.client_id, round_number, indices or {})
+        if self.plan.max_epochs > 1:
+            raise ParameterError("this plan has sessions: use Client.open_session")
+        trees = ClientTrees(self.plan, self.client_id, round_number)
+        return ClientRound(self.servers, trees, round_number, indices or {})
+
+    def open_session(self, *, indices: Mapping[str, npt.ArrayLike]) -> Session:
+        """A fixed submodel for `plan.max_epochs` rounds at a time (U-DPF).
+
+        Args:
+            indices: for every tree segment, its fixed positions.
+
+        Raises:
+            ParameterError: the plan has no sessions.
+        """
+        if self.plan.max_epochs == 1:
+            raise ParameterError("plan with max_epochs above 1 to hold sessions")
+        return Session(self, indices)
+
+
+class Session:
+    """A client's fixed submodel: its trees go up once, then every round uploads hints only.
+
+    After `plan.max_epochs` rounds it re-keys by itself: fresh secrets, trees up once more. Secrets
+    stay in this object. A client that lost it opens a new session; one restored from an old copy
+    is refused a second report in any round, and every report has a fresh nonce.
+    """
+
+    def __init__(self, client: Client, indices: Mapping[str, npt.ArrayLike]) -> None:
+        """Nothing is sent before the first round."""
+        self._client, self._indices = client, dict(indices)
+        self._trees: ClientTrees | None = None
+        self._epochs = 0
+
+    def __repr__(self) -> str:
+        return f"Session(client={self._client.client_id}, epochs={self._epochs})"
+
+    def start_round(self, round_number: int) -> ClientRound:
+        """Begin a round; uploads the trees if there are none yet or they served long enough."""
+        if self._trees is None or self._epochs == self._client.plan.max_epochs:
+            self._trees = ClientTrees(self._client.plan, self._client.client_id, round_number)
+            self._epochs = 0
+        self._epochs += 1
+        return ClientRound(self._client.servers, self._trees, round_number, self._indices)
 
 
 class ClientRound:
@@ -88,31 +121,29 @@ class ClientRound:
 
     def __init__(
         self,
-        plan: Plan,
         servers: Transport,
-        client_id: int,
+        trees: ClientTrees,
         round_number: int,
         indices: Mapping[str, npt.ArrayLike],
-        entropy: Callable[[int], bytes] = random_bytes,
     ) -> None:
-        """Draw nonce and master seeds, and upload trees; see `Client.start_round`."""
-        self._plan, self._servers = plan, servers
-        self._context = ReportContext(plan, round_number, client_id, entropy(16))
-        self._master_seeds = (entropy(16), entropy(16))
-        self._hint_nonce = entropy(16)
-        self._selections: dict[str, _Selection] = {}
+        """Upload early trees if these are new; see `Client.start_round`."""
+        self._plan, self._servers, self._trees = trees.plan, servers, trees
+        self._context = ReportContext(trees.context, round_number, random_bytes(16))
         self._upload = self._download = 0
         self._submitted = False
+        if trees.uploaded:
+            return
         try:
             wanted = self._check_wanted(indices)
         except ParameterError:
-            self._send_trees({s.name: _nothing() for s in messages.retrieving(plan)})
+            self._send_trees({s.name: nothing() for s in messages.early_trees(self._plan)})
             self.abort()
             raise
         self._send_trees(wanted)
 
     def __repr__(self) -> str:
-        return f"ClientRound(client={self._context.client}, round={self._context.round_number})"
+        client = self._context.trees.client
+        return f"ClientRound(client={client}, round={self._context.round_number})"
 
     def __enter__(self) -> ClientRound:
         return self
@@ -134,30 +165,34 @@ class ClientRound:
         Raises:
             ProtocolError: the servers hold different models.
         """
-        data = self._receive(self._context.public_party, Kind.MODEL)
-        other = self._receive(1 - self._context.public_party, Kind.MODEL_DIGEST)
+        party = self._context.trees.public_party
+        data = self._receive(party, Kind.MODEL)
+        other = self._receive(1 - party, Kind.MODEL_DIGEST)
         return messages.decode_model(self._plan, data, other)
 
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
 
-        A row that found no bin (probability at most 2**-40) is missing from the indices.
+        A row that found no bin (probability at most 2**-40) is missing from the indices. Nothing
+        is returned unless every tag of every segment fits.
+
+        Raises:
+            ProtocolError: a server altered an answer.
         """
         bodies = [self._receive(party, Kind.ANSWER) for party in (0, 1)]
-        rows: dict[str, tuple[Indices, npt.NDArray[np.generic]]] = {}
+        found: dict[str, Bytes] = {}
         start = 0
         for segment in messages.retrieving(self._plan):
             stop = start + segment.answer_bytes
-            parts = [
-                np.frombuffer(body[start:stop], dtype=np.uint8).reshape(segment.num_trees, -1)
-                for body in bodies
-            ]
-            selection = self._selections[segment.name]
-            answers = (parts[0], parts[1])
-            found = psr.decode(segment, answers, selection.leaves.slots)
-            rows[segment.name] = _rows_by_index(segment, selection, found)
+            key = self._context.trees.mac_key(segment, self._context.round_number)
+            parts = (bodies[0][start:stop], bodies[1][start:stop])
+            leaves = self._trees.selection(segment).leaves
+            found[segment.name] = psr.decode(segment, key, parts, leaves)
             start = stop
-        return rows
+        return {
+            segment.name: self._trees.rows_by_index(segment, found[segment.name])
+            for segment in messages.retrieving(self._plan)
+        }
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the update on the trees of this round.
@@ -192,17 +227,17 @@ class ClientRound:
                 zeros[segment.name] = SegmentUpdate(None, empty)
             else:
                 empty = np.zeros((0, segment.tau), dtype=np.int64)
-                zeros[segment.name] = SegmentUpdate(_nothing(), empty)
+                zeros[segment.name] = SegmentUpdate(nothing(), empty)
         self._send_report(zeros, 0)
         return Receipt(self._upload, self._download, {})
 
     # --- what the methods above are made of ---------------------------------------------------
 
     def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
-        segments = {segment.name: segment for segment in messages.retrieving(self._plan)}
+        segments = {segment.name: segment for segment in messages.early_trees(self._plan)}
         if set(indices) != set(segments):
             raise ParameterError(
-                f"rows wanted for segments {sorted(indices)}, the plan retrieves {sorted(segments)}"
+                f"positions given for segments {sorted(indices)}, the plan wants {sorted(segments)}"
             )
         return {name: check_indices(segments[name], indices[name]) for name in segments}
 
@@ -210,42 +245,26 @@ class ClientRound:
         check_update(self._plan, update)
         if not 1 <= weight <= self._plan.max_weight:
             raise ParameterError(f"weight is {weight}; the plan allows 1..{self._plan.max_weight}")
-        for segment in messages.retrieving(self._plan):
+        for segment in messages.early_trees(self._plan):
             positions = update[segment.name].indices
             assert positions is not None
-            if not np.all(np.isin(positions, self._selections[segment.name].indices)):
+            if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
                 raise ParameterError(
-                    f"segment {segment.name!r}: the update has rows that were not retrieved"
+                    f"segment {segment.name!r}: the update has rows outside the round's selection"
                 )
 
-    def _grow(self, segment: Segment, order: Indices) -> list[dpf.Trees]:
-        """Place the rows in the given order and generate the segment's trees."""
-        plan, context = self._plan, self._context
-        table = None
-        if segment.num_bins:
-            seed = bytes.fromhex(plan.hash_seed)
-            table = cuckoo.permutations(seed, segment.name, segment.m)
-        placement = cuckoo.place(table, order, segment.num_bins, segment.theta, segment.stash)
-        dummy = placement.item < 0
-        alpha = np.concatenate(
-            [random_below(group.domain, group.num_trees) for group in segment.groups]
-        )
-        alpha = np.where(dummy, alpha, placement.position)
-        roots = [context.roots(segment, self._master_seeds[b], b) for b in (0, 1)]
-        trees, leaves = dpf.gen(segment, context.tree_key(segment), roots[0], roots[1], alpha)
-        self._selections[segment.name] = _Selection(order, placement, leaves)
-        return trees
-
     def _send_trees(self, wanted: dict[str, Indices]) -> None:
-        segments = messages.retrieving(self._plan)
+        segments = messages.early_trees(self._plan)
         if not segments:
             return
-        trees = [t for s in segments for t in self._grow(s, wanted[s.name])]
+        trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
         public = b"".join(tree.encode() for tree in trees)
-        self._send(Kind.TREES, Kind.TREES_COMMIT, b"", public, b"")
+        commitment = self._context.trees.commitment(public)
+        self._trees.uploaded = True
+        self._send((Kind.TREES, Kind.TREES_COMMIT), b"", public, b"", commitment)
 
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
-        plan, context = self._plan, self._context
+        plan = self._plan
         self._submitted = True
         trees, hints, masked = [], [], []
         unmatched: dict[str, Indices] = {}
@@ -254,20 +273,22 @@ class ClientRound:
             if part.indices is None:
                 masked.append(self._mask(segment, part.values, weight))
                 continue
-            if not segment.retrieve:
-                order = _by_weight(part)
-                trees += [tree.encode() for tree in self._grow(segment, part.indices[order])]
-            selection = self._selections[segment.name]
-            values, lane = _values_of(selection, part)
+            if segment in messages.late_trees(plan):
+                order = part.indices[_by_weight(part)]
+                trees += [tree.encode() for tree in self._trees.grow(segment, order)]
+            selection = self._trees.selection(segment)
+            values, lane = selection.values_of(part)
             carried = ssa.tree_values(
                 plan, segment, selection.placement, values * weight, lane * weight
             )
-            key = context.convert_key(segment, self._hint_nonce)
+            key = self._context.convert_key(segment)
             hints.append(dpf.gen_hints(segment, key, selection.leaves, carried).tobytes())
             missing = selection.indices[selection.placement.unmatched]
             unmatched[segment.name] = np.intersect1d(missing, part.indices)
         public = b"".join(trees + hints)
-        self._send(Kind.REPORT, Kind.REPORT_COMMIT, self._hint_nonce, public, b"".join(masked))
+        commitment = self._context.commitment(public)
+        kinds = (Kind.REPORT, Kind.REPORT_COMMIT)
+        self._send(kinds, self._context.hint_nonce, public, b"".join(masked), commitment)
         return unmatched
 
     def _mask(self, segment: Segment, values: npt.NDArray[np.int64], weight: int) -> bytes:
@@ -277,68 +298,42 @@ class ClientRound:
         if plan.lane == "weight":
             flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
         plain = ring.from_int64(flat, plan.encoding.ring_bits)
-        seed = self._master_seeds[1 - self._context.public_party]
-        mask = self._context.dense_mask(segment, seed, self._hint_nonce)
-        return ring.sub(plain, mask).tobytes()
+        seed = self._trees.master_seeds[1 - self._context.trees.public_party]
+        return ring.sub(plain, self._context.dense_mask(segment, seed)).tobytes()
 
     def _send(
-        self, kind: Kind, commit_kind: Kind, extra: bytes, public: bytes, private: bytes
+        self,
+        kinds: tuple[Kind, Kind],
+        extra: bytes,
+        public: bytes,
+        private: bytes,
+        commitment: bytes,
     ) -> None:
         """Public part to one server, its commitment to the other, a master seed to each."""
-        context, party = self._context, self._context.public_party
-        commitment = context.commitment(kind, extra + public)
-        for to, what, parts in (
-            (1 - party, commit_kind, (commitment,)),
-            (party, kind, (public, private)),
+        context = self._context.trees
+        party = context.public_party
+        for to, kind, parts in (
+            (1 - party, kinds[1], (commitment,)),
+            (party, kinds[0], (public, private)),
         ):
             message = messages.encode(
-                self._plan, what, to, context.round_number, context.client,
-                context.nonce, self._master_seeds[to], extra, *parts,
+                self._plan, kind, to, self._context.round_number, context.client,
+                context.nonce, self._trees.master_seeds[to], extra, *parts,
             )  # fmt: skip
             self._upload += len(message)
             self._servers.send(to, message)
 
     def _receive(self, party: int, kind: Kind) -> memoryview:
-        context = self._context
-        data = self._servers.fetch(party, kind, context.round_number, context.client)
+        round_number = self._context.round_number
+        data = self._servers.fetch(party, kind, round_number, self._context.trees.client)
         self._download += len(data)
         message = messages.decode(self._plan, data, kind)
-        if (message.party, message.round_number) != (party, context.round_number):
+        if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
         return message.body
-
-
-def _nothing() -> Indices:
-    return np.empty(0, dtype=np.int64)
 
 
 def _by_weight(part: SegmentUpdate) -> Indices:
     """Items in order of falling magnitude, so that the lightest ones are left out, if any."""
     magnitude = np.abs(part.values).sum(axis=1)
     return np.argsort(-magnitude, kind="stable").astype(np.int64)
-
-
-def _values_of(
-    selection: _Selection, part: SegmentUpdate
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Values in the order of the selection's items, and 1 for each item that has any, else 0."""
-    values = np.zeros((len(selection.indices), part.values.shape[1]), dtype=np.int64)
-    present = np.zeros(len(selection.indices), dtype=np.int64)
-    assert part.indices is not None
-    if len(part.indices):
-        order = np.argsort(selection.indices, kind="stable")
-        where = np.searchsorted(selection.indices, part.indices, sorter=order)
-        values[order[where]] = part.values
-        present[order[where]] = 1
-    return values, present
-
-
-def _rows_by_index(
-    segment: Segment, selection: _Selection, found: Bytes
-) -> tuple[Indices, npt.NDArray[np.generic]]:
-    used = np.flatnonzero(selection.placement.item >= 0)
-    indices = selection.indices[selection.placement.item[used]]
-    order = np.argsort(indices)
-    dtype = np.dtype(segment.tensors[0].dtype).newbyteorder("<")
-    rows = np.ascontiguousarray(found[used[order]]).view(dtype)
-    return indices[order], rows.reshape(-1, segment.tau)

@@ -19,6 +19,12 @@ DIGEST_BYTES: Final = 32
 RING_BITS: Final = (16, 24, 32, 48, 64, 128)
 """Supported ring widths l; the ring is the integers modulo 2**l."""
 
+CHECK_BYTES: Final = 32
+"""A check word: 256 bits, against generalised-birthday searches by a client."""
+
+TAG_BYTES: Final = 16
+"""The tag of one tree's answer: one element of GF(2**128)."""
+
 NUM_HASHES: Final = 3
 """Cuckoo hash functions (eta), one public permutation each."""
 

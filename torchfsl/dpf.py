@@ -23,16 +23,20 @@ Positions = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Public part of a group's trees: `cw [depth, T, 16]` and `cw_right [depth, T]` (0 or 1)."""
+    """Public part of a group's trees.
+
+    `cw [depth, T, 16]`, `cw_right [depth, T]` (0 or 1), `check [T, check_bytes]`.
+    """
 
     group: TreeGroup
     cw: Bytes
     cw_right: Bytes
+    check: Bytes
 
     def encode(self) -> bytes:
-        """`cw` level by level, then `cw_right` as packed bits, lowest bit first."""
+        """`cw` level by level, `cw_right` as packed bits (lowest first), then the check words."""
         packed = np.packbits(self.cw_right.reshape(-1), bitorder="little")
-        return self.cw.tobytes() + packed.tobytes()
+        return self.cw.tobytes() + packed.tobytes() + self.check.tobytes()
 
     @classmethod
     def decode(cls, group: TreeGroup, data: memoryview) -> Trees:
@@ -44,8 +48,10 @@ class Trees:
         if len(data) != group.tree_bytes:
             raise DecodeError(f"trees of {len(data)} bytes, expected {group.tree_bytes}")
         num_bits = group.depth * group.num_trees
+        end = 16 * num_bits + (num_bits + 7) // 8
         cw = np.frombuffer(data[: 16 * num_bits], dtype=np.uint8)
-        packed = np.frombuffer(data[16 * num_bits :], dtype=np.uint8)
+        packed = np.frombuffer(data[16 * num_bits : end], dtype=np.uint8)
+        check = np.frombuffer(data[end:], dtype=np.uint8)
         if num_bits % 8 and packed[-1] >> (num_bits % 8):
             raise DecodeError("padding bits behind the control corrections are not zero")
         bits = np.unpackbits(packed, count=num_bits, bitorder="little")
@@ -53,6 +59,7 @@ class Trees:
             group,
             cw.reshape(group.depth, group.num_trees, 16),
             bits.reshape(group.depth, group.num_trees),
+            check.reshape(group.num_trees, group.check_bytes),
         )
 
 
@@ -77,13 +84,19 @@ def split(segment: Segment) -> Iterator[tuple[TreeGroup, slice]]:
 
 
 def gen(
-    segment: Segment, key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions
+    segment: Segment,
+    key: bytes,
+    key_check: bytes,
+    roots0: Bytes,
+    roots1: Bytes,
+    alpha: Positions,
 ) -> tuple[list[Trees], SelectedLeaves]:
     """Trees that select position `alpha[j]` of tree j's domain (bins, then stash).
 
     Args:
         segment: gives the groups.
         key: K_tree.
+        key_check: K_check, for the check words if the segment has any.
         roots0: `[num_trees, 16]`, party 0's root states.
         roots1: the same for party 1.
         alpha: `uint64[num_trees]`, below theta for bins and below m for the stash.
@@ -94,7 +107,10 @@ def gen(
         cw, cw_right, leaf0, leaf1 = kernels().tree_gen(
             key, roots0[span], roots1[span], leaf[span], group.depth
         )
-        trees.append(Trees(group, cw, cw_right))
+        check = np.empty((group.num_trees, 0), dtype=np.uint8)
+        if group.check_bytes:
+            check = kernels().check_gen(key_check, leaf0, leaf1, leaf[span], span.start)
+        trees.append(Trees(group, cw, cw_right, check))
         leaves0.append(leaf0)
         leaves1.append(leaf1)
     return trees, SelectedLeaves(np.concatenate(leaves0), np.concatenate(leaves1), slots)

@@ -18,6 +18,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 LABEL_TREE: Final = b"torchfsl tree"
 LABEL_CONVERT: Final = b"torchfsl convert"
+LABEL_CHECK: Final = b"torchfsl check"
+LABEL_AUTHENTICATE: Final = b"torchfsl authenticate"
+LABEL_FOLD: Final = b"torchfsl fold"
 LABEL_ROOTS: Final = b"torchfsl roots"
 LABEL_DENSE: Final = b"torchfsl dense"
 LABEL_PERMUTATION: Final = b"torchfsl permutation"

@@ -1,9 +1,9 @@
-"""Keys of one report: every one bound to plan, session, round, client, nonce and segment.
+"""Keys of one client's trees and reports, every one bound to its whole context.
 
-The AES keys of the tree and of Conv are public and fresh for every report (derived from the
-client's nonce), which keeps the number of secret blocks under one key small (protocol design,
-"fixed key, many users"). The roots and the dense mask come from the master seed of one server, the
-only secret a client sends it.
+The AES keys of the tree, of Conv, of the check and of the tags are public and fresh for every set
+of trees or every report (derived from the client's nonces), which keeps the number of secret
+blocks under one key small (multi-user security of the fixed-key hash). The roots and the dense
+mask come from the master seed of one server, the only secret a client sends it.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class ReportContext:
-    """What a report is bound to. All public.
+class TreeContext:
+    """What a client's trees are bound to. All public.
 
     Attributes:
-        plan: the task.
-        round_number: in [0, 2**64).
+        plan: the task; its digest covers version, suite, session and every parameter.
+        opening_round: the round in which the trees go up, in [0, 2**64).
         client: in [0, 2**64).
-        nonce: 16 random bytes chosen by the client for this report.
+        nonce: 16 random bytes chosen by the client for these trees.
     """
 
     plan: Plan
-    round_number: int
+    opening_round: int
     client: int
     nonce: bytes
 
     def encode(self) -> bytes:
-        """The context as framed bytes; the plan's digest covers version, suite and session."""
+        """The context as framed bytes."""
         return kdf.frame(
             self.plan.digest,
-            self.round_number.to_bytes(8, "little"),
+            self.opening_round.to_bytes(8, "little"),
             self.client.to_bytes(8, "little"),
             self.nonce,
         )
 
-    def _segment(self, segment: Segment) -> bytes:
-        return kdf.frame(self.encode(), segment.name.encode())
-
     def tree_key(self, segment: Segment) -> bytes:
         """K_tree, public, 16 bytes."""
-        return kdf.derive(self.nonce, kdf.LABEL_TREE, self._segment(segment))
+        return self._derive(kdf.LABEL_TREE, segment)
 
-    def convert_key(self, segment: Segment, hint_nonce: bytes) -> bytes:
-        """K_conv of one hint, public, 16 bytes; a fresh hint has a fresh nonce, so a fresh key."""
-        return kdf.derive(hint_nonce, kdf.LABEL_CONVERT, self._segment(segment))
+    def check_key(self, segment: Segment) -> bytes:
+        """K_check, public, 16 bytes."""
+        return self._derive(kdf.LABEL_CHECK, segment)
+
+    def mac_key(self, segment: Segment, round_number: int) -> bytes:
+        """K_mac of one round's retrieval, public, 16 bytes: tags of two rounds share no key."""
+        return self._derive(kdf.LABEL_AUTHENTICATE, segment, round_number.to_bytes(8, "little"))
 
     def roots(self, segment: Segment, master_seed: bytes, party: int) -> Bytes:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
@@ -62,18 +63,55 @@ class ReportContext:
         states[:, 0] = (states[:, 0] & 0xFE) | party
         return states
 
-    def dense_mask(self, segment: Segment, master_seed: bytes, hint_nonce: bytes) -> Bytes:
-        """One party's share of a dense segment, `[values, l/8]`: uniform ring values."""
-        context = kdf.frame(self._segment(segment), hint_nonce)
-        key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
-        width = self.plan.encoding.ring_bits // 8
-        return kdf.stream(key, self.plan.dense_bytes(segment)).reshape(-1, width)
-
-    def commitment(self, kind: int, public_part: bytes) -> bytes:
-        """What the client tells the other server about a public part: SHA-256, 32 bytes."""
-        return kdf.digest(kdf.LABEL_COMMITMENT, bytes([kind]), self.encode(), public_part)
+    def commitment(self, public_part: bytes) -> bytes:
+        """What the client tells the other server about the trees: SHA-256, 32 bytes."""
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encode(), public_part)
 
     @property
     def public_party(self) -> int:
-        """The server that gets the public part from the client; the other gets its hash."""
+        """The server that gets public parts from the client; the other gets their hashes."""
         return self.client % 2
+
+    def _segment(self, segment: Segment, *more: bytes) -> bytes:
+        return kdf.frame(self.encode(), segment.name.encode(), *more)
+
+    def _derive(self, label: bytes, segment: Segment, *more: bytes) -> bytes:
+        return kdf.derive(self.nonce, label, self._segment(segment, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportContext:
+    """What one report (one epoch's hints and dense shares) is bound to. All public.
+
+    Attributes:
+        trees: the context of the trees under the hints.
+        round_number: the epoch; at least `trees.opening_round`.
+        hint_nonce: 16 random bytes, fresh for every report: two hints never share a key, so a
+            resend after retraining, or a client restored from an old snapshot, leaks nothing.
+    """
+
+    trees: TreeContext
+    round_number: int
+    hint_nonce: bytes
+
+    def encode(self) -> bytes:
+        """The context as framed bytes."""
+        epoch = self.round_number.to_bytes(8, "little")
+        return kdf.frame(self.trees.encode(), epoch, self.hint_nonce)
+
+    def convert_key(self, segment: Segment) -> bytes:
+        """K_conv of this report's hints, public, 16 bytes."""
+        context = kdf.frame(self.encode(), segment.name.encode())
+        return kdf.derive(self.hint_nonce, kdf.LABEL_CONVERT, context)
+
+    def dense_mask(self, segment: Segment, master_seed: bytes) -> Bytes:
+        """One party's share of a dense segment, `[values, l/8]`: uniform, fresh every report."""
+        plan = self.trees.plan
+        context = kdf.frame(self.encode(), segment.name.encode())
+        key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
+        width = plan.encoding.ring_bits // 8
+        return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
+
+    def commitment(self, public_part: bytes) -> bytes:
+        """What the client tells the other server about the report: SHA-256, 32 bytes."""
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encode(), public_part)

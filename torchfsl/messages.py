@@ -7,7 +7,7 @@ A message is a 64-byte header and a body. All integers are little-endian.
 
 Bodies (sizes are functions of the plan alone, so a length tells nothing about a client):
 
-    TREES          nonce 16, master seed 16, trees of the retrieving segments   client to S_a
+    TREES          nonce 16, master seed 16, early trees                        client to S_a
     TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
     ANSWER         the XOR of selected rows, segment by segment                 server to client
@@ -17,12 +17,16 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
     MODEL_DIGEST   digests 32 + 32                                              server to client
-    REPORT_SET     count entries of client 8, digest 32                         server to server
+    ROUND_STATE    digests 32 + 32 of the model                                 server to server
+    REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
+    VERDICTS       count folds of 16, in the order of the agreed set            server to server
     SHARE_COMMIT   SHA-256 over the share, salted                               server to server
     SHARE          salt 32, gathered sums                                       server to server
 
-S_a is server (client mod 2). The public part of a report is the trees of the segments that do not
-retrieve, then the hints of all tree segments, in plan order.
+S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
+in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
+The public part of a report is the trees of all other segments, then the hints of all, in plan
+order. A tree is its correction words and, if the plan verifies, its 32-byte check word.
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ HEADER_BYTES: Final = _HEADER.size
 SET_ENTRY: Final = struct.Struct("<Q32s")
 
 
+FOLD_BYTES: Final = 16
+
+
 class Kind(IntEnum):
     """Message kinds."""
 
@@ -58,19 +65,33 @@ class Kind(IntEnum):
     REPORT_RELAY = 7
     MODEL = 8
     MODEL_DIGEST = 9
-    REPORT_SET = 10
-    SHARE_COMMIT = 11
-    SHARE = 12
+    ROUND_STATE = 10
+    REPORT_SET = 11
+    VERDICTS = 12
+    SHARE_COMMIT = 13
+    SHARE = 14
+
+
+_VARIABLE: Final = {
+    Kind.REPORT_SET: (DIGEST_BYTES, SET_ENTRY.size),
+    Kind.VERDICTS: (0, FOLD_BYTES),
+}
+"""Fixed bytes and bytes a client of the messages whose length varies."""
 
 
 def retrieving(plan: Plan) -> list[Segment]:
-    """Segments whose trees travel before training."""
+    """Segments whose rows clients fetch privately."""
     return [s for s in plan.segments if s.retrieve]
 
 
+def early_trees(plan: Plan) -> list[Segment]:
+    """Segments whose trees travel before training: retrieved ones; in a session, all."""
+    return [s for s in with_hints(plan) if s.retrieve or plan.max_epochs > 1]
+
+
 def late_trees(plan: Plan) -> list[Segment]:
-    """Tree segments whose trees travel in the report."""
-    return [s for s in plan.segments if s.policy != "dense" and not s.retrieve]
+    """Segments whose trees travel in the report."""
+    return [s for s in with_hints(plan) if not s.retrieve and plan.max_epochs == 1]
 
 
 def with_hints(plan: Plan) -> list[Segment]:
@@ -97,8 +118,8 @@ def share_bytes(plan: Plan) -> int:
 
 
 def body_bytes(plan: Plan, kind: Kind) -> int | None:
-    """Exact body length of a kind under the plan; None for REPORT_SET, whose count varies."""
-    trees = sum(s.tree_bytes for s in retrieving(plan))
+    """Exact body length of a kind under the plan; None where a count of clients varies."""
+    trees = sum(s.tree_bytes for s in early_trees(plan))
     masked = sum(plan.dense_bytes(s) for s in dense(plan))
     public = public_report_bytes(plan)
     sizes = {
@@ -111,16 +132,20 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
         Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
         Kind.MODEL: 2 * DIGEST_BYTES + sum(t.numel * t.item_bytes for t in plan.clear_tensors),
         Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
+        Kind.ROUND_STATE: 2 * DIGEST_BYTES,
         Kind.SHARE_COMMIT: DIGEST_BYTES,
         Kind.SHARE: DIGEST_BYTES + share_bytes(plan),
     }
     return sizes.get(kind)
 
 
-def client_bytes(plan: Plan) -> int:
-    """Upload of one client in one round, to both servers together, headers included."""
+def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
+    """Upload of one client in one round, to both servers together, headers included.
+
+    `first_round` is False for a later round of a session, in which no trees go up.
+    """
     kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
-    if retrieving(plan):
+    if early_trees(plan) and first_round:
         kinds += [Kind.TREES, Kind.TREES_COMMIT]
     return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
 
@@ -186,7 +211,9 @@ def decode(plan: Plan, data: bytes, *expected: Kind) -> Message:
         raise DecodeError("the message belongs to another plan: fetch the current plan")
     wanted = body_bytes(plan, Kind(kind))
     if wanted is None:
-        wanted = size if size <= SET_ENTRY.size * plan.max_clients else -1
+        fixed, entry = _VARIABLE[Kind(kind)]
+        fits = size >= fixed and (size - fixed) % entry == 0
+        wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
     if size != wanted or len(data) != HEADER_BYTES + size:
         raise DecodeError(f"{Kind(kind).name}: body of {size} bytes, expected {wanted}")
     return Message(Kind(kind), party, round_number, client, memoryview(data)[HEADER_BYTES:])

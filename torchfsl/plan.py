@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from torchfsl.config import (
+    CHECK_BYTES,
     DIGEST_BYTES,
     MAX_POSITIONS,
     NUM_HASHES,
     SUITE,
+    TAG_BYTES,
     WIRE_VERSION,
 )
 from torchfsl.errors import DecodeError, ParameterError
@@ -69,6 +71,7 @@ class TreeGroup:
     domain: int
     nu: int
     is_stash: bool
+    check_bytes: int
 
     @property
     def num_leaves(self) -> int:
@@ -82,8 +85,9 @@ class TreeGroup:
 
     @property
     def tree_bytes(self) -> int:
-        """Public bytes: 128 + 1 bits for every tree and level, the single bits packed together."""
-        return self.num_trees * self.depth * 16 + (self.num_trees * self.depth + 7) // 8
+        """Public bytes: 128 + 1 bits a tree and level (single bits packed), and check words."""
+        levels = self.num_trees * self.depth
+        return levels * 16 + (levels + 7) // 8 + self.num_trees * self.check_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,10 @@ class Segment:
         nu: early termination, a leaf is a block of 2**nu positions.
         stash: trees over the whole index space (all of them, k_max, for full-domain trees).
         retrieve: whether clients fetch their rows privately, with the same trees, before training.
+        check_bytes: 32 when every tree carries a check word, by which the servers refuse a client
+            that changes more than one leaf of a bin; 0 in the semi-honest option.
+        tag_bytes: 16 when every answer of a retrieval carries a tag, by which a client notices a
+            server that alters an answer; 0 without retrieval or in the semi-honest option.
     """
 
     name: str
@@ -119,6 +127,8 @@ class Segment:
     nu: int = 0
     stash: int = 0
     retrieve: bool = False
+    check_bytes: int = 0
+    tag_bytes: int = 0
 
     def __post_init__(self) -> None:
         where = f"segment {self.name!r}"
@@ -136,6 +146,10 @@ class Segment:
             raise ParameterError(f"{where}: its tensors have different dtypes")
         if self.retrieve and self.policy != "rows":
             raise ParameterError(f"{where}: only rows can be retrieved privately")
+        if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
+            raise ParameterError(f"{where}: tag_bytes is {TAG_BYTES} or 0, and 0 if not retrieved")
+        if self.check_bytes not in ((0,) if self.policy == "dense" else (0, CHECK_BYTES)):
+            raise ParameterError(f"{where}: check_bytes is {CHECK_BYTES} or 0, and 0 for dense")
         if self.policy == "dense":
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0) or self.tau != 1:
                 raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
@@ -163,8 +177,8 @@ class Segment:
     def groups(self) -> tuple[TreeGroup, ...]:
         """Groups of equal trees, bins before stash, empty ones left out."""
         both = (
-            TreeGroup(self.num_bins, self.theta, self.nu, False),
-            TreeGroup(self.stash, self.m, self.nu, True),
+            TreeGroup(self.num_bins, self.theta, self.nu, False, self.check_bytes),
+            TreeGroup(self.stash, self.m, self.nu, True, self.check_bytes),
         )
         return tuple(group for group in both if group.num_trees)
 
@@ -186,7 +200,9 @@ class Segment:
     @property
     def answer_bytes(self) -> int:
         """Bytes one server answers in a retrieval."""
-        return self.num_trees * (self.row_bytes << self.nu) if self.retrieve else 0
+        if not self.retrieve:
+            return 0
+        return self.num_trees * ((self.row_bytes << self.nu) + self.tag_bytes)
 
 
 def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
@@ -217,6 +233,9 @@ class Plan:
         lane: `count` or `weight` adds one lane to each position, which opens how many clients
             (or which weight) contributed to it. Off by default: it discloses more.
         max_weight: largest weight a client may claim; 1 without the weight lane.
+        max_epochs: rounds that one set of trees serves (U-DPF session); 1 means fresh trees every
+            round. Above 1 all tree segments are fixed submodels: their trees go up once, later
+            rounds upload hints only, and every max_epochs rounds a client re-keys.
     """
 
     session: str
@@ -227,6 +246,7 @@ class Plan:
     min_clients: int = 2
     lane: Lane = "none"
     max_weight: int = 1
+    max_epochs: int = 1
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -248,9 +268,13 @@ class Plan:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {_LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
             raise ParameterError("max_weight is at least 1, and 1 unless lane is 'weight'")
+        if self.max_epochs < 1:
+            raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         self.encoding.check_headroom(self.max_clients, self.max_weight)
         if self.max_clients * self.max_weight > self.encoding.capacity:
             raise ParameterError("the lane's sum would overflow the ring: use more ring_bits")
+        if len({s.check_bytes for s in self.segments if s.policy != "dense"}) > 1:
+            raise ParameterError("all tree segments carry check words, or none does")
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
             raise ParameterError("a plan needs segments, and their names must differ")
@@ -278,6 +302,11 @@ class Plan:
         raise ParameterError(
             f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}"
         )
+
+    @property
+    def verified(self) -> bool:
+        """Whether trees carry check words."""
+        return any(segment.check_bytes for segment in self.segments)
 
     @property
     def lanes(self) -> int:
@@ -348,12 +377,15 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON objects to the dataclasses' constructor arguments."""
     segments = []
     for raw in fields["segments"]:
-        _expect_ints(raw, ("m", "tau", "k_max", "num_bins", "theta", "nu", "stash"))
+        _expect_ints(
+            raw,
+            ("m", "tau", "k_max", "num_bins", "theta", "nu", "stash", "check_bytes", "tag_bytes"),
+        )
         tensors = tuple(
             TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
         )
         segments.append(Segment(**{**raw, "tensors": tensors}))
-    _expect_ints(fields, ("max_clients", "min_clients", "max_weight", "wire_version"))
+    _expect_ints(fields, ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version"))
     _expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
     return {**fields, "segments": tuple(segments), "encoding": FixedPoint(**fields["encoding"])}
 

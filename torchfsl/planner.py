@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from torchfsl.config import NUM_HASHES
+from torchfsl.config import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.cuckoo_parameters import choose_layout, min_bins, stash_for
 from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError
@@ -48,6 +48,8 @@ def build_plan(
     min_clients: int = 2,
     lane: Lane = "none",
     max_weight: int = 1,
+    max_epochs: int = 1,
+    malicious_security: bool = True,
     session: bytes | None = None,
     hash_seed: bytes | None = None,
     above_break_even: AboveBreakEven = "error",
@@ -61,6 +63,9 @@ def build_plan(
         min_clients: fewest reports a round may open.
         lane: see `Plan`.
         max_weight: see `Plan`.
+        max_epochs: see `Plan`; above 1 there is no early termination, to keep hints small.
+        malicious_security: check words on every tree and tags on every answer; False is the
+            semi-honest option.
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
@@ -73,7 +78,8 @@ def build_plan(
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
-        segment = _plan_segment(spec, (spec.tau + lanes) * value_bits, value_bits)
+        checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
+        segment = _plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
         segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
     return Plan(
         session=(session or random_bytes(16)).hex(),
@@ -84,10 +90,13 @@ def build_plan(
         segments=tuple(segments),
         lane=lane,
         max_weight=max_weight,
+        max_epochs=max_epochs,
     )
 
 
-def _plan_segment(spec: SegmentSpec, width_bits: int, ring_bits: int) -> Segment:
+def _plan_segment(
+    spec: SegmentSpec, width_bits: int, max_epochs: int, checks: tuple[int, int]
+) -> Segment:
     m = positions(spec.policy, spec.tensors, spec.tau)
     if spec.policy == "dense":
         return Segment(spec.name, "dense", spec.tensors, m, 1, m)
@@ -98,11 +107,10 @@ def _plan_segment(spec: SegmentSpec, width_bits: int, ring_bits: int) -> Segment
     k_max = min(spec.k_max, m)
     base = Segment(
         spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
-        retrieve=spec.retrieve,
+        retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1],
     )  # fmt: skip
-    return min(
-        _layouts(base), key=lambda s: (_tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu)
-    )
+    layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
+    return min(layouts, key=lambda s: (_tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
 
 
 def _layouts(base: Segment) -> list[Segment]:
@@ -133,7 +141,10 @@ def _layouts(base: Segment) -> list[Segment]:
 
 
 def _tree_and_hint_bits(segment: Segment, width_bits: int) -> int:
-    return sum(g.num_trees * (g.depth * 129 + (width_bits << g.nu)) for g in segment.groups)
+    return sum(
+        g.num_trees * (g.depth * 129 + (width_bits << g.nu) + 8 * g.check_bytes)
+        for g in segment.groups
+    )
 
 
 def _compare_with_dense(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import cuckoo
+from torchfsl import cuckoo, kdf
 from torchfsl.backends import kernels, num_threads
-from torchfsl.dpf import Trees, split
+from torchfsl.dpf import SelectedLeaves, Trees, split
+from torchfsl.errors import ProtocolError
 from torchfsl.plan import Plan, Segment
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,19 +48,62 @@ def bin_tables(plan: Plan, segment: Segment, rows: Bytes) -> list[Bytes]:
 
 
 def answer(
-    segment: Segment, key: bytes, roots: Bytes, trees: list[Trees], tables: list[Bytes]
+    segment: Segment,
+    key: bytes,
+    key_mac: bytes,
+    roots: Bytes,
+    trees: list[Trees],
+    tables: list[Bytes],
+) -> tuple[Bytes, Bytes]:
+    """One server's answer to one client.
+
+    Returns:
+        `[num_trees, row_bytes << nu]`, and the tags `[num_trees, tag_bytes]`.
+    """
+    answers, tags = [], []
+    for (group, span), part, table in zip(split(segment), trees, tables, strict=True):
+        shared = (roots[span], part.cw, part.cw_right, group.num_leaves, table, num_threads())
+        if segment.tag_bytes:
+            rows, tag = kernels().authenticate(key, key_mac, *shared)
+        else:
+            rows = kernels().answer(key, *shared)
+            tag = np.empty((group.num_trees, 0), dtype=np.uint8)
+        answers.append(rows)
+        tags.append(tag)
+    return np.concatenate(answers), np.concatenate(tags)
+
+
+def decode(
+    segment: Segment, key_mac: bytes, bodies: tuple[memoryview, memoryview], leaves: SelectedLeaves
 ) -> Bytes:
-    """One server's answer to one client: `[num_trees, row_bytes << nu]`."""
-    parts = [
-        kernels().answer(
-            key, roots[span], part.cw, part.cw_right, group.num_leaves, table, num_threads()
-        )
-        for (group, span), part, table in zip(split(segment), trees, tables, strict=True)
-    ]
-    return np.concatenate(parts)
+    """The rows at each tree's selected position: `[num_trees, row_bytes]`.
 
+    Every tag is checked, those of dummies too, before any row is returned, so that a server which
+    alters an answer learns nothing from whether the client goes on: it is noticed in an occupied
+    and in a dummy bin alike.
 
-def decode(segment: Segment, answers: tuple[Bytes, Bytes], slots: npt.NDArray[np.uint64]) -> Bytes:
-    """The rows at each tree's selected position: `[num_trees, row_bytes]`."""
-    blocks = (answers[0] ^ answers[1]).reshape(segment.num_trees, 1 << segment.nu, -1)
-    return np.ascontiguousarray(blocks[np.arange(segment.num_trees), slots.astype(np.int64)])
+    Args:
+        segment: a retrieving segment.
+        key_mac: K_mac of this round.
+        bodies: both servers' parts of the answer for this segment.
+        leaves: the client's secrets.
+
+    Raises:
+        ProtocolError: a tag does not fit. The message does not say which.
+    """
+    row_block = segment.row_bytes << segment.nu
+    rows = np.zeros((segment.num_trees, row_block), dtype=np.uint8)
+    tags = np.zeros((segment.num_trees, segment.tag_bytes), dtype=np.uint8)
+    for body in bodies:
+        data = np.frombuffer(body, dtype=np.uint8)
+        rows ^= data[: rows.size].reshape(rows.shape)
+        tags ^= data[rows.size :].reshape(tags.shape)
+    if segment.tag_bytes:
+        expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, rows)
+        if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
+            raise ProtocolError(
+                "a server's answer does not fit its tag: nothing retrieved is used; report the "
+                "servers to their operators"
+            )
+    blocks = rows.reshape(segment.num_trees, 1 << segment.nu, -1)
+    return np.ascontiguousarray(blocks[np.arange(segment.num_trees), leaves.slots.astype(np.int64)])

@@ -1,4 +1,4 @@
-"""A server's book of the reports of one round: parsing, commitments, replay.
+"""A server's books: what each client sent, commitments, replay, sessions.
 
 The public part of a message goes to one server and is relayed to the other, which knows its hash
 from the client itself and accepts it only if it fits. Without that a malicious server could alter
@@ -9,29 +9,43 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 from torchfsl import kdf, messages
-from torchfsl.config import DIGEST_BYTES, SEED_BYTES
+from torchfsl.config import SEED_BYTES
 from torchfsl.errors import RejectedSubmission
-from torchfsl.keys import ReportContext
+from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.messages import Kind, Message
 from torchfsl.plan import Plan
 
-_PUBLIC: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
-_COMMIT: Final = {Kind.TREES_COMMIT: Kind.TREES, Kind.REPORT_COMMIT: Kind.REPORT}
-_RELAY: Final = {relay: kind for kind, relay in _PUBLIC.items()}
+_RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
+_BASE: Final = {
+    Kind.TREES: Kind.TREES,
+    Kind.TREES_COMMIT: Kind.TREES,
+    Kind.TREES_RELAY: Kind.TREES,
+    Kind.REPORT: Kind.REPORT,
+    Kind.REPORT_COMMIT: Kind.REPORT,
+    Kind.REPORT_RELAY: Kind.REPORT,
+}
 
 
 @dataclass(slots=True)
-class Phase:
-    """One phase (trees or report) of one client at one server. Filled from two sides."""
+class Part:
+    """Trees or a report of one client at one server, filled from client and peer.
 
-    seen: dict[Kind, bytes] = field(default_factory=dict, repr=False)
-    public: bytes | None = field(default=None, repr=False)
-    commitment: bytes | None = field(default=None, repr=False)
+    Attributes:
+        nonces: tree nonce, and hint nonce for a report, as the client sent them here.
+        public: the public part, from the client or relayed.
+        commitment: the public part's hash, from the client or computed from what it sent here.
+        relayed_nonces: the nonces in the peer's relay.
+        seen: hash of each message, to tell a resend from a second one.
+    """
+
     nonces: bytes = b""
-    relay_nonces: bytes = b""
+    public: bytes | None = field(default=None, repr=False)
+    commitment: bytes | None = None
+    relayed_nonces: bytes | None = None
+    seen: dict[Kind, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -40,29 +54,49 @@ class Phase:
 
 
 @dataclass(slots=True)
+class TreeRecord:
+    """A client's trees; in a session they outlive the round.
+
+    `epochs` counts the rounds opened on them, `verified` whether the check was passed.
+    """
+
+    opening_round: int
+    part: Part = field(default_factory=Part)
+    master_seed: bytes | None = field(default=None, repr=False)
+    epochs: int = 0
+    verified: bool = False
+
+
+@dataclass(slots=True)
 class Report:
-    """Everything one server knows of one client in one round. Its seed and shares are secret."""
+    """Everything a server knows of one client in one round. Seed and shares are secret."""
 
     client: int
-    trees: Phase = field(default_factory=Phase)
-    report: Phase = field(default_factory=Phase)
-    nonce: bytes | None = None
-    master_seed: bytes | None = field(default=None, repr=False)
+    trees: TreeRecord
+    part: Part = field(default_factory=Part)
     masked: bytes = field(default=b"", repr=False)
     rejected: bool = False
 
-    def phase(self, kind: Kind) -> Phase:
-        """The phase that `kind` (TREES or REPORT) belongs to."""
-        return self.trees if kind is Kind.TREES else self.report
-
 
 class ReportBook:
-    """All reports of one round at one server."""
+    """The reports of the open round, and the trees of live sessions, at one server."""
 
-    def __init__(self, plan: Plan, party: int, round_number: int) -> None:
-        """Start empty."""
-        self._plan, self._party, self.round_number = plan, party, round_number
+    def __init__(self, plan: Plan, party: int, *, max_sessions: int) -> None:
+        """Start without any session; hold the trees of at most `max_sessions` clients."""
+        self._plan, self._party, self._max_sessions = plan, party, max_sessions
+        self.round_number = -1
         self._reports: dict[int, Report] = {}
+        self._sessions: dict[int, TreeRecord] = {}
+
+    def open(self, round_number: int) -> None:
+        """Begin a round: forget the reports of the last one, keep sessions with epochs left."""
+        self.round_number = round_number
+        self._reports = {}
+        self._sessions = {
+            client: record
+            for client, record in self._sessions.items()
+            if record.epochs < self._plan.max_epochs
+        }
 
     def receive(self, message: Message, data: bytes) -> bytes | None:
         """File a message from a client or a relay from the peer.
@@ -81,64 +115,87 @@ class ReportBook:
         if message.party != self._party:
             raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
         report = self._report_of(message.client)
-        context_party = message.client % 2
-        kind = message.kind
-        if (kind in _PUBLIC) != (self._party == context_party) and kind not in _RELAY:
-            self._reject(report, "the public part came to the wrong server")
-        if kind in _RELAY and self._party == context_party:
-            self._reject(report, "the peer relayed a part that this server gets from the client")
-        base = _COMMIT.get(kind) or _RELAY.get(kind) or kind
-        phase = report.phase(base)
+        base, is_relay = _BASE[message.kind], message.kind in _RELAY_OF.values()
+        from_client_with_public = message.kind is base
+        if from_client_with_public != (self._party == message.client % 2):
+            self._reject(report, "a public part or commitment came to the wrong server")
+        if base is Kind.TREES:
+            self._start_trees(report)
+        part = report.trees.part if base is Kind.TREES else report.part
         digest = hashlib.sha256(data).digest()
-        if kind in phase.seen:
-            if phase.seen[kind] == digest:
+        if message.kind in part.seen:
+            if part.seen[message.kind] == digest:
                 return None  # a byte-identical resend
             self._reject(report, "a second, different message for the same round and phase")
-        phase.seen[kind] = digest
-        if kind in _RELAY:
-            self._file_relay(phase, base, message.body)
-            relay = None
+        part.seen[message.kind] = digest
+        if is_relay:
+            size = SEED_BYTES * (2 if base is Kind.REPORT else 1)
+            part.relayed_nonces = bytes(message.body[:size])
+            part.public = bytes(message.body[size:])
         else:
-            relay = self._file_client(report, phase, base, message)
-        self._check(report, phase, base)
-        return relay
+            self._file(report, part, base, message)
+        if part.complete and not from_client_with_public:
+            self._check(report, part, base)
+        if from_client_with_public:
+            return messages.encode(
+                self._plan, _RELAY_OF[base], 1 - self._party, self.round_number, report.client,
+                part.nonces, part.public or b"",
+            )  # fmt: skip
+        return None
 
-    def get(self, client: int) -> Report:
-        """The report of a client whose trees are complete.
+    def with_trees(self, client: int) -> Report:
+        """The report of a client whose early trees are here and fit their commitment.
 
         Raises:
             RejectedSubmission: unknown, rejected, or not complete yet.
         """
-        report = self._reports.get(client)
-        if report is None or report.rejected or not report.trees.complete:
+        report = self._report_of(client)
+        if not report.trees.part.complete:
             raise RejectedSubmission(f"client {client} has no accepted trees in this round")
         return report
 
     def complete(self) -> dict[int, Report]:
-        """Complete reports that were not rejected, by client."""
-        needs_trees = bool(messages.retrieving(self._plan))
+        """Complete reports that were not rejected, by client, sorted."""
+        needs_trees = bool(messages.early_trees(self._plan))
         return {
             client: report
-            for client, report in self._reports.items()
+            for client, report in sorted(self._reports.items())
             if not report.rejected
-            and report.report.complete
-            and (report.trees.complete or not needs_trees)
+            and report.part.complete
+            and (report.trees.part.complete or not needs_trees)
         }
+
+    def end_round(self, accepted: tuple[int, ...]) -> None:
+        """Count an epoch for accepted sessions; wipe everything else of the round."""
+        if self._plan.max_epochs > 1:
+            for client in accepted:
+                record = self._reports[client].trees
+                record.verified = True
+                record.epochs += 1
+                self._sessions[client] = record
+        self._reports = {}
 
     def context(self, report: Report) -> ReportContext:
         """What the report's keys are bound to."""
-        assert report.nonce is not None
-        return ReportContext(self._plan, self.round_number, report.client, report.nonce)
+        nonce, hint_nonce = report.part.nonces[:SEED_BYTES], report.part.nonces[SEED_BYTES:]
+        return ReportContext(self._tree_context(report, nonce), self.round_number, hint_nonce)
+
+    def tree_context(self, report: Report) -> TreeContext:
+        """What the early trees' keys are bound to."""
+        return self._tree_context(report, report.trees.part.nonces)
 
     def digest(self, report: Report) -> bytes:
         """What both servers must agree on about a report: 32 bytes."""
         return kdf.digest(
             kdf.LABEL_REPORT_SET,
             self.context(report).encode(),
-            report.report.nonces,
-            report.trees.commitment or b"",
-            report.report.commitment or b"",
+            bytes([report.trees.verified]),
+            report.trees.part.commitment or b"",
+            report.part.commitment or b"",
         )
+
+    def _tree_context(self, report: Report, nonce: bytes) -> TreeContext:
+        return TreeContext(self._plan, report.trees.opening_round, report.client, nonce)
 
     def _report_of(self, client: int) -> Report:
         if client not in self._reports:
@@ -146,59 +203,57 @@ class ReportBook:
                 raise RejectedSubmission(
                     f"the round is full: the plan allows {self._plan.max_clients} clients"
                 )
-            self._reports[client] = Report(client)
+            trees = self._sessions.get(client) or TreeRecord(self.round_number)
+            self._reports[client] = Report(client, trees)
         report = self._reports[client]
         if report.rejected:
             raise RejectedSubmission(f"client {client} was rejected in this round")
         return report
 
-    def _reject(self, report: Report, reason: str) -> None:
+    def _start_trees(self, report: Report) -> None:
+        """Trees of this round; the session they replace is forgotten only if they are accepted."""
+        if report.trees.opening_round != self.round_number:
+            report.trees = TreeRecord(self.round_number)
+        if report.part.seen:
+            self._reject(report, "trees after the report of the same round")
+        full = len(self._sessions) >= self._max_sessions
+        if full and self._plan.max_epochs > 1 and report.client not in self._sessions:
+            self._reject(report, f"this server holds {self._max_sessions} sessions already")
+
+    def _reject(self, report: Report, reason: str) -> NoReturn:
         report.rejected = True
-        report.master_seed, report.masked = None, b""
+        report.masked = b""
         raise RejectedSubmission(f"client {report.client}: {reason}")
 
-    def _file_client(
-        self, report: Report, phase: Phase, base: Kind, message: Message
-    ) -> bytes | None:
+    def _file(self, report: Report, part: Part, base: Kind, message: Message) -> None:
+        """A client's own message: nonces, master seed, and the public part or its hash."""
         body = message.body
         nonce, seed = bytes(body[:SEED_BYTES]), bytes(body[SEED_BYTES : 2 * SEED_BYTES])
-        if report.nonce not in (None, nonce) or report.master_seed not in (None, seed):
-            self._reject(report, "nonce or master seed changed within the round")
-        report.nonce, report.master_seed = nonce, seed
-        start = 2 * SEED_BYTES
-        phase.nonces = nonce
+        trees = report.trees
+        if trees.master_seed not in (None, seed) or trees.part.nonces not in (b"", nonce):
+            self._reject(report, "nonce or master seed are not those of its trees")
+        trees.master_seed, part.nonces, start = seed, nonce, 2 * SEED_BYTES
         if base is Kind.REPORT:
-            phase.nonces += bytes(body[start : start + SEED_BYTES])
+            part.nonces += bytes(body[start : start + SEED_BYTES])
             start += SEED_BYTES
-        if message.kind in _COMMIT:
-            phase.commitment = bytes(body[start:])
-            return None
-        size = messages.public_report_bytes(self._plan) if base is Kind.REPORT else len(body)
-        phase.public = bytes(body[start : start + size])
-        report.masked = bytes(body[start + size :])
-        phase.commitment = self._commitment(report, phase, base)
-        return messages.encode(
-            self._plan, _PUBLIC[base], 1 - self._party, self.round_number, report.client,
-            phase.nonces, phase.public,
-        )  # fmt: skip
-
-    def _file_relay(self, phase: Phase, base: Kind, body: memoryview) -> None:
-        size = SEED_BYTES * (2 if base is Kind.REPORT else 1)
-        phase.relay_nonces, phase.public = bytes(body[:size]), bytes(body[size:])
-
-    def _commitment(self, report: Report, phase: Phase, base: Kind) -> bytes:
-        assert phase.public is not None
-        hint_nonce = phase.nonces[SEED_BYTES:]
-        return self.context(report).commitment(base, hint_nonce + phase.public)
-
-    def _check(self, report: Report, phase: Phase, base: Kind) -> None:
-        """At the second server: the relayed part must fit what the client committed to."""
-        if not phase.complete or self._party == report.client % 2:
+        if message.kind is not base:
+            part.commitment = bytes(body[start:])
             return
-        assert phase.commitment is not None
-        fits = kdf.digests_equal(phase.commitment, self._commitment(report, phase, base))
-        if not fits or phase.relay_nonces != phase.nonces:
+        size = messages.public_report_bytes(self._plan) if base is Kind.REPORT else len(body)
+        part.public = bytes(body[start : start + size])
+        if base is Kind.REPORT:
+            report.masked = bytes(body[start + size :])
+        part.commitment = self._commitment(report, part, base)
+
+    def _commitment(self, report: Report, part: Part, base: Kind) -> bytes:
+        assert part.public is not None
+        if base is Kind.TREES:
+            return self.tree_context(report).commitment(part.public)
+        return self.context(report).commitment(part.public)
+
+    def _check(self, report: Report, part: Part, base: Kind) -> None:
+        """At the second server: the relayed part must fit what the client committed to."""
+        assert part.commitment is not None
+        fits = kdf.digests_equal(part.commitment, self._commitment(report, part, base))
+        if not fits or part.relayed_nonces != part.nonces:
             self._reject(report, "the relayed public part does not fit the client's commitment")
-
-
-assert hashlib.sha256().digest_size == DIGEST_BYTES

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from torchfsl import messages
 from torchfsl.client import Client
 from torchfsl.errors import ProtocolError
@@ -32,8 +30,7 @@ def run_round(
     Returns:
         The opened sums; law: equal to the plaintext sums, bit for bit.
     """
-    for server in servers:
-        server.open_round(round_number)
+    begin_round(servers, round_number)
     link = InProcess(*servers)
     plan = servers[0].plan
     for client_id, update in updates.items():
@@ -44,21 +41,39 @@ def run_round(
     return finish_round(servers)
 
 
+def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
+    """Open a round at both servers, which first compare their models.
+
+    Raises:
+        ProtocolError: the models differ; both servers halt.
+    """
+    states = [server.open_round(round_number) for server in servers]
+    servers[0].start(states[1])
+    servers[1].start(states[0])
+
+
 def finish_round(servers: tuple[Server, Server]) -> Opened:
     """Close the round at both servers, open the sum once, apply it at both.
 
     Raises:
-        ProtocolError: the servers disagree, or too few reports are complete.
+        ProtocolError: the servers disagree, or too few reports are acceptable.
     """
-    first, second = servers
-    lists = [server.close_round() for server in servers]
-    agreed = [first.agree(lists[1]), second.agree(lists[0])]
-    if agreed[0] != agreed[1]:
-        raise ProtocolError("the servers agree on different sets of reports")
-    commitments = [server.commit() for server in servers]
-    shares = [first.reveal(commitments[1]), second.reveal(commitments[0])]
-    opened = [first.open(shares[1]), second.open(shares[0])]
-    for server, result in zip(servers, opened, strict=True):
-        server.apply(result)
-    assert all(np.array_equal(opened[0].sums[k], opened[1].sums[k]) for k in opened[0].sums)
+    try:
+        return _open(*servers)
+    except ProtocolError:
+        for server in servers:
+            server.abandon_round()
+        raise
+
+
+def _open(first: Server, second: Server) -> Opened:
+    lists = first.close_round(), second.close_round()
+    folds = first.agree(lists[1]), second.agree(lists[0])
+    accepted = first.verify(folds[1]), second.verify(folds[0])
+    commitments = first.commit(), second.commit()
+    shares = first.reveal(commitments[1]), second.reveal(commitments[0])
+    opened = first.open(shares[1]), second.open(shares[0])
+    first.apply(opened[0])
+    second.apply(opened[1])
+    assert accepted[0] == opened[0].clients
     return opened[0]

@@ -1,0 +1,135 @@
+"""What a server computes from reports: answers, folds of the check, its share of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import checks, messages, psr, ring
+from torchfsl.dpf import Trees, split
+from torchfsl.keys import ReportContext, TreeContext
+from torchfsl.plan import Plan, Segment
+from torchfsl.reports import Report, ReportBook
+from torchfsl.ssa import Accumulator
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Evaluator:
+    """One server's evaluation of the reports of one round."""
+
+    def __init__(self, plan: Plan, party: int, book: ReportBook) -> None:
+        """Evaluate what `book` holds."""
+        self._plan, self._party, self._book = plan, party, book
+
+    def answer(self, client: int, tables: dict[str, list[Bytes]]) -> bytes:
+        """Retrieval for a client whose trees have passed the commitment check."""
+        report = self._book.with_trees(client)
+        assert report.trees.part.public is not None
+        context = self._book.tree_context(report)
+        trees = decode_trees(messages.early_trees(self._plan), report.trees.part.public)
+        parts = []
+        for segment in messages.retrieving(self._plan):
+            answers, tags = psr.answer(
+                segment,
+                context.tree_key(segment),
+                context.mac_key(segment, self._book.round_number),
+                self._roots(context, segment, report),
+                trees[segment.name],
+                tables[segment.name],
+            )
+            parts += [answers.tobytes(), tags.tobytes()]
+        return b"".join(parts)
+
+    def fold(self, report: Report, verify_key: bytes) -> bytes:
+        """The fold of all trees of a report, 16 bytes; zeros for trees verified before."""
+        if report.trees.verified or not self._plan.verified:
+            return bytes(messages.FOLD_BYTES)
+        total = np.zeros(messages.FOLD_BYTES, dtype=np.uint8)
+        for segment in messages.with_hints(self._plan):
+            context = self._book.context(report).trees
+            masks = checks.fold_masks(segment, verify_key)
+            roots = self._roots(context, segment, report)
+            trees = self._trees(segment, report)
+            total ^= checks.fold(segment, context, masks, roots, trees)
+        return total.tobytes()
+
+    def share(self, reports: list[Report]) -> bytes:
+        """This server's share of the sums over the reports, gathered into index order."""
+        shares = []
+        for segment in messages.with_hints(self._plan):
+            accumulator = Accumulator(self._plan, segment, self._party)
+            for report in reports:
+                context = self._book.context(report)
+                accumulator.add(
+                    context.trees.tree_key(segment),
+                    context.convert_key(segment),
+                    self._roots(context.trees, segment, report),
+                    self._trees(segment, report),
+                    self._hints(segment, report),
+                )
+            shares.append(accumulator.gather().tobytes())
+        for segment in messages.dense(self._plan):
+            shares.append(self._sum_dense(segment, reports).tobytes())
+        return b"".join(shares)
+
+    def _roots(self, context: TreeContext, segment: Segment, report: Report) -> Bytes:
+        assert report.trees.master_seed is not None
+        return context.roots(segment, report.trees.master_seed, self._party)
+
+    def _trees(self, segment: Segment, report: Report) -> list[Trees]:
+        early = messages.early_trees(self._plan)
+        if segment in early:
+            assert report.trees.part.public is not None
+            return decode_trees(early, report.trees.part.public)[segment.name]
+        assert report.part.public is not None
+        return decode_trees(messages.late_trees(self._plan), report.part.public)[segment.name]
+
+    def _hints(self, segment: Segment, report: Report) -> Bytes:
+        assert report.part.public is not None
+        start = sum(s.tree_bytes for s in messages.late_trees(self._plan))
+        sizes = [(s.name, self._plan.hint_bytes(s)) for s in messages.with_hints(self._plan)]
+        start += _offset(sizes, segment.name)
+        size = self._plan.hint_bytes(segment)
+        hints = np.frombuffer(report.part.public, dtype=np.uint8, count=size, offset=start)
+        return hints.reshape(segment.num_trees, -1)
+
+    def _sum_dense(self, segment: Segment, reports: list[Report]) -> Bytes:
+        width = self._plan.encoding.ring_bits // 8
+        total = np.zeros((self._plan.dense_values(segment), width), dtype=np.uint8)
+        sizes = [(s.name, self._plan.dense_bytes(s)) for s in messages.dense(self._plan)]
+        start = _offset(sizes, segment.name)
+        for report in reports:
+            context: ReportContext = self._book.context(report)
+            if context.trees.public_party == self._party:
+                share = np.frombuffer(report.masked, np.uint8, total.size, start)
+                share = share.reshape(total.shape)
+            else:
+                assert report.trees.master_seed is not None
+                share = context.dense_mask(segment, report.trees.master_seed)
+            total = ring.add(total, share)
+        return total
+
+
+def _offset(sizes: Iterable[tuple[str, int]], name: str) -> int:
+    """Sum of the sizes before `name`."""
+    start = 0
+    for other, size in sizes:
+        if other == name:
+            break
+        start += size
+    return start
+
+
+def decode_trees(segments: list[Segment], public: bytes) -> dict[str, list[Trees]]:
+    """Trees of the segments in order, from the start of a public part."""
+    view, start = memoryview(public), 0
+    trees: dict[str, list[Trees]] = {}
+    for segment in segments:
+        trees[segment.name] = []
+        for group, _ in split(segment):
+            trees[segment.name].append(Trees.decode(group, view[start : start + group.tree_bytes]))
+            start += group.tree_bytes
+    return trees
