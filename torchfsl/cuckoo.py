@@ -14,7 +14,7 @@ set does not fit the public seed.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,9 @@ class Placement:
         unmatched: items that found no place, in item order.
     """
 
-    item: Indices
-    position: npt.NDArray[np.uint64]
-    unmatched: Indices
+    item: Indices = field(repr=False)
+    position: npt.NDArray[np.uint64] = field(repr=False)
+    unmatched: Indices = field(repr=False)
 
 
 def place(

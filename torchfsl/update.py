@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,16 +26,16 @@ class RawSegment:
     (`[m, 1]` or `[m]` for `dense`).
     """
 
-    indices: Indices | None
-    values: Reals
+    indices: Indices | None = field(repr=False)
+    values: Reals = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
     """Selected positions and quantised values, `int64[k, tau]`; `indices` is None for `dense`."""
 
-    indices: Indices | None
-    values: Whole
+    indices: Indices | None = field(repr=False)
+    values: Whole = field(repr=False)
 
 
 Update = dict[str, SegmentUpdate]
