@@ -1,0 +1,404 @@
+"""A model and its optimizers under observation: from training steps to a sparse update.
+
+The order of a round: `begin_round`, the user's own training, `update`, and `restore` where the
+model is to go back to where the round began. Between rounds the hooks do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.hooks import LookupHook, StepHooks
+from torchfsl.inventory import Inventory, spec, take_inventory, unwrap
+from torchfsl.optimizers import (
+    check_optimizer,
+    check_rows,
+    is_opacus,
+    owner,
+    unwrap_optimizer,
+)
+from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.residual import Residual
+from torchfsl.rest_watch import BufferWatch, HiddenGradients, RestWatch
+from torchfsl.selection import RestPolicy, Rows
+from torchfsl.snapshot import HeldRows, Snapshot
+from torchfsl.sparse_update import choose_blocks, choose_rows, flatten
+from torchfsl.update import RawSegment
+from torchfsl.watch import Check, Source, TableChange, TableWatch
+
+REST: Final = "rest"
+"""Segment of everything trained that is not sent by rows."""
+
+BUFFERS: Final = "buffers"
+"""Segment of floating-point buffers, under `buffers="average"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `Handle.status` reports.
+
+    Attributes:
+        attached: hooks are in place.
+        open: a round is being recorded.
+        rounds: rounds begun.
+        steps: optimizer steps in this round.
+        saved_rows: rows saved in this round, by table; counts, never ids.
+        copied_tables: tables kept whole during a round, because the optimizer moves every row.
+        frozen: parameters that are not part of the update.
+        residual_bytes: memory of the handle's own residual.
+    """
+
+    attached: bool
+    open: bool
+    rounds: int
+    steps: int
+    saved_rows: dict[str, int]
+    copied_tables: list[str]
+    frozen: list[str]
+    residual_bytes: int
+
+
+class Handle:
+    """Hooks on one model and its optimizers. Made by `SubmodelEngine.attach`."""
+
+    _present: dict[str, torch.Tensor] | None
+    _changes: dict[str, TableChange] | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        rows: Rows | None,
+        rest: RestPolicy,
+        average_buffers: bool,
+        source: Source,
+        check: Check,
+    ) -> None:
+        """Validate and register hooks; see `SubmodelEngine` for the arguments."""
+        self.model = unwrap(model)
+        self.rows, self.rest, self.source = rows, rest, source
+        self.residual = Residual()
+        self._noised = any(is_opacus(o) for o in optimizers)
+        self.optimizers = [unwrap_optimizer(o) for o in optimizers]
+        self._average_buffers, self._check = average_buffers, check
+        for optimizer in self.optimizers:
+            check_optimizer(optimizer)
+        self.inventory = self._take_inventory()
+        self.validate()
+        self._watches = self._make_watches()
+        self._rounds = self._steps = 0
+        self._rest, self._buffers = RestWatch(self.inventory.rest), BufferWatch(self.model)
+        self._hidden, self._held = HiddenGradients(), HeldRows()
+        self.close_round()
+        self._trained = self._identities()
+        self._hooks = self._register()
+
+    def __repr__(self) -> str:
+        return (
+            f"Handle({type(self.model).__name__}, {len(self._watches)} tables by row, "
+            f"{len(self.inventory.rest)} other parameters)"
+        )
+
+    # --- what is there ------------------------------------------------------------------------
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything a plan of this handle may name, by name: parameters and averaged buffers."""
+        tables = {t.name: t.weight.detach() for t in self.inventory.all_tables}
+        rest = {name: p.detach() for name, p in self.inventory.rest.items()}
+        return tables | rest | (self.buffers if self._average_buffers else {})
+
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Floating-point buffers of the state_dict, by name."""
+        return self.inventory.buffers
+
+    @property
+    def segment_tensors(self) -> dict[str, tuple[TensorSpec, ...]]:
+        """Segments and their tensors as a plan describes them."""
+        segments = {
+            name: tuple(spec(t.name, t.weight) for t in group)
+            for name, group in self.inventory.tables.items()
+        }
+        if self.inventory.rest:
+            segments[REST] = tuple(spec(n, p) for n, p in self.inventory.rest.items())
+        if self._average_buffers and self.buffers:
+            segments[BUFFERS] = tuple(spec(n, b) for n, b in self.buffers.items())
+        return segments
+
+    def server_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes."""
+        described = {t.name: t for group in self.segment_tensors.values() for t in group}
+        return {
+            name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
+            for name, tensor in self.tensors.items()
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Overwrite tensors by name, in place.
+
+        Raises:
+            ParameterError: an unknown name or another shape; nothing is changed then.
+        """
+        mine = self.tensors
+        for name, value in state.items():
+            if name not in mine or tuple(mine[name].shape) != np.shape(value):
+                raise ParameterError(f"{name} of shape {np.shape(value)} is not in the model")
+        for name, value in state.items():
+            mine[name].copy_(torch.from_numpy(np.array(value)))
+
+    @property
+    def attached(self) -> bool:
+        """Whether hooks are in place."""
+        return bool(self._hooks)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds begun so far."""
+        return self._rounds
+
+    @property
+    def held_rows(self) -> HeldRows:
+        """Which rows hold numbers after private retrievals."""
+        return self._held
+
+    def snapshot(self) -> Snapshot:
+        """Parameters and buffers as they are now, to go back to."""
+        return Snapshot(self.model, self.inventory, self._held)
+
+    def status(self) -> Status:
+        """The state of the hooks and of the round."""
+        return Status(
+            attached=self.attached,
+            open=self._recording,
+            rounds=self._rounds,
+            steps=self._steps,
+            saved_rows={w.table.name: w.num_saved for w in self._watches},
+            copied_tables=[w.table.name for w in self._watches if w.copies_table],
+            frozen=list(self.inventory.frozen),
+            residual_bytes=self.residual.num_bytes,
+        )
+
+    def validate(self) -> None:
+        """Check again that the optimizers move nothing that would not be sent.
+
+        Raises:
+            ParameterError: with parameter, reason and remedy.
+        """
+        if self.rows is None:
+            return
+        for table in self.inventory.all_tables:
+            check_rows(owner(self.optimizers, table.weight), table, self.rows, self._noised)
+
+    def remove(self) -> None:
+        """Take all hooks away; the model and the optimizers are as if never attached."""
+        self.close_round()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # --- the round ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def begin_round(self, present: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Take the state of now as the start of a round and record from here on.
+
+        Args:
+            present: by table name, the ids of the only rows that the client holds (int64,
+                increasing), after a private retrieval; None when it holds every row.
+
+        Raises:
+            ParameterError: the set of trained parameters or a weight decay changed since attach.
+            ProtocolError: hooks were removed.
+        """
+        if not self._hooks:
+            raise ProtocolError("this handle was removed: attach the model again")
+        self.close_round()
+        self._check_unchanged()
+        self.validate()
+        self._present = None if present is None else dict(present)
+        for watch in self._watches:
+            watch.begin(None if present is None else present[watch.table.name])
+        self._rest.begin()
+        self._buffers.begin()
+        self._steps, self._rounds = 0, self._rounds + 1
+        self._recording = self._began = True
+
+    def update(
+        self, plan: Plan, *, residual: Residual | None = None, round_number: int = 0
+    ) -> dict[str, RawSegment]:
+        """What changed since `begin_round`, cut to the plan's budgets.
+
+        Ends the recording. Staged into `residual` is what is left out; call `residual.settle`
+        once the update has been sent, or `residual.discard`.
+
+        Args:
+            plan: made by `SubmodelEngine.plan` for this handle, or an equal one.
+            residual: the client's; None drops what is left out (and then raises where whole rows
+                would be dropped for lack of budget).
+            round_number: decides the positions of `RandomK`.
+
+        Returns:
+            One entry for every segment of the plan; values are float64.
+
+        Raises:
+            ParameterError: values are NaN or infinite, untouched rows changed, or the plan does
+                not fit the model.
+            ProtocolError: no round was begun, or the model was restored already.
+        """
+        if not self._began:
+            raise ProtocolError("no round to take an update from: call begin_round first")
+        self._recording = False
+        if self._changes is None:
+            self._changes = {w.table.name: w.finish() for w in self._watches}
+        self._check_plan(plan)
+        return {
+            segment.name: self._raw(segment, residual, round_number) for segment in plan.segments
+        }
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put parameters and buffers back to the start of the round, which ends."""
+        if not self._began:
+            return
+        for watch in self._watches:
+            watch.restore()
+        self._rest.restore()
+        self._buffers.restore()
+        self.close_round()
+
+    def close_round(self) -> None:
+        """End the round where the model stands; drop what was saved."""
+        self._hidden.show()
+        for watch in self._watches:
+            watch.close()
+        self._rest.close()
+        self._buffers.close()
+        self._present = self._changes = None
+        self._recording = self._began = False
+
+    # --- steps --------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def before_step(self, optimizer: Optimizer) -> None:
+        """See `hooks.StepListener`."""
+        if not self._recording:
+            return
+        self._check_not_noised()
+        self._steps += 1
+        factor = _unscale_factor(optimizer) if self.source == "gradient" else None
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for watch in self._watches:
+            if id(watch.table.weight) in mine:
+                watch.before_step(factor)
+        if self.source == "gradient":
+            self._rest.capture(optimizer, factor)
+            self._hidden.hide(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """See `hooks.StepListener`."""
+        self._hidden.show(optimizer)
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _take_inventory(self) -> Inventory:
+        return take_inventory(self.model, self.optimizers, self.rows)
+
+    def _make_watches(self) -> list[TableWatch]:
+        if self.rows is None:
+            return []
+        return [
+            TableWatch(
+                table,
+                self.rows,
+                owner(self.optimizers, table.weight),
+                source=self.source,
+                check=self._check,
+                noised=self._noised,
+            )
+            for table in self.inventory.all_tables
+        ]
+
+    def _register(self) -> list[Any]:
+        hooks: list[Any] = [StepHooks(optimizer, self) for optimizer in self.optimizers]
+        for watch in self._watches:
+            hook = LookupHook(watch.note_lookup)
+            for module in watch.table.modules:
+                hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        return hooks
+
+    def _identities(self) -> list[tuple[int, bool]]:
+        """Which parameters there are, in the model and in the optimizers."""
+        trained = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        return [(id(p), p.requires_grad) for p in [*self.model.parameters(), *trained]]
+
+    def _check_unchanged(self) -> None:
+        if self._identities() == self._trained:
+            return
+        now = self._take_inventory().fingerprint
+        before = self.inventory.fingerprint
+        differences = sorted(set(now.items()) ^ set(before.items()))
+        odd = differences[0][0] if differences else next(iter(now), "a parameter")
+        raise ParameterError(
+            f"{odd} is not what it was when the model was attached (a parameter was added, "
+            "replaced, frozen or unfrozen): call handle.remove(), attach again and make a new plan"
+        )
+
+    def _check_not_noised(self) -> None:
+        if self._noised or not self._watches:
+            return
+        weight = self._watches[0].table.weight
+        if getattr(weight, "grad_sample", None) is not None:
+            raise ParameterError(
+                f"{self._watches[0].table.name}: Opacus took over after attach, and its noise "
+                "lands on every row: attach the optimizer that make_private returned"
+            )
+
+    def _check_plan(self, plan: Plan) -> None:
+        mine = self.segment_tensors
+        theirs = {segment.name: segment.tensors for segment in plan.segments}
+        if mine != theirs:
+            odd = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+            raise ParameterError(
+                f"segment {odd[0]!r} of the plan does not fit this model: use the plan that "
+                "engine.plan made for it"
+            )
+
+    def _raw(self, segment: Segment, residual: Residual | None, round_number: int) -> RawSegment:
+        if segment.name in self.inventory.tables:
+            assert self.rows is not None
+            assert self._changes is not None
+            group = self.inventory.tables[segment.name]
+            parts = [(t.offset, self._changes[t.name]) for t in group]
+            present = None
+            if self._present is not None:
+                present = torch.cat([self._present[t.name] + t.offset for t in group])
+            return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
+        if segment.name == BUFFERS:
+            values = flatten([self._buffers.delta(n, b) for n, b in self.buffers.items()], 1)
+            return choose_blocks(segment, values, None, None, round_number)
+        gradient = self.source == "gradient"
+        changes = self._rest.gradients() if gradient else self._rest.deltas()
+        values = flatten(changes, segment.tau)
+        return choose_blocks(segment, values, self.rest, residual, round_number)
+
+
+def _unscale_factor(optimizer: Optimizer) -> torch.Tensor | None:
+    """What undoes the loss scale that GradScaler leaves to fused optimizers; 0 on overflow."""
+    scale = getattr(optimizer, "grad_scale", None)
+    overflow = getattr(optimizer, "found_inf", None)
+    if scale is None and overflow is None:
+        return None
+    factor = torch.ones(()) if scale is None else scale.reciprocal()
+    return factor if overflow is None else torch.where(overflow > 0, 0.0, factor.to(overflow))

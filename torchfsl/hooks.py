@@ -1,0 +1,96 @@
+"""The hooks: on lookups (which rows), on optimizer steps (gradients before anything changes).
+
+Hooks are all that attaching adds. Copies of a hooked model (deepcopy, pickle, `torch.save`) carry
+inert hooks from the standard library instead of ours, so they neither keep a handle alive nor need
+torchfsl to be loaded. Copies of an optimizer carry none: torch drops step hooks when copying.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+LookupNote = Callable[[nn.Module, torch.Tensor], None]
+
+
+class LookupHook:
+    """Forward pre-hook of an `Embedding` or `EmbeddingBag`: passes the ids on."""
+
+    def __init__(self, note: LookupNote) -> None:
+        """`note(module, ids)` is called before each lookup, outside compiled graphs."""
+        self._note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The ids are the first argument or `input=`."""
+        ids = args[0] if args else kwargs.get("input")
+        if isinstance(ids, torch.Tensor):
+            self._note(module, ids)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return _inert()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _inert() -> Callable[..., None]:
+    """A function of the standard library that takes anything and returns None."""
+    return contextlib.nullcontext().__exit__
+
+
+class StepListener(Protocol):
+    """What a step hook reports to."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Gradients are ready, nothing has changed yet."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step is over."""
+
+
+class StepHooks:
+    """Pre- and post-hook of one optimizer.
+
+    `step(closure)` computes its gradients inside the step, after the pre-hook; there the closure
+    is replaced by one that reports when the gradients are ready.
+    """
+
+    def __init__(self, optimizer: Optimizer, listener: StepListener) -> None:
+        """Register both hooks."""
+        self._listener = listener
+        self._handles: list[RemovableHandle] = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        """Unregister both hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        # args[0] is the optimizer itself: the hook wraps the unbound step.
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._listener.before_step(optimizer)
+            return None
+
+        def reporting() -> Any:
+            loss = closure()
+            self._listener.before_step(optimizer)
+            return loss
+
+        if len(args) > 1:
+            return (args[0], reporting, *args[2:]), kwargs
+        return args, {**kwargs, "closure": reporting}
+
+    def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._listener.after_step(optimizer)

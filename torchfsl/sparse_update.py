@@ -1,0 +1,133 @@
+"""From the change of a segment to the positions and values that are sent.
+
+The total of a position is its change plus what the residual owes. The policy chooses positions
+among the totals; the chosen totals are sent, the others are staged into the residual.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchfsl.errors import ParameterError
+from torchfsl.plan import Segment
+from torchfsl.residual import Residual, SparseRows
+from torchfsl.selection import RandomK, RestPolicy, Rows, top
+from torchfsl.update import RawSegment
+from torchfsl.watch import TableChange
+
+
+def flatten(changes: list[torch.Tensor], tau: int) -> torch.Tensor:
+    """Tensors one after the other, each padded with zeros to a multiple of tau: [m, tau]."""
+    parts = []
+    for change in changes:
+        flat = change.reshape(-1)
+        missing = -flat.numel() % tau
+        parts.append(torch.nn.functional.pad(flat, (0, missing)) if missing else flat)
+    return torch.cat(parts).reshape(-1, tau)
+
+
+def choose_blocks(
+    segment: Segment,
+    change: torch.Tensor,
+    policy: RestPolicy | None,
+    residual: Residual | None,
+    round_number: int,
+) -> RawSegment:
+    """Choose from a segment whose every position may have changed.
+
+    Args:
+        segment: of the plan.
+        change: float64 [m, tau].
+        policy: None sends everything.
+        residual: the client's, or None.
+        round_number: for `RandomK`.
+
+    Raises:
+        ParameterError: a value is NaN or infinite.
+    """
+    _check_finite(segment, change)
+    if policy is None or segment.policy == "dense":
+        return RawSegment(None, change.cpu().numpy())
+    keeper = residual if policy.error_feedback else None
+    shape = (segment.m, segment.tau)
+    owed = None if keeper is None else keeper.dense(segment.name, shape, change.device)
+    total = change if owed is None else change + owed
+    chosen = policy.choose(total, segment.k_max, round_number)
+    values = total.index_select(0, chosen)
+    if keeper is not None:
+        total = total.clone() if total is change else total
+        keeper.stage(segment.name, total.index_fill_(0, chosen, 0.0))
+    return RawSegment(chosen.cpu().numpy(), values.cpu().numpy())
+
+
+def choose_rows(
+    segment: Segment,
+    changes: list[tuple[int, TableChange]],
+    rows: Rows,
+    residual: Residual | None,
+    round_number: int,
+    *,
+    present: torch.Tensor | None = None,
+) -> RawSegment:
+    """Choose from the rows that changed, and those that the residual owes.
+
+    Args:
+        segment: of the plan.
+        changes: offset in the index space and change of each table, in the segment's order.
+        rows: the policy.
+        residual: the client's, or None.
+        round_number: for `RandomK`.
+        present: the only rows that can be sent, those retrieved; None for all.
+
+    Raises:
+        ParameterError: a value is NaN or infinite, or more rows changed than the budget holds and
+            there is no residual to keep the others.
+    """
+    ids = torch.cat([change.ids + offset for offset, change in changes])
+    values = torch.cat([change.values for _, change in changes])
+    _check_finite(segment, values)
+    total = SparseRows(ids, values, torch.zeros_like(ids, dtype=torch.bool))
+    keeper = residual if rows.error_feedback else None
+    aside = SparseRows.empty(segment.tau, ids.device)
+    if keeper is not None:
+        owed = keeper.rows(segment.name, segment.tau, ids.device)
+        join = owed.pending | torch.isin(owed.ids, ids)
+        if present is not None:
+            join &= torch.isin(owed.ids, present.to(owed.ids.device))
+        aside = owed.take(~join)
+        total = SparseRows.gather([total, owed.take(join)])
+    chosen = _choose(segment, total, rows, round_number)
+    if keeper is None and rows.chooser is None and not bool(chosen.all()):
+        raise ParameterError(
+            f"segment {segment.name!r}: {total.ids.numel()} rows changed, the plan's budget is "
+            f"{segment.k_max}: plan a larger rows_per_client, touch fewer rows, or keep the others "
+            "for later rounds with a residual"
+        )
+    sent = total.take(chosen)
+    if keeper is not None:
+        left = total.take(~chosen)
+        left.pending = torch.ones_like(left.pending)
+        keeper.stage(segment.name, SparseRows.gather([aside, left]))
+    return RawSegment(sent.ids.cpu().numpy(), sent.values.cpu().numpy())
+
+
+def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) -> torch.Tensor:
+    """Which of the changed rows are sent: bool [c], at most k_max set."""
+    chooser = rows.chooser
+    if isinstance(chooser, RandomK):
+        public = chooser.positions(segment.m, segment.k_max, round_number)
+        return torch.isin(total.ids, public.to(total.ids.device))
+    chosen = torch.zeros(total.ids.numel(), dtype=torch.bool, device=total.ids.device)
+    limit = min(segment.k_max, total.ids.numel())
+    chosen[top(total.values.abs().sum(dim=1), limit)] = True
+    return chosen
+
+
+def _check_finite(segment: Segment, values: torch.Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        names = ", ".join(t.name for t in segment.tensors[:3])
+        raise ParameterError(
+            f"segment {segment.name!r} ({names}{', ...' if len(segment.tensors) > 3 else ''}): the "
+            "change is NaN or infinite: training diverged or read rows that were not retrieved; "
+            "lower the learning rate, clip gradients, or retrieve every row the batches use"
+        )
