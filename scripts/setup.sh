@@ -71,7 +71,7 @@ check_compiler() {
     printf '#include <vector>\nint main() { return 0; }\n' >"$directory/probe.cc"
     for candidate in ${CXX:+"$CXX"} c++ g++ clang++; do
         # Not quoted: CXX may carry options.
-        if $candidate -std=c++17 "$directory/probe.cc" -o "$directory/probe" 2>/dev/null; then
+        if $candidate -std=c++20 "$directory/probe.cc" -o "$directory/probe" 2>/dev/null; then
             rm -rf -- "$directory"
             say "C++ compiler: $($candidate --version | head -n 1)"
             "$VENV_PYTHON" - <<'PYTHON' || fail "Python's C headers are missing; install its development package"
@@ -83,7 +83,7 @@ PYTHON
         [ -z "${CXX:-}" ] || break
     done
     rm -rf -- "$directory"
-    fail "no working C++17 compiler (tried ${CXX:-c++, g++, clang++});" \
+    fail "no working C++20 compiler (tried ${CXX:-c++, g++, clang++});" \
         "install one, or name it with CXX=/path/to/compiler"
 }
 
