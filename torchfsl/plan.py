@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from torchfsl.config import (
     CHECK_BYTES,
     DIGEST_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_POSITIONS,
     NUM_HASHES,
     SUITE,
@@ -45,9 +46,8 @@ class TensorSpec:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ParameterError("a tensor needs a name")
-        if any(not isinstance(n, int) or n < 0 for n in self.shape):
+        _check_name("a tensor", self.name)
+        if any(type(n) is not int or n < 0 for n in self.shape):
             raise ParameterError(f"{self.name}: shape {self.shape} is not a tuple of sizes")
         if self.dtype not in _DTYPES:
             raise ParameterError(f"{self.name}: dtype {self.dtype}; choose one of {list(_DTYPES)}")
@@ -131,6 +131,7 @@ class Segment:
     tag_bytes: int = 0
 
     def __post_init__(self) -> None:
+        _check_name("a segment", self.name)
         where = f"segment {self.name!r}"
         if self.policy not in _POLICIES:
             raise ParameterError(f"{where}: policy {self.policy!r}; choose one of {_POLICIES}")
@@ -144,7 +145,7 @@ class Segment:
             raise ParameterError(f"{where}: m = {self.m} does not fit its tensors")
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tensors have different dtypes")
-        if self.retrieve and self.policy != "rows":
+        if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
             raise ParameterError(f"{where}: tag_bytes is {TAG_BYTES} or 0, and 0 if not retrieved")
@@ -154,11 +155,11 @@ class Segment:
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0) or self.tau != 1:
                 raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
             return
-        if not (0 <= self.nu <= 7 and self.num_bins >= 0 and self.stash >= 0):
-            raise ParameterError(f"{where}: nu must be 0..7, bins and stash not negative")
+        if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
+            raise ParameterError(f"{where}: needs nu in 0..7, bins >= 0, stash in 0..k_max")
         if self.num_bins == 0:
-            if self.stash < self.k_max or self.theta != 0:
-                raise ParameterError(f"{where}: full-domain trees need stash >= k_max, theta 0")
+            if self.stash != self.k_max or self.theta != 0:
+                raise ParameterError(f"{where}: full-domain trees need stash = k_max, theta 0")
         elif (
             self.num_bins % NUM_HASHES
             or self.theta < 1
@@ -281,6 +282,7 @@ class Plan:
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
             raise ParameterError("a tensor stands in two segments: aggregate it once")
+        self._check_sizes()
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -329,6 +331,22 @@ class Plan:
         """Bytes of the masked values of a dense segment."""
         return self.dense_values(segment) * self.encoding.ring_bits // 8
 
+    def _check_sizes(self) -> None:
+        """Refuse a plan one of whose messages a peer would refuse for its length."""
+        trees = [s for s in self.segments if s.policy != "dense"]
+        masked = sum(self.dense_bytes(s) for s in self.segments if s.policy == "dense")
+        largest = max(
+            masked + sum(s.tree_bytes + self.hint_bytes(s) for s in trees),
+            masked + sum(s.m * self.value_bytes(s) for s in trees),
+            sum(s.answer_bytes for s in trees),
+            sum(t.numel * t.item_bytes for t in self.clear_tensors),
+        )
+        if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
+            raise ParameterError(
+                f"a message of this plan would have {largest} bytes, above the limit "
+                f"{MAX_MESSAGE_BYTES}: split the model into several plans"
+            )
+
     @property
     def clear_tensors(self) -> tuple[TensorSpec, ...]:
         """Tensors that clients download in the clear: all outside retrieving segments."""
@@ -364,9 +382,14 @@ class Plan:
         return explain(self)
 
 
+def _check_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ParameterError(f"{what} needs a name of printable characters, got {name!r}")
+
+
 def _check_hex(field: str, value: str, size: int) -> None:
     try:
-        right = len(bytes.fromhex(value)) == size and value == value.lower()
+        right = bytes.fromhex(value).hex() == value and len(value) == 2 * size
     except (ValueError, TypeError):
         right = False
     if not right:
