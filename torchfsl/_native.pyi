@@ -1,0 +1,126 @@
+"""Native kernels (C++, SIMD across trees, threads, GIL released). Bytes equal to `portable`'s.
+
+Letters: T trees, d levels, N leaves with d = ceil(log2 N), P payload bytes a leaf. A *state* is 16
+bytes: a seed whose lowest bit (bit 0 of byte 0) is replaced by the control bit. Arrays are `uint8`
+and C-contiguous unless said. `width` is l/8, the bytes of one ring value: 2, 3, 4, 6, 8 or 16.
+`num_threads` is the greatest number of threads to use, 0 for every core.
+
+Every function raises ValueError for a wrong dtype, shape, layout or range, and TypeError for what
+is not an array (or a read-only array where one is written to). The CPU path is the fastest that the
+machine has, or the one named by the environment variable `TORCHFSL_CPU_PATH` (`portable`, `aesni`,
+`vaes256`, `vaes512`); a name that the machine cannot run raises ValueError at the first call.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+_Bytes = npt.NDArray[np.uint8]
+_Positions = npt.NDArray[np.uint64]
+
+def tree_gen(
+    key: bytes, roots0: _Bytes, roots1: _Bytes, alpha: _Positions, depth: int
+) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
+    """Generate T trees.
+
+    Args:
+        key: K_tree, 16 bytes.
+        roots0: `[T, 16]` root states of party 0, control bit 0.
+        roots1: `[T, 16]` root states of party 1, control bit 1.
+        alpha: `uint64[T]`, the selected leaf, in [0, 2**depth).
+        depth: d, in [0, 48].
+
+    Returns:
+        `cw [d, T, 16]`, `cw_right [d, T]` of 0 and 1, and the parties' states at alpha, `[T, 16]`
+        each. Running time and addresses do not depend on alpha or on seeds.
+    """
+
+def tree_eval(key: bytes, roots: _Bytes, cw: _Bytes, cw_right: _Bytes, num_leaves: int) -> _Bytes:
+    """States of one party at every leaf, `[T, num_leaves, 16]`; N in [1, 2**48]."""
+
+def convert(key: bytes, states: _Bytes, num_bytes: int) -> _Bytes:
+    """Conv: `[M, 16]` to `[M, num_bytes]`, `num_bytes` in [1, 2**24]; control bits are ignored."""
+
+def hint_gen(
+    key: bytes,
+    leaf0: _Bytes,
+    leaf1: _Bytes,
+    values: _Bytes,
+    slots: _Positions,
+    nu: int,
+    width: int,
+) -> _Bytes:
+    """Hints CW = (-1)^{t_1} (beta - Conv(s_0) + Conv(s_1)), `[T, P]` with P = row bytes << nu.
+
+    Args:
+        key: K_convert of this hint's epoch, 16 bytes.
+        leaf0: `[T, 16]` party 0's states at alpha.
+        leaf1: `[T, 16]` party 1's states at alpha.
+        values: `[T, P >> nu]` ring values of the selected row.
+        slots: `uint64[T]` in [0, 2**nu), the selected row within the leaf block.
+        nu: early termination.
+        width: l/8.
+    """
+
+def accumulate(
+    key_tree: bytes,
+    key_convert: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    num_leaves: int,
+    hints: _Bytes,
+    party: int,
+    width: int,
+    acc: _Bytes,
+    num_threads: int = 1,
+) -> None:
+    """Add one party's output shares of T trees to `acc [T, N, P]`, in place; `hints [T, P]`.
+
+    Law: the two parties' accumulators sum to the hint's value at alpha and to 0 elsewhere.
+    """
+
+def answer(
+    key_tree: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    num_leaves: int,
+    table: _Bytes,
+    num_threads: int = 1,
+) -> _Bytes:
+    """XOR over the leaves with control bit 1 of `table [T or 1, N, R]`: `[T, R]`.
+
+    Law: the two parties' answers XOR to the table's row at alpha.
+    """
+
+def gather(
+    acc: _Bytes,
+    slots: npt.NDArray[np.uint32] | npt.NDArray[np.uint64],
+    out: _Bytes,
+    width: int,
+    num_threads: int = 1,
+) -> None:
+    """out[x] += sum over e of acc[slots[e, x]], in place.
+
+    Args:
+        acc: `[S, W]` rows of ring values.
+        slots: `uint32` or `uint64 [E, m]`, public positions in [0, S); checked before any write.
+        out: `[m, W]`.
+        width: l/8.
+        num_threads: as above.
+    """
+
+def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
+    """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.
+
+    The rule is that of `cuckoo.match`. Running time depends on the candidates.
+    """
+
+def aes_ceiling(num_blocks: int, num_threads: int = 1) -> float:
+    """Seconds in which each thread hashes `num_blocks` blocks of a buffer in its own cache.
+
+    The rate that no kernel can exceed on this machine, for benchmarks.
+    """
+
+def cpu_path() -> str:
+    """Name of the CPU path in use."""

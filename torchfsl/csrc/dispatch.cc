@@ -1,0 +1,80 @@
+#include "dispatch.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fsl {
+namespace {
+
+struct Candidate {
+  const Path* path;
+  bool available;
+};
+
+#if defined(__x86_64__)
+
+// Register state that the operating system saves, bit by bit as XCR0 has it.
+std::uint32_t saved_state() {
+  std::uint32_t low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+struct CpuFeatures {
+  bool aesni = false;
+  bool vaes256 = false;
+  bool vaes512 = false;
+};
+
+CpuFeatures detect() {
+  constexpr std::uint32_t kAvx512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+  CpuFeatures found;
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
+  found.aesni = (c & bit_AES) && (c & bit_SSSE3) && (c & bit_SSE4_2) && (c & bit_POPCNT);
+  if (!found.aesni || !(c & bit_OSXSAVE) || (saved_state() & 0x06) != 0x06) return found;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
+  found.vaes256 = (b & bit_AVX2) && (c & bit_VAES);
+  found.vaes512 = found.vaes256 && (b & kAvx512) == kAvx512 && (saved_state() & 0xe6) == 0xe6;
+  return found;
+}
+
+#endif
+
+const Path& choose_path() {
+#if defined(__x86_64__)
+  const CpuFeatures cpu = detect();
+  const Candidate candidates[] = {{&kVaes512Path, cpu.vaes512},
+                                  {&kVaes256Path, cpu.vaes256},
+                                  {&kAesNiPath, cpu.aesni},
+                                  {&kPortablePath, true}};
+#else
+  const Candidate candidates[] = {{&kPortablePath, true}};
+#endif
+  const char* variable = std::getenv("TORCHFSL_CPU_PATH");
+  const std::string wanted = variable ? variable : "";
+  std::string offered;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.available) continue;
+    if (wanted.empty() || wanted == candidate.path->name) return *candidate.path;
+    offered += offered.empty() ? "" : ", ";
+    offered += candidate.path->name;
+  }
+  throw std::invalid_argument("TORCHFSL_CPU_PATH is '" + wanted + "'; this machine offers " +
+                              offered);
+}
+
+}  // namespace
+
+const Path& active_path() {
+  static const Path& path = choose_path();
+  return path;
+}
+
+}  // namespace fsl

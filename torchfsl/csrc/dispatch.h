@@ -1,0 +1,13 @@
+// Choice of the CPU path at run time.
+#pragma once
+
+#include "path.h"
+
+namespace fsl {
+
+// The fastest path of this machine, or the one that TORCHFSL_CPU_PATH names (portable, aesni,
+// vaes256 or vaes512). Fixed at the first call. Throws std::invalid_argument if the named path does
+// not exist or this CPU lacks it.
+const Path& active_path();
+
+}  // namespace fsl

@@ -1,0 +1,107 @@
+// Sum of scattered accumulator rows: bin layout back to the index space.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+
+#include "kernels.h"
+#include "parallel.h"
+
+namespace fsl {
+namespace {
+
+constexpr std::size_t kPrefetchDistance = 16;
+
+template <class Lane>
+void add_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
+  for (std::size_t i = 0; i < num_bytes; i += sizeof(Lane)) {
+    Lane a, b;
+    std::memcpy(&a, to + i, sizeof a);
+    std::memcpy(&b, from + i, sizeof b);
+    a = static_cast<Lane>(a + b);
+    std::memcpy(to + i, &a, sizeof a);
+  }
+}
+
+// Values of 3 and 6 bytes.
+template <unsigned width>
+void add_packed_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
+  for (std::size_t i = 0; i < num_bytes; i += width) {
+    std::uint64_t a = 0, b = 0;
+    std::memcpy(&a, to + i, width);
+    std::memcpy(&b, from + i, width);
+    a += b;
+    std::memcpy(to + i, &a, width);
+  }
+}
+
+using AddRow = void (*)(std::uint8_t*, const std::uint8_t*, std::size_t);
+
+template <class Slot, AddRow add>
+void gather_range(const GatherArgs<Slot>& args, std::size_t begin, std::size_t end) {
+  const std::size_t row_bytes = args.row_bytes;
+  for (std::size_t sum = 0; sum < args.num_sums; ++sum) {
+    const Slot* slots = args.slots + sum * args.num_rows;
+    for (std::size_t x = begin; x < end; ++x) {
+      if (x + kPrefetchDistance < end) {
+        __builtin_prefetch(args.acc + slots[x + kPrefetchDistance] * row_bytes);
+      }
+      add(args.out + x * row_bytes, args.acc + slots[x] * row_bytes, row_bytes);
+    }
+  }
+}
+
+template <class Slot>
+using GatherRange = void (*)(const GatherArgs<Slot>&, std::size_t, std::size_t);
+
+template <class Slot>
+GatherRange<Slot> choose_gather(unsigned width) {
+  switch (width) {
+    case 2:
+      return gather_range<Slot, add_row<std::uint16_t>>;
+    case 3:
+      return gather_range<Slot, add_packed_row<3>>;
+    case 4:
+      return gather_range<Slot, add_row<std::uint32_t>>;
+    case 6:
+      return gather_range<Slot, add_packed_row<6>>;
+    case 8:
+      return gather_range<Slot, add_row<std::uint64_t>>;
+    default:
+      return gather_range<Slot, add_row<unsigned __int128>>;
+  }
+}
+
+template <class Slot>
+void gather_all(const GatherArgs<Slot>& args, unsigned num_threads) {
+  const std::size_t total = args.num_sums * args.num_rows;
+  Slot largest = 0;
+  for (std::size_t i = 0; i < total; ++i) largest = std::max(largest, args.slots[i]);
+  if (total > 0 && largest >= args.num_slots) {
+    throw std::invalid_argument("gather: a slot lies outside the accumulator");
+  }
+  // Tiles of rows stay in cache over the passes, one for each sum.
+  const std::size_t tile =
+      std::max<std::size_t>(64, 8192 / std::max<std::size_t>(1, args.row_bytes));
+  const std::size_t num_tiles = (args.num_rows + tile - 1) / tile;
+  const unsigned threads = usable_threads(num_threads, num_tiles, total * 4);
+  const GatherRange<Slot> range = choose_gather<Slot>(args.width);
+  run_parallel(num_tiles, threads, [&](Ranges& ranges) {
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      for (std::size_t i = begin; i < end; ++i) {
+        range(args, i * tile, std::min(args.num_rows, (i + 1) * tile));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void gather(const GatherArgs<std::uint32_t>& args, unsigned num_threads) {
+  gather_all(args, num_threads);
+}
+void gather(const GatherArgs<std::uint64_t>& args, unsigned num_threads) {
+  gather_all(args, num_threads);
+}
+
+}  // namespace fsl

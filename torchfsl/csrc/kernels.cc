@@ -1,0 +1,126 @@
+#include "kernels.h"
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "dispatch.h"
+#include "parallel.h"
+
+namespace fsl {
+namespace {
+
+// Scratch memory of one thread.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t num_bytes)
+      : memory_(::operator new(num_bytes, std::align_val_t{64})) {}
+  ~Scratch() { ::operator delete(memory_, std::align_val_t{64}); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_;
+};
+
+struct Schedule {
+  Partition partition;
+  unsigned num_threads;
+};
+
+Schedule schedule(const Path& path, const Trees& trees, std::size_t work_per_leaf,
+                  unsigned wanted_threads) {
+  const std::size_t work = trees.num_trees * trees.num_leaves * work_per_leaf;
+  const unsigned most = usable_threads(wanted_threads, work, work);
+  const Partition partition = path.partition(trees.num_trees, trees.num_leaves, trees.depth, most);
+  return {partition, usable_threads(most, partition.num_units, work)};
+}
+
+void xor_into(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
+  for (std::size_t i = 0; i < num_bytes; ++i) to[i] ^= from[i];
+}
+
+// Several threads may hold subtrees of one tree: each XORs its part into `out` under the lock.
+void answer_shared(const Path& path, const Trees& trees, const Partition& partition,
+                   AnswerArgs args, std::size_t begin, std::size_t end, void* arena,
+                   std::uint8_t* out, std::mutex& mutex) {
+  args.first_tree = begin / partition.units_per_tree;
+  const std::size_t last_tree = (end - 1) / partition.units_per_tree;
+  std::vector<std::uint8_t> part((last_tree - args.first_tree + 1) * args.row_bytes);
+  args.out = part.data();
+  path.answer(trees, partition, begin, end, args, arena);
+  const std::lock_guard<std::mutex> lock(mutex);
+  xor_into(out + args.first_tree * args.row_bytes, part.data(), part.size());
+}
+
+}  // namespace
+
+void tree_gen(const TreeGenArgs& args) { active_path().tree_gen(args); }
+
+void tree_eval(const Trees& trees, std::uint8_t* out) {
+  const Path& path = active_path();
+  const Scratch scratch(arena_bytes(trees.depth, 16));
+  const Partition partition = path.partition(trees.num_trees, trees.num_leaves, trees.depth, 1);
+  path.tree_eval(trees, partition, 0, partition.num_units, out, scratch.get());
+}
+
+void convert(const ConvertArgs& args) {
+  const Scratch scratch(arena_bytes(0, args.payload));
+  active_path().convert(args, scratch.get());
+}
+
+void hint_gen(const HintArgs& args) {
+  const Scratch scratch(arena_bytes(0, args.payload));
+  active_path().hint_gen(args, scratch.get());
+}
+
+void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads) {
+  const Path& path = active_path();
+  const Schedule plan = schedule(path, trees, 2 + args.payload / 16, num_threads);
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, args.payload));
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      path.accumulate(trees, plan.partition, begin, end, args, scratch.get());
+    }
+  });
+}
+
+void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads) {
+  const Path& path = active_path();
+  const Schedule plan = schedule(path, trees, 2 + args.row_bytes / 64, num_threads);
+  std::memset(out, 0, trees.num_trees * args.row_bytes);
+  std::mutex mutex;
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, 16));
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      if (plan.partition.units_per_tree) {
+        answer_shared(path, trees, plan.partition, args, begin, end, scratch.get(), out, mutex);
+      } else {
+        AnswerArgs whole = args;
+        whole.out = out;
+        whole.first_tree = 0;
+        path.answer(trees, plan.partition, begin, end, whole, scratch.get());
+      }
+    }
+  });
+}
+
+double aes_ceiling(std::size_t num_blocks, unsigned num_threads) {
+  const Path& path = active_path();
+  const unsigned threads = usable_threads(num_threads, ~std::size_t{0}, ~std::size_t{0});
+  const std::uint8_t key_bytes[16] = {};
+  const KeySchedule key = expand_key(key_bytes);
+  const auto start = std::chrono::steady_clock::now();
+  run_parallel(threads, threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(0, 16));
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      path.hash_blocks(key, num_blocks, scratch.get());
+    }
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace fsl

@@ -1,0 +1,46 @@
+// The kernels as the binding calls them: scratch memory, threads and the choice of the CPU path.
+// Sizes and ranges have been checked by the caller. `num_threads` 0 means all of the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "path.h"
+
+namespace fsl {
+
+void tree_gen(const TreeGenArgs& args);
+void tree_eval(const Trees& trees, std::uint8_t* out);
+void convert(const ConvertArgs& args);
+void hint_gen(const HintArgs& args);
+void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads);
+
+// `out [T, row_bytes]` is overwritten; `args.out` and `args.first_tree` are not used.
+void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads);
+
+// Seconds that `num_threads` threads take to hash `num_blocks` blocks each in their own cache.
+double aes_ceiling(std::size_t num_blocks, unsigned num_threads);
+
+// out[x] += sum over e of acc[slots[e, x]] on rows of `row_bytes`, `slots [num_sums, num_rows]`.
+// Throws std::invalid_argument, before it writes, if a slot is `num_slots` or more.
+template <class Slot>
+struct GatherArgs {
+  const std::uint8_t* acc;
+  std::size_t num_slots;
+  const Slot* slots;
+  std::size_t num_sums;
+  std::size_t num_rows;
+  std::size_t row_bytes;
+  unsigned width;
+  std::uint8_t* out;
+};
+void gather(const GatherArgs<std::uint32_t>& args, unsigned num_threads);
+void gather(const GatherArgs<std::uint64_t>& args, unsigned num_threads);
+
+// Matches items to bins, greedily and exactly in item order, by breadth-first augmenting paths;
+// `candidates [3, num_items]`, `bin_of [num_items]` receives a bin or -1. Throws
+// std::invalid_argument if a candidate is `num_bins` or more.
+void match(const std::uint32_t* candidates, std::size_t num_items, std::size_t num_bins,
+           std::int64_t* bin_of);
+
+}  // namespace fsl

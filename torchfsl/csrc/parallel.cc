@@ -1,0 +1,69 @@
+#include "parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace fsl {
+namespace {
+
+constexpr std::size_t kWorkPerThread = std::size_t{1} << 16;
+constexpr std::size_t kRangesPerThread = 8;
+
+class SharedRanges final : public Ranges {
+ public:
+  SharedRanges(std::size_t num_units, unsigned num_threads)
+      : num_units_(num_units),
+        step_(std::max<std::size_t>(1, num_units / (num_threads * kRangesPerThread))) {}
+
+  bool next(std::size_t& begin, std::size_t& end) override {
+    begin = next_.fetch_add(step_, std::memory_order_relaxed);
+    if (begin >= num_units_) return false;
+    end = std::min(num_units_, begin + step_);
+    return true;
+  }
+
+ private:
+  const std::size_t num_units_;
+  const std::size_t step_;
+  std::atomic<std::size_t> next_{0};
+};
+
+}  // namespace
+
+unsigned usable_threads(unsigned wanted, std::size_t num_units, std::size_t work) {
+  if (wanted == 0) wanted = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t most = std::min(num_units, 1 + work / kWorkPerThread);
+  return static_cast<unsigned>(std::max<std::size_t>(1, std::min<std::size_t>(wanted, most)));
+}
+
+void run_parallel(std::size_t num_units, unsigned num_threads,
+                  const std::function<void(Ranges&)>& worker) {
+  SharedRanges ranges(num_units, num_threads);
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  const auto guarded = [&] {
+    try {
+      worker(ranges);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(failure_mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(num_threads - 1);
+  try {
+    while (threads.size() + 1 < num_threads) threads.emplace_back(guarded);
+  } catch (const std::system_error&) {
+    // The system gives no more threads: those we have do the work.
+  }
+  guarded();
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace fsl

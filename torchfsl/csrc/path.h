@@ -1,0 +1,130 @@
+// What a CPU path offers, and the plain structs that describe its work.
+//
+// A path is compiled with its own instruction set. It therefore holds only templates with internal
+// linkage over raw memory: no allocation, no thread, nothing from the standard library that the
+// linker could share with code for older CPUs. Callers have checked every size.
+//
+// Letters as in the Python modules: T trees, d levels, N leaves, P payload bytes a leaf. A state is
+// 16 bytes, a seed with the control bit in the lowest bit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aes_key.h"
+
+namespace fsl {
+
+// One party's trees: `roots [T, 16]`, `cw [d, T, 16]`, `cw_right [d, T]`.
+struct Trees {
+  const KeySchedule* key;
+  const std::uint8_t* roots;
+  const std::uint8_t* cw;
+  const std::uint8_t* cw_right;
+  std::size_t num_trees;
+  std::size_t num_leaves;
+  unsigned depth;
+};
+
+// How the leaves of all trees are cut into units of work. Either a unit is a group of trees, one a
+// lane, or trees are cut at `split_level` and a unit is a group of neighbouring subtrees of one
+// tree.
+struct Partition {
+  std::size_t num_units;
+  std::size_t units_per_tree;  // 0 when a unit is a group of trees
+  std::size_t trees_per_unit;
+  unsigned split_level;
+  unsigned interleave;  // registers expanded side by side: 1, 2 or 4
+};
+
+struct TreeGenArgs {
+  const KeySchedule* key;
+  const std::uint8_t* roots[2];
+  const std::uint64_t* alpha;
+  std::size_t num_trees;
+  unsigned depth;
+  std::uint8_t* cw;
+  std::uint8_t* cw_right;
+  std::uint8_t* leaf[2];
+};
+
+struct ConvertArgs {
+  const KeySchedule* key;
+  const std::uint8_t* states;
+  std::size_t count;
+  std::size_t payload;
+  std::uint8_t* out;
+};
+
+struct HintArgs {
+  const KeySchedule* key;
+  const std::uint8_t* leaf[2];
+  const std::uint8_t* values;
+  const std::uint64_t* slots;
+  std::size_t num_trees;
+  std::size_t payload;
+  unsigned nu;
+  unsigned width;
+  std::uint8_t* out;
+};
+
+struct AccumulateArgs {
+  const KeySchedule* key;
+  const std::uint8_t* hints;
+  std::size_t payload;
+  unsigned party;
+  unsigned width;
+  std::uint8_t* acc;
+};
+
+struct AnswerArgs {
+  const std::uint8_t* table;
+  bool shared_table;
+  std::size_t row_bytes;
+  std::uint8_t* out;  // rows of the trees from `first_tree` on, XORed into
+  std::size_t first_tree;
+};
+
+// Scratch memory of one thread; large enough for every path.
+inline constexpr std::size_t kStageLevels = 9;
+inline constexpr std::size_t kStageRegisters = std::size_t{1} << kStageLevels;
+inline constexpr std::size_t kChunkLeaves = 64;
+inline constexpr std::size_t kChunkBytes = 8192;
+inline constexpr unsigned kMaxDepth = 48;
+inline constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
+
+constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
+  const std::size_t stages = (depth / kStageLevels + 2) * (kStageRegisters + 16) * 64;
+  const std::size_t words = 2 * (kMaxDepth + 4) * 4 * 64;
+  const std::size_t tiles = 2 * (4 * kChunkLeaves * 16 + 64);
+  const std::size_t tables = (payload / 16 + 1) * (64 + 64 + 16);
+  const std::size_t chunks = 2 * (kChunkBytes + 4 * payload + 256);
+  return stages + words + tiles + tables + chunks + 4 * payload + 4096;
+}
+
+struct Path {
+  const char* name;
+  void (*tree_gen)(const TreeGenArgs&);
+  Partition (*partition)(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
+                         unsigned num_threads);
+  // The next three process the units [begin, end).
+  void (*tree_eval)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                    std::uint8_t* out, void* arena);
+  void (*accumulate)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                     const AccumulateArgs&, void* arena);
+  void (*answer)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                 const AnswerArgs&, void* arena);
+  void (*convert)(const ConvertArgs&, void* arena);
+  void (*hint_gen)(const HintArgs&, void* arena);
+  // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.
+  void (*hash_blocks)(const KeySchedule&, std::size_t num_blocks, void* arena);
+};
+
+extern const Path kPortablePath;
+#if defined(__x86_64__)
+extern const Path kAesNiPath;
+extern const Path kVaes256Path;
+extern const Path kVaes512Path;
+#endif
+
+}  // namespace fsl

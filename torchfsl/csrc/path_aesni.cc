@@ -1,0 +1,8 @@
+#include "path_body.h"
+#include "vec_aesni.h"
+
+namespace fsl {
+
+constinit const Path kAesNiPath = make_path<AesNi>("aesni");
+
+}  // namespace fsl

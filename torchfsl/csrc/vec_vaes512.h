@@ -1,0 +1,169 @@
+// Vector type of the VAES-512 path: four blocks in a zmm register. Members as in vec_portable.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "aes_key.h"
+
+namespace fsl {
+namespace {
+
+struct Vaes512 {
+  static constexpr int kLanes = 4;
+  using R = __m512i;
+  struct Key {
+    R round[11];
+  };
+
+  static Key make_key(const KeySchedule& schedule) {
+    Key key;
+    for (int r = 0; r < 11; ++r) {
+      key.round[r] = _mm512_broadcast_i32x4(
+          _mm_load_si128(reinterpret_cast<const __m128i*>(schedule.round[r])));
+    }
+    return key;
+  }
+
+  template <int n>
+  static void encrypt(const Key& key, R (&x)[n]) {
+    for (int i = 0; i < n; ++i) x[i] = _mm512_xor_si512(x[i], key.round[0]);
+    for (int r = 1; r < 10; ++r) {
+      for (int i = 0; i < n; ++i) x[i] = _mm512_aesenc_epi128(x[i], key.round[r]);
+    }
+    for (int i = 0; i < n; ++i) x[i] = _mm512_aesenclast_epi128(x[i], key.round[10]);
+  }
+
+  static R load(const void* from) { return _mm512_loadu_si512(from); }
+  static void store(void* to, R r) { _mm512_storeu_si512(to, r); }
+  static R load_tail(const void* from, std::size_t num_bytes) {
+    return _mm512_maskz_loadu_epi8((std::uint64_t{1} << num_bytes) - 1, from);
+  }
+  static void store_tail(void* to, R r, std::size_t num_bytes) {
+    _mm512_mask_storeu_epi8(to, (std::uint64_t{1} << num_bytes) - 1, r);
+  }
+  static void store_blocks(std::uint8_t* to, const std::uint32_t* offset, R r) {
+    store_block(to + offset[0], _mm512_castsi512_si128(r));
+    store_block(to + offset[1], _mm512_extracti32x4_epi32(r, 1));
+    store_block(to + offset[2], _mm512_extracti32x4_epi32(r, 2));
+    store_block(to + offset[3], _mm512_extracti32x4_epi32(r, 3));
+  }
+
+  static R zero() { return _mm512_setzero_si512(); }
+  static R splat(std::uint64_t value) { return _mm512_set1_epi64(static_cast<long long>(value)); }
+  static R lsb() { return _mm512_set_epi64(0, 1, 0, 1, 0, 1, 0, 1); }
+  static R lsb_high() { return _mm512_set_epi64(1, 0, 1, 0, 1, 0, 1, 0); }
+  static R counters(const std::uint64_t* low) {
+    return spread_low(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)));
+  }
+
+  static R bit_xor(R a, R b) { return _mm512_xor_si512(a, b); }
+  static R bit_and(R a, R b) { return _mm512_and_si512(a, b); }
+  static R bit_or(R a, R b) { return _mm512_or_si512(a, b); }
+  static R clear(R a, R mask) { return _mm512_andnot_si512(mask, a); }
+  // Immediates are truth tables of (a, b, c) with a = 0xf0, b = 0xcc, c = 0xaa.
+  static R xor3(R a, R b, R c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+  static R xor_and(R a, R b, R c) { return _mm512_ternarylogic_epi64(a, b, c, 0x78); }
+  static R select(R mask, R a, R b) { return _mm512_ternarylogic_epi64(mask, a, b, 0xca); }
+
+  static R sigma(R x) {
+    const R upper = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
+    return xor_and(_mm512_shuffle_epi32(x, _MM_PERM_BADC), x, upper);
+  }
+  static R spread_lsb(R x) {
+    return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_shuffle_epi32(x, _MM_PERM_AAAA), 31), 31);
+  }
+  static R bit_mask(const std::uint64_t* values, unsigned shift) {
+    const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values));
+    const __m256i moved = _mm256_srl_epi64(four, _mm_cvtsi32_si128(static_cast<int>(shift)));
+    const R doubled = _mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0),
+                                               _mm512_castsi256_si512(moved));
+    return _mm512_sub_epi64(zero(), bit_and(doubled, splat(1)));
+  }
+  static R bits_from_bytes(const std::uint8_t* bytes) {
+    int four;
+    std::memcpy(&four, bytes, 4);
+    return spread_low(_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)));
+  }
+  static void bits_to_bytes(R x, std::uint8_t* bytes) {
+    const R low = _mm512_permutexvar_epi64(_mm512_set_epi64(0, 0, 0, 0, 6, 4, 2, 0), x);
+    const __m256i bits = _mm256_and_si256(_mm512_castsi512_si256(low), _mm256_set1_epi64x(1));
+    const int four = _mm_cvtsi128_si32(_mm256_cvtepi64_epi8(bits));
+    std::memcpy(bytes, &four, 4);
+  }
+
+  static void transpose(const R* rows, std::size_t stride, R* columns) {
+    const R a = rows[0], b = rows[stride], c = rows[2 * stride], d = rows[3 * stride];
+    const R ab_low = _mm512_shuffle_i64x2(a, b, 0x44), ab_high = _mm512_shuffle_i64x2(a, b, 0xee);
+    const R cd_low = _mm512_shuffle_i64x2(c, d, 0x44), cd_high = _mm512_shuffle_i64x2(c, d, 0xee);
+    columns[0] = _mm512_shuffle_i64x2(ab_low, cd_low, 0x88);
+    columns[1] = _mm512_shuffle_i64x2(ab_low, cd_low, 0xdd);
+    columns[2] = _mm512_shuffle_i64x2(ab_high, cd_high, 0x88);
+    columns[3] = _mm512_shuffle_i64x2(ab_high, cd_high, 0xdd);
+  }
+  static R block_index(const int* source) {
+    long long index[8];
+    for (int i = 0; i < 8; ++i) index[i] = 2 * source[i / 2] + i % 2;
+    return load(index);
+  }
+  static R permute(R x, R index) { return _mm512_permutexvar_epi64(index, x); }
+
+  template <int bytes>
+  static R pack(R a, R b) {
+    if constexpr (bytes == 8) {
+      const R even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
+      return _mm512_permutex2var_epi64(a, even, b);
+    }
+    if constexpr (bytes == 4) {
+      const R even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+      return _mm512_permutex2var_epi32(a, even, b);
+    }
+    if constexpr (bytes == 2) {
+      const R even =
+          _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28,
+                           26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+      return _mm512_permutex2var_epi16(a, even, b);
+    }
+  }
+
+  template <int width>
+  static R add(R a, R b) {
+    if constexpr (width == 2) return _mm512_add_epi16(a, b);
+    if constexpr (width == 4) return _mm512_add_epi32(a, b);
+    if constexpr (width == 8) return _mm512_add_epi64(a, b);
+    if constexpr (width == 16) {
+      const R sum = _mm512_add_epi64(a, b);
+      const __mmask8 carry = _mm512_cmplt_epu64_mask(sum, b);
+      return _mm512_mask_add_epi64(sum, upper_of(carry), sum, splat(1));
+    }
+  }
+  template <int width>
+  static R sub(R a, R b) {
+    if constexpr (width == 2) return _mm512_sub_epi16(a, b);
+    if constexpr (width == 4) return _mm512_sub_epi32(a, b);
+    if constexpr (width == 8) return _mm512_sub_epi64(a, b);
+    if constexpr (width == 16) {
+      const R difference = _mm512_sub_epi64(a, b);
+      const __mmask8 borrow = _mm512_cmplt_epu64_mask(a, b);
+      return _mm512_mask_sub_epi64(difference, upper_of(borrow), difference, splat(1));
+    }
+  }
+
+ private:
+  static void store_block(std::uint8_t* to, __m128i block) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), block);
+  }
+  // Four words to the lower halves of the four blocks.
+  static R spread_low(__m256i words) {
+    return _mm512_maskz_permutexvar_epi64(0x55, _mm512_set_epi64(0, 3, 0, 2, 0, 1, 0, 0),
+                                          _mm512_castsi256_si512(words));
+  }
+  // Carries out of the lower halves become carries into the upper halves.
+  static __mmask8 upper_of(__mmask8 lower) { return static_cast<__mmask8>((lower & 0x55) << 1); }
+};
+
+}  // namespace
+}  // namespace fsl
