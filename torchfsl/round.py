@@ -6,11 +6,11 @@ network does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 from torchfsl import messages
 from torchfsl.client import Client
-from torchfsl.errors import ProtocolError
 from torchfsl.opened import Opened
 from torchfsl.server import Server
 from torchfsl.transport import InProcess
@@ -29,15 +29,21 @@ def run_round(
 
     Returns:
         The opened sums; law: equal to the plaintext sums, bit for bit.
+
+    Raises:
+        ParameterError: an update does not fit the plan. The round ends unopened.
+        RejectedSubmission: more clients than the plan allows. The round ends unopened.
+        ProtocolError: see `finish_round`.
     """
     begin_round(servers, round_number)
     link = InProcess(*servers)
     plan = servers[0].plan
-    for client_id, update in updates.items():
-        client = Client(plan, link, client_id=client_id)
-        wanted = {s.name: update[s.name].indices for s in messages.retrieving(plan)}
-        with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
-            session.submit(update)
+    with _abandoned_on_error(servers):
+        for client_id, update in updates.items():
+            client = Client(plan, link, client_id=client_id)
+            wanted = {s.name: update[s.name].indices for s in messages.retrieving(plan)}
+            with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
+                session.submit(update)
     return finish_round(servers)
 
 
@@ -58,9 +64,16 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
     Raises:
         ProtocolError: the servers disagree, or too few reports are acceptable.
     """
-    try:
+    with _abandoned_on_error(servers):
         return _open(*servers)
-    except ProtocolError:
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(servers: tuple[Server, Server]) -> Iterator[None]:
+    """End the round at both servers if the block fails: they are then ready for the next one."""
+    try:
+        yield
+    except BaseException:
         for server in servers:
             server.abandon_round()
         raise
