@@ -1,0 +1,82 @@
+"""What every benchmark measures beside its own figures: raw AES rate, memory, the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+import torchfsl
+
+
+def aes_blocks_per_second() -> float:
+    """AES-128 blocks a second of one core, by OpenSSL in counter mode over an L2-sized buffer."""
+    encryptor = Cipher(algorithms.AES128(bytes(16)), modes.CTR(bytes(16))).encryptor()
+    data, out = bytes(1 << 18), bytearray((1 << 18) + 15)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(64):
+            encryptor.update_into(data, out)
+        best = min(best, time.perf_counter() - start)
+    return 64 * len(data) / 16 / best
+
+
+def mmo_blocks_per_second() -> float | None:
+    """Fixed-key hashes a second of one core by the native kernel: the ceiling of tree work."""
+    if torchfsl.backend() != "native":
+        return None
+    from torchfsl import _native
+
+    count = 1 << 24
+    return count / min(_native.aes_ceiling(count, 1) for _ in range(5))
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions, backend and raw AES rates of this run."""
+    import numpy as np
+
+    info: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torchfsl": torchfsl.__version__,
+        "backend": torchfsl.backend(),
+        "date": time.strftime("%Y-%m-%d"),
+        "aes_blocks_per_second": aes_blocks_per_second(),
+    }
+    mmo = mmo_blocks_per_second()
+    if mmo is not None:
+        from torchfsl import _native
+
+        info["mmo_blocks_per_second"] = mmo
+        info["cpu_path"] = _native.cpu_path()
+    return info
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def write_json(path: str | None, figures: dict[str, Any]) -> None:
+    """Write the figures to a file, if one is named."""
+    if path:
+        Path(path).write_text(json.dumps(figures, indent=2) + "\n")
