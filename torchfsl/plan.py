@@ -145,6 +145,10 @@ class Segment:
             raise ParameterError(f"{where}: m = {self.m} does not fit its tensors")
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tensors have different dtypes")
+        if self.policy == "scalars" and self.tau != 1:
+            raise ParameterError(
+                f"{where}: scalars have tau = 1; choose blocks for tau = {self.tau}"
+            )
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
@@ -210,8 +214,10 @@ def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
     """Size m of the index space of `tensors` under `policy`.
 
     Raises:
-        ParameterError: rows of another width than tau.
+        ParameterError: rows of another width than tau, or tau below 1.
     """
+    if tau < 1:
+        raise ParameterError(f"tau is {tau}; a position has at least one value")
     if policy == "rows":
         for tensor in tensors:
             if len(tensor.shape) < 2 or math.prod(tensor.shape[1:]) != tau:
