@@ -237,6 +237,7 @@ def segment(**changes: Any) -> Segment:
         {"tag_bytes": 16},
         {"tag_bytes": 16, "check_bytes": 32},
         {"policy": "scalars", "tau": 1, "m": 60, "num_bins": 36, "retrieve": True},
+        {"policy": "scalars", "k_max": 3},
         {"policy": "dense", "tau": 1, "m": 60, "k_max": 60},
         {"tensors": (TensorSpec("t", (10, 3)), TensorSpec("u", (10, 3), "float64"))},
         {"tensors": (TensorSpec("t", (20, 3, 2)),)},

@@ -1,0 +1,196 @@
+"""The planner: every plan it makes is legal, the cheapest of its kind, and says what it costs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchfsl.cuckoo_parameters import choose_layout, min_bins
+from torchfsl.errors import ParameterError
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.messages import client_bytes
+from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.planner import SegmentSpec, build_plan
+
+SMALL = [*range(1, 41), 63, 64, 65, 66, 100, 127, 128, 192, 255, 256, 300]
+LARGE = [1000, 4096, 32768, 148_000, 1 << 20, (1 << 24) + 1]
+
+
+def plan_of(spec: SegmentSpec, **options: Any) -> Plan:
+    fixed = {
+        "encoding": FixedPoint(), "max_clients": 3, "above_break_even": "keep",
+        "session": bytes(16), "hash_seed": bytes(32),
+    }  # fmt: skip
+    return build_plan([spec], **{**fixed, **options})
+
+
+def scalars(m: int, k: int) -> SegmentSpec:
+    return SegmentSpec("s", "scalars", (TensorSpec("t", (m,)),), k_max=k)
+
+
+def assert_legal(segment: Segment, m: int, k: int) -> None:
+    """The rules, written down once more: what a peer checks and what safety needs."""
+    assert (segment.m, segment.k_max) == (m, min(k, m))
+    assert 1 << segment.nu <= 128
+    if segment.mechanism == "full-domain":
+        assert (segment.num_bins, segment.theta, segment.stash) == (0, 0, segment.k_max)
+        assert segment.num_trees == segment.k_max
+    else:
+        bins = segment.num_bins // 3
+        assert segment.num_bins == 3 * bins
+        assert (bins - 1) * segment.theta < m <= bins * segment.theta
+        full_bins, needed = m // segment.theta, min_bins(segment.k_max, segment.stash)
+        assert segment.theta <= 3 or (needed is not None and full_bins >= needed)
+    for group in segment.groups:
+        assert (group.num_leaves - 1) << group.nu < group.domain <= group.num_leaves << group.nu
+        assert group.num_leaves <= 1 << group.depth < 2 * max(group.num_leaves, 1)
+    assert choose_layout(m, segment.k_max) is None or segment.mechanism == "dpf"
+
+
+@pytest.mark.parametrize("m", SMALL)
+def test_every_plan_of_a_small_index_space_is_legal(m: int) -> None:
+    for k in range(1, m + 1):
+        plan = plan_of(scalars(m, k))
+        assert_legal(plan.segments[0], m, k)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("m", LARGE)
+def test_plans_of_large_index_spaces_are_legal(m: int) -> None:
+    for k in (1, 2, 63, 64, 65, 102, 419, 1023, 1024, 1025, 8192, 10_486, m // 100, m // 10, m):
+        if 1 <= k <= min(m, 1 << 17):
+            plan = plan_of(scalars(m, k))
+            assert_legal(plan.segments[0], m, k)
+            assert Plan.from_json(plan.to_json()) == plan
+
+
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.integers(1, 40),
+    st.sampled_from([16, 32, 64, 128]),
+    st.booleans(),
+    st.sampled_from([1, 3]),
+    st.sampled_from(["none", "count"]),
+)
+def test_the_chosen_early_termination_is_the_cheapest(
+    m: int, k: int, tau: int, bits: int, secure: bool, epochs: int, lane: str
+) -> None:
+    k = min(k, m)
+    spec = SegmentSpec("s", "rows", (TensorSpec("t", (m, tau)),), k_max=k, tau=tau, retrieve=secure)
+    plan = plan_of(
+        spec, encoding=FixedPoint(bits, 4, 8.0), max_epochs=epochs, lane=lane,
+        malicious_security=secure,
+    )  # fmt: skip
+    segment = plan.segments[0]
+    assert_legal(segment, m, k)
+    assert (segment.check_bytes, segment.tag_bytes) == ((32, 16) if secure else (0, 0))
+    assert segment.nu == 0 or epochs == 1
+    value_bits = (tau + plan.lanes) * bits
+
+    def cost(nu: int) -> int:
+        total = 0
+        for trees, domain in ((segment.num_bins, segment.theta), (segment.stash, m)):
+            leaves = -(-domain // 2**nu)
+            depth = (leaves - 1).bit_length() if trees else 0
+            total += trees * (129 * depth + (value_bits << nu) + 8 * segment.check_bytes)
+        return total
+
+    allowed = [0] if epochs > 1 else [n for n in range(8) if n == 0 or 1 << n <= segment.theta]
+    if segment.num_bins:
+        assert cost(segment.nu) == min(cost(nu) for nu in allowed)
+
+
+def test_the_documented_layouts_of_a_million_scalars() -> None:
+    """One of 32 bits ends three levels early, a mega-element of 18 not at all."""
+    plan = plan_of(scalars(1 << 20, 10_486), malicious_security=False)
+    segment = plan.segments[0]
+    assert (segment.nu, segment.stash) == (3, 0)
+    assert 1.29 < segment.num_bins / segment.k_max < 1.34
+    assert 1.5e6 < client_bytes(plan) < 1.6e6
+    wide = SegmentSpec("s", "rows", (TensorSpec("t", (1 << 20, 18)),), k_max=10_486, tau=18)
+    assert plan_of(wide, malicious_security=False).segments[0].nu == 0
+
+
+def test_above_break_even_the_planner_raises_keeps_or_switches_as_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec = scalars(1000, 500)
+    with pytest.raises(ParameterError, match=r"'s'.*500 of 1000.*dense policy"):
+        plan_of(spec, above_break_even="error")
+    assert plan_of(spec, above_break_even="keep").segments[0].mechanism == "dpf"
+    with caplog.at_level(logging.WARNING, "torchfsl.planner"):
+        dense = plan_of(spec, above_break_even="dense").segments[0]
+    assert (dense.mechanism, dense.m, dense.tau) == ("dense", 1000, 1)
+    assert "using dense shares" in caplog.text
+
+
+def test_rows_to_be_retrieved_are_never_switched_to_dense() -> None:
+    spec = SegmentSpec("s", "rows", (TensorSpec("t", (70, 1)),), k_max=70, tau=1, retrieve=True)
+    with pytest.raises(ParameterError):
+        plan_of(spec, above_break_even="dense")
+
+
+def test_blocks_that_do_not_divide_their_tensor_switch_to_every_element() -> None:
+    spec = SegmentSpec("s", "blocks", (TensorSpec("t", (101,)),), k_max=13, tau=8)
+    dense = plan_of(spec, above_break_even="dense").segments[0]
+    assert (dense.mechanism, dense.m) == ("dense", 101)
+
+
+def test_below_break_even_nothing_is_said() -> None:
+    plan_of(scalars(1 << 20, 1000), above_break_even="error")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SegmentSpec("s", "scalars", (TensorSpec("t", (9,)),)),
+        SegmentSpec("s", "scalars", (TensorSpec("t", (9,)),), k_max=-1),
+        SegmentSpec("s", "rows", (TensorSpec("t", (9, 2)),), k_max=1, tau=3),
+        SegmentSpec("s", "scalars", (), k_max=1),
+        SegmentSpec("s", "scalars", (TensorSpec("t", (0,)),), k_max=1),
+        SegmentSpec("s", "blocks", (TensorSpec("t", (9,)),), k_max=1, tau=0),
+        SegmentSpec("s", "scalars", (TensorSpec("t", (9,)),), k_max=1, tau=3),
+        SegmentSpec("s", "blocks", (TensorSpec("t", (9,)),), k_max=1, tau=2, retrieve=True),
+        SegmentSpec("s", "dense", ()),
+        SegmentSpec("s", "scalars", (TensorSpec("t", (1 << 26,)),), k_max=1 << 26),
+    ],
+)
+def test_a_wish_that_cannot_be_planned_is_refused(spec: SegmentSpec) -> None:
+    with pytest.raises(ParameterError):
+        plan_of(spec)
+
+
+def test_secrets_of_a_plan_are_fresh_unless_given() -> None:
+    one, two = (
+        build_plan([scalars(9, 1)], encoding=FixedPoint(), max_clients=3, above_break_even="keep")
+        for _ in range(2)
+    )
+    assert one.session != two.session
+    assert one.hash_seed != two.hash_seed
+    assert one.digest != two.digest
+    assert plan_of(scalars(9, 1)).digest == plan_of(scalars(9, 1)).digest
+
+
+def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> None:
+    plan = build_plan(
+        [scalars(5000, 70), SegmentSpec("bias", "dense", (TensorSpec("b", (12,)),))],
+        encoding=FixedPoint(),
+        max_clients=3,
+        above_break_even="keep",
+    )
+    text = plan.explain()
+    assert len({len(line) for line in text.splitlines()[:-1]}) == 1
+    assert f"uploads {client_bytes(plan)} bytes" in text
+    first = plan.segments[0]
+    row = text.splitlines()[1].split()
+    assert row[:3] == ["s", "scalars", "dpf"]
+    assert row[3:10] == [
+        str(n) for n in (5000, 1, 70, first.num_bins, first.theta, first.nu, first.stash)
+    ]
+    assert row[10:] == [str(first.tree_bytes + plan.hint_bytes(first)), "20000", "0"]
+    assert text.splitlines()[2].split()[10:] == ["48", "48", "0"]
