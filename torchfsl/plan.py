@@ -146,9 +146,7 @@ class Segment:
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tensors have different dtypes")
         if self.policy == "scalars" and self.tau != 1:
-            raise ParameterError(
-                f"{where}: scalars have tau = 1; choose blocks for tau = {self.tau}"
-            )
+            raise ParameterError(f"{where}: scalars have tau = 1; choose blocks for more")
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
