@@ -21,7 +21,7 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.keys import ReportContext
 from torchfsl.messages import Kind
 from torchfsl.plan import Plan, Segment
-from torchfsl.transport import Transport
+from torchfsl.transport import Endpoint, InProcess, Transport
 from torchfsl.update import Indices, SegmentUpdate, Update, check_indices, check_update
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,14 +48,16 @@ class Client:
 
     Args:
         plan: the public plan, equal at both servers.
-        servers: the transport to both servers.
+        servers: the transport to both servers, or the pair of servers itself in one process.
         client_id: public number in [0, 2**64), authenticated by the transport.
     """
 
-    def __init__(self, plan: Plan, servers: Transport, *, client_id: int) -> None:
+    def __init__(
+        self, plan: Plan, servers: Transport | tuple[Endpoint, Endpoint], *, client_id: int
+    ) -> None:
         """Nothing is sent yet."""
         self.plan = plan
-        self.servers = servers
+        self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
         self.client_id = client_id
 
     def start_round(
