@@ -1,0 +1,264 @@
+"""How updates are summed: one small interface, so that all ways run under the same trainer.
+
+A round is: `open_round`, for each client `participant(client).start_round(...)` with
+`retrieve` and `submit` as `torchfsl.Client` has them, then `close_round`, which opens the integer
+sums and updates the model. `TwoServers` is the protocol; with a plan of dense segments only it is
+plain additive secret sharing (`dense`). `Plain` adds the same quantised integers without any
+protection, as the yardstick. Another aggregator joins by offering the same methods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import Client, Plan, Server
+from torchfsl.client import Receipt
+from torchfsl.messages import Kind
+from torchfsl.opened import Opened
+from torchfsl.plan import Segment
+from torchfsl.round import begin_round, finish_round
+from torchfsl.server_model import ServerModel, tensor_spans
+from torchfsl.transport import Endpoint, InProcess
+from torchfsl.update import Update
+
+Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
+
+
+class Session(Protocol):
+    """One client in one round."""
+
+    def download(self) -> dict[str, Array]:
+        """The clear tensors of the model: all outside retrieving segments."""
+
+    def retrieve(self) -> dict[str, tuple[Indices, Array]]:
+        """By retrieving segment the rows asked for: indices and `[k, tau]` values."""
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        """Hand in the quantised update."""
+
+    def abort(self) -> Receipt:
+        """Hand in nothing, in a report like any other."""
+
+
+class Participant(Protocol):
+    """A client as the engine uses it."""
+
+    plan: Plan
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> Session:
+        """Take part in the open round, asking for the rows of the retrieving segments."""
+
+
+class Aggregation(Protocol):
+    """Sums updates exactly and holds the model they change."""
+
+    plan: Plan
+
+    @property
+    def server_seconds(self) -> float:
+        """Time spent as a server since the round was opened; of both where there are two."""
+
+    @property
+    def model(self) -> ServerModel:
+        """The current model."""
+
+    def open_round(self, round_number: int) -> None:
+        """Begin a round; numbers rise."""
+
+    def participant(self, client: int) -> Participant:
+        """The client of that number."""
+
+    def close_round(self) -> Opened:
+        """Open the sums over this round's clients and apply them to the model."""
+
+
+class TwoServers:
+    """The protocol in this process, through the same encoded messages as on any network.
+
+    Args:
+        plan: public plan.
+        models: one copy for each server, equal bit for bit.
+    """
+
+    def __init__(self, plan: Plan, models: tuple[ServerModel, ServerModel]) -> None:
+        """Both servers idle."""
+        self.plan = plan
+        self.servers = (
+            Server(0, plan=plan, model=models[0]),
+            Server(1, plan=plan, model=models[1]),
+        )
+        self._timed = tuple(_TimedServer(server) for server in self.servers)
+        self.link = InProcess(*self._timed)
+        self._between = 0.0
+
+    @property
+    def model(self) -> ServerModel:
+        """Server 0's model; server 1 has the same bits."""
+        return self.servers[0].model
+
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self._between + sum(server.seconds for server in self._timed)
+
+    def open_round(self, round_number: int) -> None:
+        """See `Aggregation`."""
+        for timed in self._timed:
+            timed.seconds = 0.0
+        start = time.perf_counter()
+        begin_round(self.servers, round_number)
+        self._between = time.perf_counter() - start
+
+    def participant(self, client: int) -> Participant:
+        """See `Aggregation`."""
+        return Client(self.plan, self.link, client_id=client)
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`."""
+        start = time.perf_counter()
+        opened = finish_round(self.servers)
+        self._between += time.perf_counter() - start
+        return opened
+
+
+class Plain:
+    """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
+
+    Args:
+        plan: as for `TwoServers`; gives segments, budgets and encoding.
+        model: the model.
+    """
+
+    def __init__(self, plan: Plan, model: ServerModel) -> None:
+        """Nothing summed yet."""
+        model.check(plan)
+        self.plan, self.model = plan, model
+        self.server_seconds = 0.0
+
+    def open_round(self, round_number: int) -> None:
+        """See `Aggregation`."""
+        self.server_seconds = 0.0
+        self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
+        self._clients: list[int] = []
+
+    def participant(self, client: int) -> Participant:
+        """See `Aggregation`."""
+        return _PlainClient(self, client)
+
+    def add(self, client: int, update: Update) -> None:
+        """Sum one client's update."""
+        start = time.perf_counter()
+        for segment in self.plan.segments:
+            add_to(self._sums[segment.name], update, segment)
+        self._clients.append(client)
+        self.server_seconds += time.perf_counter() - start
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`."""
+        start = time.perf_counter()
+        count = len(self._clients)
+        opened = Opened(self._sums, {}, count, count, tuple(sorted(self._clients)))
+        self.model.apply(self.plan, opened)
+        self.server_seconds += time.perf_counter() - start
+        return opened
+
+
+def add_to(sums: npt.NDArray[np.int64], update: Update, segment: Segment) -> None:
+    """Add a client's values of one segment to `sums` `[m, tau]`, in place."""
+    part = update[segment.name]
+    if part.indices is None:
+        sums += part.values
+    else:
+        sums[part.indices] += part.values
+
+
+class _PlainClient:
+    """A `Participant` of `Plain`."""
+
+    def __init__(self, home: Plain, client: int) -> None:
+        self.plan, self._home, self._client = home.plan, home, client
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> Session:
+        return _PlainSession(self._home, self._client, indices or {})
+
+
+class _PlainSession:
+    """A `Session` of `Plain`."""
+
+    def __init__(self, home: Plain, client: int, indices: Mapping[str, npt.ArrayLike]) -> None:
+        self._home, self._client = home, client
+        self._indices = {name: np.asarray(given, dtype=np.int64) for name, given in indices.items()}
+        self._upload = sum(4 * len(given) for given in self._indices.values())
+        self._download = 0
+
+    def download(self) -> dict[str, Array]:
+        state = self._home.model.state
+        clear = {t.name: state[t.name].copy() for t in self._home.plan.clear_tensors}
+        self._download += sum(value.nbytes for value in clear.values())
+        return clear
+
+    def retrieve(self) -> dict[str, tuple[Indices, Array]]:
+        rows = {}
+        for segment in self._home.plan.segments:
+            if segment.retrieve:
+                indices = self._indices[segment.name]
+                rows[segment.name] = (indices, model_rows(self._home.model, segment, indices))
+        self._download += sum(values.nbytes for _, values in rows.values())
+        return rows
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        width = self._home.plan.encoding.ring_bits // 8
+        for segment in self._home.plan.segments:
+            part = update[segment.name]
+            self._upload += width * part.values.size
+            if part.indices is not None and not segment.retrieve:
+                self._upload += 4 * len(part.indices)
+        self._home.add(self._client, update)
+        return self._receipt()
+
+    def abort(self) -> Receipt:
+        return self._receipt()
+
+    def _receipt(self) -> Receipt:
+        return Receipt(self._upload, self._download, {})
+
+
+def model_rows(model: ServerModel, segment: Segment, indices: Indices) -> Array:
+    """The true values of some rows (increasing indices) of a rows segment: `[k, tau]`."""
+    parts = []
+    for tensor, span in tensor_spans(segment):
+        here = indices[(indices >= span.start) & (indices < span.stop)]
+        parts.append(model.state[tensor.name].reshape(tensor.shape[0], -1)[here - span.start])
+    return np.concatenate(parts)
+
+
+class _TimedServer:
+    """Passes messages on to a server and counts the time it takes."""
+
+    def __init__(self, server: Endpoint) -> None:
+        self._server = server
+        self.seconds = 0.0
+
+    def receive(self, message: bytes) -> bytes | None:
+        start = time.perf_counter()
+        try:
+            return self._server.receive(message)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        start = time.perf_counter()
+        try:
+            return self._server.reply(kind, round_number, client)
+        finally:
+            self.seconds += time.perf_counter() - start

@@ -1,0 +1,230 @@
+"""The experiment command: options, settings, and the run from start to summary."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.config import Config, ConfigError, merge, read_toml
+from training.presets import PRESETS
+
+if TYPE_CHECKING:
+    from training.trainer import RoundRecord
+
+_DESCRIPTION = """\
+Train a model federatedly, in one process, and check every round against the plaintext.
+
+presets
+  din          Deep Interest Network; every user is a client, fetches only its embedding rows
+               privately (PSR) and returns only these (SSA), all through point functions
+  textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
+  cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
+  cnn-cifar10  the same on CIFAR-10
+
+aggregations (one seed gives one model under plain and fsl, bit for bit)
+  fsl          two servers, point functions: neither learns which rows, or any value
+  dense        two servers, additive shares of every parameter, 4 bytes each: no submodels
+  plain        the same quantised integers added in the clear: no protection, the yardstick
+"""
+
+_EPILOG = """\
+examples
+  python -m training din --rounds 20                        synthetic data, a minute
+  python -m training din --data FOLDER                      FOLDER has sequences.txt.gz ("user item
+                                                            item ...", a line a user, oldest first)
+                                                            and item2attributes.json.gz
+  python -m training cnn-mnist --data FOLDER --aggregation dense --out runs/mnist-dense
+  python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
+
+DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
+Bytes are a client's, to or from both servers together; server_seconds are both servers together.
+'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
+
+FILE.toml overrides the preset and is overridden by options; its sections and their settings are
+the dataclasses of training/config.py, for example
+  rounds = 50
+  [local]
+  lr = 0.05
+  [rest]
+  policy = "blocks"
+  amount = 0.05
+"""
+
+
+_VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
+    (
+        "data",
+        "DIR|HUB_NAME|synthetic",
+        str,
+        "a folder, a name on the Hugging Face Hub (not for din), or made-up learnable data; "
+        "default: synthetic for din, the Hub name for the others",
+    ),
+    ("rounds", "N", int, "federated rounds"),
+    ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
+    ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
+    ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
+    (
+        "out",
+        "DIR",
+        Path,
+        "folder of the run; must not exist without --resume; default runs/PRESET-AGGREGATION-TIME",
+    ),
+    (
+        "servers",
+        "in-process|URL0,URL1",
+        str,
+        "where the two servers run; this version has in-process",
+    ),
+    ("threads", "N", int, "of torch and of the native backend; default: theirs"),
+    ("device", "D", str, "torch device of the clients' training; default cpu"),
+    ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
+)
+_CHOICE_OPTIONS = (
+    ("aggregation", ("plain", "dense", "fsl"), "how updates are summed, see above; default fsl"),
+    ("backend", ("auto", "portable", "native"), "kernels of torchfsl; default auto"),
+    (
+        "above-break-even",
+        ("error", "dense", "keep"),
+        "what to do with a segment whose trees cost more than dense shares",
+    ),
+)
+_SWITCHES = (
+    ("resume", "continue the run in --out from its last checkpoint"),
+    ("quiet", "no progress and no tables, errors only"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0 done, 1 some round was not exact, 2 bad usage."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        config = config_from(options)
+        folder = options.out or _default_folder(config)
+        return _run(config, folder, options)
+    except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options. Defaults are the preset's, so absent options are None."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "preset", choices=sorted(PRESETS), metavar="PRESET", help=", ".join(sorted(PRESETS))
+    )
+    for name, metavar, kind, text in _VALUE_OPTIONS:
+        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+    for name, choices, text in _CHOICE_OPTIONS:
+        parser.add_argument(f"--{name}", choices=choices, help=text)
+    for name, text in _SWITCHES:
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    return parser
+
+
+def config_from(options: argparse.Namespace) -> Config:
+    """Preset, then TOML file, then options.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    config = PRESETS[options.preset]
+    if options.config is not None:
+        overrides = read_toml(options.config)
+        if overrides.pop("preset", options.preset) != options.preset:
+            raise ConfigError(f"{options.config} is for another preset than {options.preset}")
+        config = merge(config, overrides)
+    names = ("data", "rounds", "clients_per_round", "aggregation", "eval_every", "seed",
+             "threads", "device", "above_break_even")  # fmt: skip
+    chosen = {name: getattr(options, name) for name in names}
+    if options.servers not in (None, "in-process"):
+        raise ConfigError(
+            f"--servers {options.servers}: this version runs both servers in this process; "
+            "leave the option out"
+        )
+    if options.resume and options.out is None:
+        raise ConfigError("--resume needs --out, the folder of the run to continue")
+    return merge(config, {name: value for name, value in chosen.items() if value is not None})
+
+
+def _default_folder(config: Config) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{config.preset}-{config.aggregation}-{stamp}"
+
+
+def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
+    if options.backend is not None:
+        os.environ["TORCHFSL_BACKEND"] = options.backend
+    if config.threads:
+        os.environ["TORCHFSL_THREADS"] = str(config.threads)
+    # Imported here, so that --help and mistakes in options answer at once.
+    import torch
+
+    from training.experiment import run_experiment
+
+    logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    console = Console(quiet=options.quiet)
+    summary = run_experiment(config, folder, resume=options.resume, console=console)
+    exact = summary["exact_rounds"] == summary["rounds"]
+    retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])
+    return 0 if exact and retrieved else 1
+
+
+class Console:
+    """What the user sees while a run goes on."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Nothing shown yet."""
+        self._quiet = quiet
+        self._bar: Any = None
+
+    def say(self, text: str) -> None:
+        """Print a line or a table."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.write(text)
+        else:
+            print(text, flush=True)
+
+    def start(self, finished: int, rounds: int) -> None:
+        """Show the bar."""
+        if not self._quiet:
+            from tqdm import tqdm  # type: ignore[import-untyped]
+
+            self._bar = tqdm(
+                total=rounds, initial=finished, unit="round", file=sys.stderr, dynamic_ncols=True
+            )
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Advance the bar; a line for rounds that evaluate."""
+        if self._bar is None:
+            return
+        self._bar.set_postfix_str(f"exact {record.exact}", refresh=False)
+        self._bar.update()
+        if record.metrics:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+            self.say(
+                f"round {record.round:4d}  {shown}  up {record.upload_bytes / 1e6:.3f} MB  "
+                f"down {record.download_bytes / 1e6:.3f} MB a client  exact {record.exact}"
+            )
+
+    def stop(self) -> None:
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,247 @@
+"""Settings of an experiment: frozen dataclasses, checked when they are made, read from TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+Aggregation = Literal["plain", "dense", "fsl"]
+AboveBreakEven = Literal["error", "dense", "keep"]
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A setting is wrong. The message names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Din:
+    """Model and samples of `din`.
+
+    Attributes:
+        dim: width of the embeddings.
+        history: most items of a history.
+        negatives: sampled items for every positive one.
+        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
+    """
+
+    dim: int = 18
+    history: int = 50
+    negatives: int = 4
+    rows_per_client: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Model of `textcnn`: embedding width, feature maps a window width, dropout, label column.
+
+    `rows` is the fraction of the word table's rows that a client sends, those whose change has the
+    largest L1 norm; 1.0 sends all rows that changed.
+    """
+
+    dim: int = 300
+    maps: int = 100
+    dropout: float = 0.5
+    rows: float = 0.1
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """`cnn-mnist` and `cnn-cifar10`: random crops of this side (0 for whole images), mirroring."""
+
+    crop: int = 0
+    flip: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How `textcnn` and the image presets spread the training data.
+
+    Attributes:
+        clients: number of clients.
+        scheme: `iid`, or `dirichlet` for label-skewed clients.
+        alpha: concentration of `dirichlet`; small means few labels a client.
+    """
+
+    clients: int = 100
+    scheme: Literal["iid", "dirichlet"] = "iid"
+    alpha: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Training at a client.
+
+    Attributes:
+        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd` or `adam`.
+        lr: rate of `sgd` and `adam`.
+        lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
+        lr_decay_rounds: see above.
+        adam_eps: of `adam`. Fresh moments make every step of Adam as large as the rate, however
+            small the gradient; a larger eps keeps words that are learnt from moving on.
+        weight_decay: of `sgd` and `adam`.
+        batch_size: examples a batch (`din` takes all samples of the user as one).
+        epochs: passes over the client's examples.
+        steps: stop after so many batches; 0 for no limit.
+        loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
+            more samples weigh more.
+        loss_divisor: see above.
+    """
+
+    optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    batch_size: int = 50
+    epochs: int = 1
+    steps: int = 0
+    loss: Literal["mean", "sum"] = "mean"
+    loss_divisor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The servers' optimizer on the mean over the cohort; `sgd` with rate 1 is averaging."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring."""
+
+    ring_bits: int = 32
+    frac_bits: int = 20
+    clip: float = 4.0
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """How weights outside the embedding tables are sent.
+
+    Attributes:
+        policy: `dense` (all of them), `topk` (scalars of largest magnitude) or `blocks` (blocks
+            of largest L1 norm); the last two with error feedback.
+        amount: fraction of the scalars or blocks.
+        block: values a block.
+    """
+
+    policy: Literal["dense", "topk", "blocks"] = "dense"
+    amount: float = 0.05
+    block: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole experiment. Sections of a TOML file have the names of the fields below.
+
+    Attributes:
+        preset: name of the preset it came from.
+        data: `synthetic`, a folder, or a Hub name.
+        rounds: federated rounds.
+        clients_per_round: cohort size, drawn anew for every round.
+        eval_every: rounds between evaluations; the first and last always evaluate.
+        checkpoint_every: rounds between checkpoints.
+        seed: of everything but keys, masks and hash seeds.
+        aggregation: see `training.aggregation`.
+        above_break_even: see `torchfsl` planner.
+        device: torch device of the clients' training.
+        threads: of torch and of the native backend; 0 leaves both their defaults.
+    """
+
+    preset: str
+    data: str
+    rounds: int
+    clients_per_round: int
+    eval_every: int
+    checkpoint_every: int = 10
+    seed: int = 0
+    aggregation: Aggregation = "fsl"
+    above_break_even: AboveBreakEven = "error"
+    device: str = "cpu"
+    threads: int = 0
+    din: Din = Din()
+    sentences: Sentences = Sentences()
+    images: Images = Images()
+    partition: Partition = Partition()
+    local: Local = Local()
+    server: Server = Server()
+    encoding: Encoding = Encoding()
+    rest: Rest = Rest()
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"seed is {self.seed}; choose one in [0, 2**63)")
+        if self.threads < 0:
+            raise ConfigError(f"threads is {self.threads}; choose 0 (default) or more")
+
+
+def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
+    """A copy of a settings dataclass with some fields replaced, sections recursively.
+
+    Args:
+        config: dataclass instance.
+        overrides: by field; a table for a section.
+        where: path of the section, for messages.
+
+    Raises:
+        ConfigError: unknown field or a value of another type.
+    """
+    hints = typing.get_type_hints(type(config))
+    known = {field.name: hints[field.name] for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if name not in known:
+            raise ConfigError(f"unknown setting {where}{name}; known: {', '.join(known)}")
+        kind = known[name]
+        if dataclasses.is_dataclass(kind):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}{name} is a section: write [{where}{name}]")
+            changes[name] = merge(getattr(config, name), value, f"{where}{name}.")
+        else:
+            changes[name] = _checked(value, kind, f"{where}{name}")
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The overrides in a TOML file.
+
+    Raises:
+        ConfigError: the file cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+
+
+def _checked(value: Any, kind: Any, where: str) -> Any:
+    """The value, an int widened to float where a float is wanted."""
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise ConfigError(f"{where} is {value!r}; choose one of {', '.join(choices)}")
+        return value
+    assert not isinstance(kind, types.GenericAlias)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{where} is {value!r}; it must be of type {kind.__name__}")
+    return value

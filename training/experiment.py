@@ -1,0 +1,96 @@
+"""One run from start, or from its last checkpoint, to the summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from training.checkpoint import Checkpoint
+from training.config import Config
+from training.curves import plot_curves
+from training.federation import Federation, build
+from training.run_folder import RunFolder
+from training.task import Task
+from training.tasks import build_task
+from training.trainer import RoundRecord, Trainer
+
+
+class Listener(Protocol):
+    """Hears how a run goes."""
+
+    def say(self, text: str) -> None:
+        """A line or a table."""
+
+    def start(self, finished: int, rounds: int) -> None:
+        """Rounds begin."""
+
+    def round_done(self, record: RoundRecord) -> None:
+        """A round ended."""
+
+    def stop(self) -> None:
+        """Rounds ended, or failed."""
+
+
+def run_experiment(
+    config: Config, folder: Path, *, resume: bool, console: Listener
+) -> dict[str, Any]:
+    """Run to the last round and write all files; returns the summary.
+
+    Args:
+        config: settings.
+        folder: where the files go.
+        resume: whether to continue what is in the folder.
+        console: hears of the progress.
+
+    Raises:
+        ConfigError, ParameterError, DataError, FileNotFoundError: settings or data cannot be used.
+    """
+    task = build_task(config)
+    run = RunFolder(folder, config, resume=resume)
+    saved = run.checkpoints.load()
+    federation = _build(config, task, saved)
+    trainer = Trainer(config, task, federation, saved.residuals if saved else None)
+    finished = saved.round if saved else 0
+    records = run.start_at(finished)
+    console.say(federation.plan.explain())
+    baselines = task.baselines()
+    console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
+    changed: set[int] = set()
+
+    def done(record: RoundRecord) -> None:
+        records.append(record)
+        run.append(record)
+        changed.update(trainer.cohort(record.round))
+        if record.round % config.checkpoint_every == 0 or record.round == config.rounds:
+            run.checkpoints.save(
+                record.round, federation.plan, federation.models[0], trainer.residuals, changed
+            )
+            changed.clear()
+        console.round_done(record)
+
+    console.start(finished, config.rounds)
+    try:
+        trainer.run(finished + 1, done)
+    finally:
+        console.stop()
+    summary = run.write_summary(federation, records, baselines, task.metric)
+    title = f"{config.preset}, {config.aggregation}, {summary['rounds']} rounds"
+    plot_curves(records, task.metric, baselines, title, folder / "curves.png")
+    console.say(
+        f"{summary['exact_rounds']} of {summary['rounds']} rounds exact, {task.metric} "
+        f"{summary['metrics'].get(task.metric, float('nan')):.4f}, "
+        f"model {summary['model_sha256'][:16]}, files in {folder}"
+    )
+    return summary
+
+
+def _build(config: Config, task: Task, saved: Checkpoint | None) -> Federation:
+    if saved is None:
+        return build(config, task)
+    return build(
+        config,
+        task,
+        plan=saved.plan,
+        state=saved.state,
+        optimizer_state=saved.optimizer_state,
+    )

@@ -1,0 +1,154 @@
+"""From settings and a task to everything a round needs: engine, plan, servers, audit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
+from torchfsl.handle import Handle
+from torchfsl.server_model import (
+    ServerAdam,
+    ServerModel,
+    ServerOptimizer,
+    ServerSGD,
+    state_digest,
+)
+from training.aggregation import Aggregation, Array, Plain, TwoServers
+from training.audit import Audit
+from training.config import Config
+from training.local import make_optimizer
+from training.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """All parts of a running experiment.
+
+    Attributes:
+        model: the one torch model that every client in turn trains.
+        optimizer: of the clients.
+        engine: attached to both.
+        handle: of the attachment.
+        plan: public plan.
+        models: the servers' models; two of them under `TwoServers`.
+        audit: the aggregation, under audit.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    engine: SubmodelEngine
+    handle: Handle
+    plan: Plan
+    models: tuple[ServerModel, ...]
+    audit: Audit
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether clients fetch rows privately."""
+        return any(segment.retrieve for segment in self.plan.segments)
+
+    def load_global_model(self) -> None:
+        """Bring the servers' model into the torch model."""
+        self.handle.load(self.models[0].state)
+
+    def model_sha256(self) -> str:
+        """Hex digest over the whole state_dict, buffers included, with the servers' values."""
+        self.load_global_model()
+        state = {
+            name: value.detach().cpu().numpy() for name, value in self.model.state_dict().items()
+        }
+        return state_digest(state).hex()
+
+
+def build(
+    config: Config,
+    task: Task,
+    *,
+    plan: Plan | None = None,
+    state: Mapping[str, Array] | None = None,
+    optimizer_state: Mapping[str, Array] | None = None,
+) -> Federation:
+    """Set everything up.
+
+    Args:
+        config: the experiment.
+        task: its task.
+        plan: of an earlier run that is continued; a fresh one when None.
+        state: the servers' model of an earlier run.
+        optimizer_state: the servers' optimizer of an earlier run.
+
+    Raises:
+        ParameterError: the settings make no valid plan.
+    """
+    model = task.build_model().to(torch.device(config.device))
+    optimizer = make_optimizer(model, config.local)
+    engine = make_engine(config, task)
+    handle = engine.attach(model, optimizer)
+    if plan is None:
+        rows = config.din.rows_per_client if engine.rows is not None and task.retrieves else None
+        plan = engine.plan(
+            handle,
+            max_clients=config.clients_per_round,
+            rows_per_client=rows,
+            above_break_even=config.above_break_even,
+        )
+    initial = handle.server_state() if state is None else state
+    models = tuple(
+        _server_model(config, engine, initial, optimizer_state)
+        for _ in range(1 if config.aggregation == "plain" else 2)
+    )
+    aggregation: Aggregation = (
+        Plain(plan, models[0])
+        if config.aggregation == "plain"
+        else TwoServers(plan, (models[0], models[1]))
+    )
+    return Federation(model, optimizer, engine, handle, plan, models, Audit(aggregation))
+
+
+def make_engine(config: Config, task: Task) -> SubmodelEngine:
+    """What of the model is sent, and how.
+
+    `dense` is the yardstick without submodels: it sends every parameter and selects nothing.
+    """
+    rows: Rows | None = None
+    rest: Dense | TopK | BlockTopK = Dense()
+    if config.aggregation != "dense":
+        if task.retrieves:
+            rows = Rows(error_feedback=False)
+        elif config.preset == "textcnn":
+            rows = Rows(top=config.sentences.rows)
+        if config.rest.policy == "topk":
+            rest = TopK(config.rest.amount)
+        elif config.rest.policy == "blocks":
+            rest = BlockTopK(config.rest.amount, block=config.rest.block)
+    return SubmodelEngine(
+        rows=rows,
+        rest=rest,
+        encoding=FixedPoint(**dataclasses.asdict(config.encoding)),
+        source="gradient" if config.local.optimizer == "gradient" else "delta",
+    )
+
+
+def _server_model(
+    config: Config,
+    engine: SubmodelEngine,
+    state: Mapping[str, Array],
+    optimizer_state: Mapping[str, Array] | None,
+) -> ServerModel:
+    settings = config.server
+    optimizer: ServerOptimizer
+    if settings.optimizer == "adam":
+        optimizer = ServerAdam(
+            settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
+        )
+    else:
+        optimizer = ServerSGD(settings.lr)
+    if optimizer_state is not None:
+        optimizer.load_state(optimizer_state)
+    return ServerModel(state, optimizer, source=engine.source)

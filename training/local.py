@@ -1,0 +1,57 @@
+"""A client's training: the model and optimizer it uses, and the loop over its batches."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from training.config import Local
+from training.task import Batch, Work
+
+
+def make_optimizer(model: nn.Module, local: Local) -> Optimizer:
+    """The client's optimizer; under `gradient` the engine keeps it from changing the model."""
+    if local.optimizer == "adam":
+        return torch.optim.Adam(
+            model.parameters(), lr=local.lr, eps=local.adam_eps, weight_decay=local.weight_decay
+        )
+    return torch.optim.SGD(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
+
+
+def begin_local_training(
+    model: nn.Module, optimizer: Optimizer, local: Local, round_number: int
+) -> None:
+    """Bring model and optimizer into the state in which every client starts a round.
+
+    The optimizer forgets what it knows, so a client needs no state between rounds, and takes the
+    round's rate. BatchNorm normalises by its running statistics, which nobody changes: the few and
+    similar samples of one client are no estimate of the population's (its own user embedding, for
+    one, would always be normalised to zero), and statistics are more than the servers need to see.
+    """
+    optimizer.state.clear()
+    rate = local.lr * local.lr_decay ** ((round_number - 1) // local.lr_decay_rounds)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def train(model: nn.Module, optimizer: Optimizer, work: Work, local: Local) -> None:
+    """One optimizer step for every batch."""
+    for batch in work.batches:
+        optimizer.zero_grad()
+        loss(model, batch, local).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:
+    """Cross-entropy of a batch, scaled as `local` says: a scalar."""
+    device = next(model.parameters()).device
+    logits = model(*(tensor.to(device) for tensor in batch.inputs))
+    labels = batch.labels.to(device)
+    return functional.cross_entropy(logits, labels, reduction=local.loss) / local.loss_divisor

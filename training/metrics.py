@@ -1,0 +1,73 @@
+"""AUC, GAUC, logloss and accuracy in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Reals = npt.NDArray[np.floating]
+Whole = npt.NDArray[np.integer]
+
+
+def auc(labels: Whole, scores: Reals) -> float:
+    """Probability that a random positive scores above a random negative, ties counting one half.
+
+    Args:
+        labels: `[n]` of 0 and 1.
+        scores: `[n]`, any monotone score.
+
+    Returns:
+        A number in [0, 1]; NaN where one class is missing.
+    """
+    return float(_auc_by_group(np.zeros(len(labels), dtype=np.int64), labels, scores)[0][0])
+
+
+def gauc(groups: Whole, labels: Whole, scores: Reals) -> float:
+    """AUC of each group (user), averaged by the group's number of samples (Zhou et al. 2018).
+
+    Groups of one class only have no AUC and are left out.
+
+    Args:
+        groups: `[n]`, the user of each sample.
+        labels: `[n]` of 0 and 1.
+        scores: `[n]`.
+
+    Returns:
+        A number in [0, 1]; NaN where no group has both classes.
+    """
+    values, sizes = _auc_by_group(groups, labels, scores)
+    known = ~np.isnan(values)
+    if not known.any():
+        return float("nan")
+    return float(np.average(values[known], weights=sizes[known]))
+
+
+def logloss(labels: Whole, probabilities: Reals) -> float:
+    """Mean of -log p(label); probabilities of class 1, cut to [1e-7, 1 - 1e-7]."""
+    p = np.clip(probabilities.astype(np.float64), 1e-7, 1.0 - 1e-7)
+    return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))
+
+
+def accuracy(labels: Whole, predictions: Whole) -> float:
+    """Share of equal entries."""
+    return float(np.mean(labels == predictions))
+
+
+def _auc_by_group(
+    groups: Whole, labels: Whole, scores: Reals
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """AUC and number of samples of every group, in the order of the group numbers."""
+    order = np.lexsort((scores, groups))
+    group, label, score = groups[order], labels[order] == 1, scores[order]
+    starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    sizes = np.diff(np.r_[starts, len(group)])
+    # Samples of one group with one score share the mean of their ranks.
+    ties = np.flatnonzero(np.r_[True, (group[1:] != group[:-1]) | (score[1:] != score[:-1])])
+    widths = np.diff(np.r_[ties, len(group)])
+    rank = np.repeat(ties + (widths + 1) / 2.0, widths) - np.repeat(starts, sizes)
+    positives = np.add.reduceat(label.astype(np.float64), starts)
+    negatives = sizes - positives
+    won = np.add.reduceat(np.where(label, rank, 0.0), starts) - positives * (positives + 1) / 2.0
+    pairs = positives * negatives
+    values = np.divide(won, pairs, out=np.full(len(starts), np.nan), where=pairs > 0)
+    return values, sizes

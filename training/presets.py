@@ -1,0 +1,70 @@
+"""The four presets: DIN, and the three of the FSL paper's section 7.3."""
+
+from __future__ import annotations
+
+from training.config import (
+    Config,
+    Din,
+    Encoding,
+    Images,
+    Local,
+    Partition,
+    Rest,
+    Sentences,
+    Server,
+)
+
+PRESETS = {
+    preset.preset: preset
+    for preset in (
+        Config(
+            preset="din",
+            data="synthetic",
+            rounds=300,
+            clients_per_round=100,
+            eval_every=20,
+            din=Din(),
+            # One gradient of all samples; dividing the sum by a constant lets users with more
+            # samples weigh more. The divisor only places gradients inside the encoding's range.
+            local=Local(optimizer="gradient", loss="sum", loss_divisor=16.0),
+            server=Server(optimizer="adam", lr=0.01, beta1=0.8, beta2=0.99),
+            encoding=Encoding(frac_bits=22, clip=4.0),
+        ),
+        Config(
+            preset="textcnn",
+            data="CogComp/trec",
+            rounds=30,
+            clients_per_round=4,
+            eval_every=2,
+            sentences=Sentences(),
+            partition=Partition(clients=4),
+            local=Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=2),
+            encoding=Encoding(frac_bits=24, clip=4.0),
+        ),
+        Config(
+            preset="cnn-mnist",
+            data="ylecun/mnist",
+            rounds=100,
+            clients_per_round=10,
+            eval_every=10,
+            checkpoint_every=20,
+            above_break_even="keep",
+            local=Local(optimizer="sgd", lr=0.01, lr_decay=0.99, weight_decay=5e-4),
+            encoding=Encoding(frac_bits=24, clip=4.0),
+            rest=Rest(policy="topk", amount=0.05),
+        ),
+        Config(
+            preset="cnn-cifar10",
+            data="uoft-cs/cifar10",
+            rounds=100,
+            clients_per_round=10,
+            eval_every=10,
+            checkpoint_every=20,
+            above_break_even="keep",
+            images=Images(crop=24, flip=True),
+            local=Local(optimizer="sgd", lr=0.1, lr_decay=0.99, weight_decay=5e-4),
+            encoding=Encoding(frac_bits=24, clip=4.0),
+            rest=Rest(policy="topk", amount=0.05),
+        ),
+    )
+}

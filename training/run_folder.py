@@ -1,0 +1,176 @@
+"""The files of a run: settings, metrics by round, summary, curves, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import torchfsl
+from training.checkpoint import CheckpointFolder
+from training.config import Config, ConfigError
+from training.federation import Federation
+from training.trainer import RoundRecord
+
+_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every")
+"""Settings that a resumed run may change: they do not alter what a round does."""
+
+
+class RunFolder:
+    """One run's folder.
+
+    Args:
+        folder: where to write.
+        config: of the run.
+        resume: whether to continue what is there.
+
+    Raises:
+        ConfigError: the folder exists and `resume` is off, or holds a run of other settings.
+    """
+
+    def __init__(self, folder: Path, config: Config, *, resume: bool) -> None:
+        """Create the folder, or check that the run in it is this one."""
+        self.folder, self.config = folder, config
+        self.checkpoints = CheckpointFolder(folder / "checkpoint")
+        settings = folder / "config.json"
+        if folder.exists() and not resume:
+            raise ConfigError(
+                f"{folder} exists: add --resume to continue the run in it, or name another --out"
+            )
+        if settings.exists():
+            _check_same(json.loads(settings.read_text(encoding="utf-8")), config, folder)
+        elif folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} holds no run to resume: name another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(settings, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a round."""
+        return self.folder / "metrics.jsonl"
+
+    def start_at(self, finished: int) -> list[RoundRecord]:
+        """Keep the records of the finished rounds, drop what a killed run wrote after them."""
+        lines = self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []
+        records = [_record(json.loads(line)) for line in lines[:finished]]
+        if [record.round for record in records] != list(range(1, finished + 1)):
+            raise ConfigError(f"{self.metrics_file} does not hold rounds 1 to {finished}")
+        _replace(self.metrics_file, "".join(_line(record) for record in records))
+        return records
+
+    def append(self, record: RoundRecord) -> None:
+        """Add one round."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+
+    def write_summary(
+        self,
+        federation: Federation,
+        records: list[RoundRecord],
+        baselines: dict[str, float],
+        metric: str,
+    ) -> dict[str, Any]:
+        """Write `summary.json`; returns its content."""
+        summary = summarise(self.config, federation, records, baselines, metric)
+        _replace(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        return summary
+
+
+def summarise(
+    config: Config,
+    federation: Federation,
+    records: list[RoundRecord],
+    baselines: dict[str, float],
+    metric: str,
+) -> dict[str, Any]:
+    """What a run came to."""
+    evaluated = [record.metrics for record in records if record.metrics]
+    values = [metrics[metric] for metrics in evaluated]
+    return {
+        "preset": config.preset,
+        "data": config.data,
+        "aggregation": config.aggregation,
+        "backend": torchfsl.backend(),
+        "rounds": len(records),
+        "clients_per_round": config.clients_per_round,
+        "metric": metric,
+        "metrics": evaluated[-1] if evaluated else {},
+        "best": max(values, default=None),
+        "mean_of_last_three": float(np.mean(values[-3:])) if values else None,
+        "mean_of_last_five": float(np.mean(values[-5:])) if values else None,
+        "baselines": baselines,
+        "upload_bytes_per_client_round": float(np.mean([r.upload_bytes for r in records])),
+        "download_bytes_per_client_round": float(np.mean([r.download_bytes for r in records])),
+        "client_seconds": float(np.mean([r.client_seconds for r in records])),
+        "server_seconds_per_round": float(np.mean([r.server_seconds for r in records])),
+        "exact_rounds": sum(record.exact for record in records),
+        "exact_retrieval_rounds": (
+            sum(bool(record.exact_retrieval) for record in records)
+            if federation.retrieves
+            else None
+        ),
+        "clipped_values": sum(record.clipped_values for record in records),
+        "segments": [_segment(segment) for segment in federation.plan.segments],
+        "verification": "none",
+        "retrieval": "private" if federation.retrieves else "none",
+        "plan_digest": federation.plan.digest.hex(),
+        "model_sha256": federation.model_sha256(),
+        "seed": config.seed,
+        "versions": {
+            "torchfsl": torchfsl.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _segment(segment: Any) -> dict[str, Any]:
+    return {
+        "name": segment.name,
+        "policy": segment.policy,
+        "mechanism": segment.mechanism,
+        "positions": segment.m,
+        "values_per_position": segment.tau,
+        "k_max": segment.k_max,
+        "bins": segment.num_bins,
+        "theta": segment.theta,
+        "nu": segment.nu,
+        "stash": segment.stash,
+    }
+
+
+def _line(record: RoundRecord) -> str:
+    fields = dataclasses.asdict(record)
+    metrics = fields.pop("metrics")
+    if fields["exact_retrieval"] is None:
+        del fields["exact_retrieval"]
+    return json.dumps({"round": fields.pop("round"), **metrics, **fields}) + "\n"
+
+
+def _record(line: dict[str, Any]) -> RoundRecord:
+    known = {field.name for field in dataclasses.fields(RoundRecord)}
+    metrics = {name: value for name, value in line.items() if name not in known}
+    return RoundRecord(metrics=metrics, **{n: v for n, v in line.items() if n in known})
+
+
+def _check_same(saved: dict[str, Any], config: Config, folder: Path) -> None:
+    now = json.loads(json.dumps(dataclasses.asdict(config)))
+    for name in now:
+        if name not in _MAY_DIFFER and saved.get(name) != now[name]:
+            raise ConfigError(
+                f"{folder} holds a run with {name} = {saved.get(name)}, now it is {now[name]}: "
+                "resume with the same settings, or name another --out"
+            )
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

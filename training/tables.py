@@ -1,0 +1,177 @@
+"""Labelled images and sentences through `datasets`: a local folder or a Hub name, one call.
+
+Columns are found by feature type, so names do not matter: the first `Image` or string column is
+the input, the first `ClassLabel` column (or the one named) the label.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import datasets
+
+Labels = npt.NDArray[np.int64]
+Images = npt.NDArray[np.uint8]
+Inputs = TypeVar("Inputs")
+PADDING, UNKNOWN = 0, 1
+"""Word ids that are no word of the training sentences."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Generic[Inputs]):
+    """One split: raw inputs (strings, or one array of images) in order, and their labels."""
+
+    inputs: Inputs
+    labels: Labels
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledData(Generic[Inputs]):
+    """A data set in two splits.
+
+    Attributes:
+        train: training split.
+        test: test split (the validation split where there is no test).
+        num_classes: from the label's feature type.
+    """
+
+    train: Table[Inputs]
+    test: Table[Inputs]
+    num_classes: int
+
+
+def load_images(source: str, *, label: str | None = None) -> LabelledData[Images]:
+    """Images as one array `uint8[n, channels, height, width]` a split, all of one size.
+
+    Args:
+        source: a folder, or a name on the Hugging Face Hub.
+        label: name of the label column; None takes the first `ClassLabel`.
+
+    Raises:
+        DataError: the source cannot be loaded or has no such columns.
+    """
+    import datasets
+
+    splits, column, target = _open(source, datasets.Image, label)
+    train, test = (
+        Table(_decode_images(split, column), np.array(split[target], dtype=np.int64))
+        for split in splits
+    )
+    return LabelledData(train, test, splits[0].features[target].num_classes)
+
+
+def load_sentences(source: str, *, label: str | None = None) -> LabelledData[list[str]]:
+    """Sentences as strings; arguments and errors as `load_images`."""
+    splits, column, target = _open(source, str, label)
+    train, test = (
+        Table(list(split[column]), np.array(split[target], dtype=np.int64)) for split in splits
+    )
+    return LabelledData(train, test, splits[0].features[target].num_classes)
+
+
+class DataError(ValueError):
+    """A data source cannot be used. The message says what to pass instead."""
+
+
+def tokenise(text: str) -> list[str]:
+    """Lower-case words and single punctuation marks."""
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?|[^\sa-z0-9]", text.lower())
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Word ids of a public word list: 0 padding, 1 unknown, then words by falling frequency."""
+
+    ids: dict[str, int]
+
+    @classmethod
+    def build(cls, sentences: Sequence[str]) -> Vocabulary:
+        """From training sentences; equal counts in alphabetical order."""
+        counts = Counter(word for sentence in sentences for word in tokenise(sentence))
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls({word: number + 2 for number, word in enumerate(words)})
+
+    def __len__(self) -> int:
+        return len(self.ids) + 2
+
+    def encode(self, sentences: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+        """Each sentence as int64 word ids."""
+        return [
+            np.array([self.ids.get(w, UNKNOWN) for w in tokenise(s)] or [UNKNOWN], dtype=np.int64)
+            for s in sentences
+        ]
+
+
+def _open(
+    source: str, kind: type, label: str | None
+) -> tuple[tuple[datasets.Dataset, datasets.Dataset], str, str]:
+    """Both splits, the input column and the label column."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    try:
+        loaded = datasets.load_dataset(source)
+    except (OSError, ValueError, DatasetsError) as error:  # the Hub's errors are OSErrors
+        where = "folder" if Path(source).is_dir() else "Hub name (no folder is called so)"
+        raise DataError(
+            f"cannot load the {where} {source!r}: {_first_line(error)}. Pass --data with a local "
+            "folder of the data set's parquet files, the name of a data set on the Hugging Face "
+            "Hub that this machine can reach, or 'synthetic'"
+        ) from error
+    if "train" not in loaded or not ({"test", "validation"} & set(loaded)):
+        raise DataError(f"{source!r} has the splits {sorted(loaded)}; wanted are train and test")
+    splits = (loaded["train"], loaded["test" if "test" in loaded else "validation"])
+    features = splits[0].features
+    inputs = [name for name, feature in features.items() if _is_input(feature, kind)]
+    labels = [
+        name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)
+    ]
+    if label is not None:
+        labels = [name for name in labels if name == label]
+    if not inputs or not labels:
+        raise DataError(
+            f"{source!r} has the columns {dict(features)}; wanted are one of type "
+            f"{'string' if kind is str else 'Image'} and a ClassLabel"
+            + (f" named {label!r}" if label else "")
+        )
+    return splits, inputs[0], labels[0]
+
+
+def _is_input(feature: Any, kind: type) -> bool:
+    if kind is str:
+        return getattr(feature, "dtype", None) == "string"
+    return isinstance(feature, kind)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _decode_images(split: datasets.Dataset, column: str) -> npt.NDArray[np.uint8]:
+    import datasets
+    from PIL import Image
+
+    raw = split.select_columns(column).cast_column(column, datasets.Image(decode=False))
+    arrays = []
+    for row in raw:
+        picture = row[column]
+        with Image.open(
+            io.BytesIO(picture["bytes"]) if picture["bytes"] else picture["path"]
+        ) as im:
+            arrays.append(np.asarray(im if im.mode in ("L", "RGB") else im.convert("RGB")))
+    if len({array.shape for array in arrays}) != 1:
+        raise DataError(f"column {column!r} holds images of several sizes; resize them first")
+    pixels = np.stack(arrays)
+    return np.ascontiguousarray(
+        pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    )

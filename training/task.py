@@ -1,0 +1,57 @@
+"""What a federated task is to the trainer, whatever its data and model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Arguments of the model's forward, and int64 `[B]` classes."""
+
+    inputs: tuple[Tensor, ...]
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one client does in one round.
+
+    Attributes:
+        rows: by embedding table (name of its weight), the increasing rows the client needs. A
+            client that retrieves privately holds no other row.
+        batches: local training, in order. May be empty.
+    """
+
+    rows: Mapping[str, Ids]
+    batches: tuple[Batch, ...]
+
+
+class Task(Protocol):
+    """Clients with data, a model, and a test."""
+
+    num_clients: int
+    retrieves: bool
+    """Whether clients fetch only the embedding rows of their `Work`, privately."""
+    metric: str
+    """The metric that curves show first; larger is better."""
+
+    def build_model(self) -> nn.Module:
+        """The model with its initial weights, which the task's seed fixes."""
+
+    def work(self, round_number: int, client: int) -> Work:
+        """The client's part of a round: a function of (seed, round, client) alone."""
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Metrics on held-out data; leaves the model's mode as it was."""
+
+    def baselines(self) -> dict[str, float]:
+        """Figures that a trained model has to beat, by name."""

@@ -1,0 +1,126 @@
+"""The loop over rounds, the same for every task and every aggregation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from torchfsl.client import Receipt
+from torchfsl.residual import Residual
+from training.config import Config
+from training.federation import Federation
+from training.local import begin_local_training, train
+from training.prf import Stream
+from training.task import Task
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One line of `metrics.jsonl`.
+
+    Attributes:
+        round: from 1.
+        metrics: of the evaluation after this round; empty where it does not evaluate.
+        upload_bytes: mean a client, to both servers together.
+        download_bytes: mean a client, from both servers together.
+        client_seconds: mean a client: training and cryptography.
+        server_seconds: both servers together, for the whole round.
+        exact: see `Audit`.
+        exact_retrieval: see `Audit`.
+        clipped_values: values of all clients that the fixed-point range cut.
+    """
+
+    round: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    upload_bytes: float = 0.0
+    download_bytes: float = 0.0
+    client_seconds: float = 0.0
+    server_seconds: float = 0.0
+    exact: bool = False
+    exact_retrieval: bool | None = None
+    clipped_values: int = 0
+
+
+class Trainer:
+    """Runs the rounds of one experiment.
+
+    Args:
+        config: settings.
+        task: clients, model, test.
+        federation: what the rounds run on.
+        residuals: by client, what it owes; kept for clients that took part.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        federation: Federation,
+        residuals: dict[int, Residual] | None = None,
+    ) -> None:
+        """Nothing runs yet."""
+        self.config, self.task, self.federation = config, task, federation
+        self.residuals = {} if residuals is None else residuals
+
+    def run(self, first_round: int, done: Callable[[RoundRecord], None]) -> None:
+        """Run the rounds from `first_round` to the last; `done` hears of each."""
+        for number in range(first_round, self.config.rounds + 1):
+            record = self.run_round(number)
+            if self._evaluates(number):
+                record.metrics = self.evaluate()
+            done(record)
+
+    def evaluate(self) -> dict[str, float]:
+        """The task's metrics of the servers' model."""
+        self.federation.load_global_model()
+        return self.task.evaluate(self.federation.model)
+
+    def cohort(self, number: int) -> list[int]:
+        """The clients of a round, increasing: a function of (seed, round)."""
+        stream = Stream(self.config.seed, "cohort", number)
+        chosen = stream.choice(self.task.num_clients, self.config.clients_per_round)
+        return [int(client) for client in chosen]
+
+    def run_round(self, number: int) -> RoundRecord:
+        """One round: every client of the cohort trains and submits; the sum is applied."""
+        record, audit = RoundRecord(number), self.federation.audit
+        cohort = self.cohort(number)
+        start = time.perf_counter()
+        audit.open_round(number)
+        receipts = [self._run_client(number, client, record) for client in cohort]
+        trained = time.perf_counter() - start - audit.aggregation.server_seconds
+        audit.close_round()
+        record.exact, record.exact_retrieval = audit.exact, audit.exact_retrieval
+        record.upload_bytes = float(np.mean([receipt.upload_bytes for receipt in receipts]))
+        record.download_bytes = float(np.mean([receipt.download_bytes for receipt in receipts]))
+        record.client_seconds = trained / len(cohort)
+        record.server_seconds = audit.aggregation.server_seconds
+        return record
+
+    def _run_client(self, number: int, client: int, record: RoundRecord) -> Receipt:
+        federation, config = self.federation, self.config
+        work = self.task.work(number, client)
+        federation.handle.residual = self.residuals.setdefault(client, Residual())
+        stochastic = config.encoding.rounding == "stochastic"
+        seed = Stream(config.seed, "rounding", number, client).bytes(16) if stochastic else None
+        begin_local_training(federation.model, federation.optimizer, config.local, number)
+        torch.manual_seed(Stream(config.seed, "dropout", number, client).torch_seed())
+        with federation.engine.round(
+            federation.audit.participant(client),  # type: ignore[arg-type]
+            rows=dict(work.rows) if federation.retrieves else None,
+            handle=federation.handle,
+            number=number,
+            rounding_seed=seed,
+        ) as training_round:
+            train(federation.model, federation.optimizer, work, config.local)
+        receipt = training_round.submit()
+        assert training_round.clip_report is not None
+        record.clipped_values += training_round.clip_report.num_clipped
+        return receipt
+
+    def _evaluates(self, number: int) -> bool:
+        return number in (1, self.config.rounds) or number % self.config.eval_every == 0
