@@ -20,7 +20,7 @@ from torchfsl.client import Client
 from torchfsl.errors import ParameterError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.handle import BUFFERS, REST, Handle
-from torchfsl.plan import Lane, Plan
+from torchfsl.plan import Lane, Plan, TensorSpec
 from torchfsl.planner import AboveBreakEven, SegmentSpec, build_plan
 from torchfsl.selection import Dense, Fixed, RestPolicy, Rows
 from torchfsl.training_round import RowIds, TrainingRound
@@ -142,8 +142,7 @@ class SubmodelEngine:
                 specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
             else:
                 assert handle.rows is not None
-                m = sum(t.shape[0] for t in tensors)
-                k_max = row_budget(handle.rows, name, m, rows_per_client)
+                k_max = row_budget(handle.rows, name, tensors, rows_per_client)
                 fetch = _fetches(handle.rows) if retrieve is None else retrieve
                 specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
         return build_plan(
@@ -191,20 +190,22 @@ class SubmodelEngine:
 
 
 def row_budget(
-    rows: Rows, name: str, m: int, rows_per_client: int | Mapping[str, int] | None
+    rows: Rows,
+    name: str,
+    tensors: Sequence[TensorSpec],
+    rows_per_client: int | Mapping[str, int] | None,
 ) -> int:
-    """k_max of the rows segment `name` with m rows.
+    """k_max of the rows segment `name` with the tables `tensors`.
 
     Raises:
         ParameterError: neither the policy nor the caller gives one.
     """
+    m = sum(t.shape[0] for t in tensors)
     given = rows_per_client.get(name) if isinstance(rows_per_client, Mapping) else rows_per_client
     if given is not None:
         return min(given, m)
     if isinstance(rows.choose, Fixed):
-        positions = rows.choose.positions
-        groups = positions.values() if isinstance(positions, Mapping) else [positions]
-        return min(sum(len(group) for group in groups), m)
+        return sum(rows.choose.ids(t.name).numel() for t in tensors)
     if rows.chooser is not None:
         return rows.chooser.count(m)
     if rows.budget is not None:

@@ -7,7 +7,7 @@ several names goes by the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -224,9 +224,15 @@ def _check_wanted(
     if rows is None:
         return
     held = {table.name for table in tables}
-    fixed = rows.choose.positions if isinstance(rows.choose, Fixed) else ()
-    by_name = set(fixed) if isinstance(fixed, dict) else set()
-    for name in [*(rows.tables or ()), *sorted(by_name)]:
+    fixed = rows.choose.positions if isinstance(rows.choose, Fixed) else {}
+    if not isinstance(fixed, Mapping):
+        if len(tables) > 1:
+            raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {sorted(held)}")
+        fixed = {table.name: fixed for table in tables}
+    for table in tables:
+        if any(i >= table.num_rows for i in fixed.get(table.name, ())):
+            raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
+    for name in [*(rows.tables or ()), *sorted(fixed)]:
         if name in held:
             continue
         if name in frozen:

@@ -24,7 +24,7 @@ from torchfsl.handle import Handle
 from torchfsl.inventory import Table
 from torchfsl.plan import Segment
 from torchfsl.snapshot import keep_only
-from torchfsl.update import RawSegment, quantise
+from torchfsl.update import RawSegment, Update, quantise
 
 log = logging.getLogger("torchfsl.engine")
 
@@ -39,6 +39,7 @@ class TrainingRound:
         rows: after entering, by table name the ids that were retrieved (int64, increasing).
         clip_report: after `submit`, what clipping did to the update.
         receipt: after `submit`.
+        update: after `submit`, the quantised update as it was sent.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class TrainingRound:
         self.rows: dict[str, torch.Tensor] = {}
         self.clip_report: ClipReport | None = None
         self.receipt: Receipt | None = None
+        self.update: Update | None = None
         self._handle, self._client = handle, client
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
@@ -142,6 +144,7 @@ class TrainingRound:
             residual.discard()
             raise
         residual.settle(raw, errors, self.receipt.unmatched)
+        self.update = update
         return self.receipt
 
     # --- parts --------------------------------------------------------------------------------

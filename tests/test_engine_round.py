@@ -1,0 +1,408 @@
+"""Rounds of the engine through two servers, in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_models import WIDE, Recommender, loss_of, make_batch, train
+
+from torchfsl.client import Client
+from torchfsl.engine import SubmodelEngine
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.handle import Handle
+from torchfsl.messages import Kind
+from torchfsl.opened import Opened
+from torchfsl.plan import Plan
+from torchfsl.round import begin_round, finish_round
+from torchfsl.selection import Rows, TopK
+from torchfsl.server import Server
+from torchfsl.server_model import ServerModel
+from torchfsl.transport import InProcess
+
+TABLES = ("item.weight", "user.weight", "words.weight")
+
+
+class Recording(InProcess):
+    """Keeps kind, party and length of every message."""
+
+    def __init__(self, servers: tuple[Server, Server]) -> None:
+        super().__init__(*servers)
+        self.traffic: list[tuple[str, int, int]] = []
+
+    def send(self, party: int, message: bytes) -> None:
+        self.traffic.append(("send", party, len(message)))
+        super().send(party, message)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        data = super().fetch(party, kind, round_number, client)
+        self.traffic.append((kind.name, party, len(data)))
+        return data
+
+
+class Task:
+    """Servers and clients with a model each."""
+
+    def __init__(self, engine: SubmodelEngine, num_clients: int = 2, **plan: Any) -> None:
+        self.engine = engine
+        self.handles: list[Handle] = []
+        for _ in range(num_clients):
+            torch.manual_seed(0)
+            model = Recommender()
+            self.handles.append(
+                engine.attach(model, torch.optim.Adagrad(model.parameters(), lr=0.1))
+            )
+        options: dict[str, Any] = {"rows_per_client": 40, "above_break_even": "keep"} | plan
+        self.plan: Plan = engine.plan(self.handles[0], max_clients=num_clients, **options)
+        state = self.handles[0].server_state()
+        self.servers = tuple(Server(b, plan=self.plan, model=ServerModel(state)) for b in (0, 1))
+        self.number = -1
+
+    def begin(self) -> Recording:
+        self.number += 1
+        begin_round(self.servers, self.number)
+        return Recording(self.servers)
+
+    def client(self, link: InProcess, number: int) -> Client:
+        return Client(self.plan, link, client_id=number)
+
+    def finish(self) -> Opened:
+        return finish_round(self.servers)
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        assert self.servers[0].model.digest() == self.servers[1].model.digest()
+        return self.servers[0].model.state
+
+
+def wanted(*batches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {
+        "item": torch.cat([b[k].flatten() for b in batches for k in ("item", "history")]),
+        "user": torch.cat([b["user"] for b in batches]),
+        "words": torch.cat([b["words"].flatten() for b in batches]),
+    }
+
+
+def plain_sum(plan: Plan, updates: list[Any]) -> dict[str, np.ndarray]:
+    sums = {}
+    for segment in plan.segments:
+        total = np.zeros((segment.m, segment.tau), dtype=np.int64)
+        for update in updates:
+            part = update[segment.name]
+            total[slice(None) if part.indices is None else part.indices] += part.values
+        sums[segment.name] = total
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("rows", "rest", "retrieve"),
+    [
+        (Rows(), None, True),
+        (Rows(), TopK(0.3), False),
+        (Rows(top=5), TopK(5), False),
+        (Rows(budget=30), None, True),
+        (None, TopK(0.2), None),
+    ],
+    ids=str,
+)
+def test_the_opened_sum_is_the_sum_of_what_clients_sent(
+    rows: Rows | None, rest: TopK | None, retrieve: bool | None
+) -> None:
+    engine = SubmodelEngine(rows=rows, rest=rest, buffers="average")
+    task = Task(engine, 3, retrieve=retrieve, rows_per_client=40 if rows == Rows() else None)
+    for _ in range(3):
+        link, updates = task.begin(), []
+        for number, handle in enumerate(task.handles):
+            batch = make_batch(10 * task.number + number)
+            ids = wanted(batch) if retrieve else None
+            with engine.round(
+                task.client(link, number), rows=ids, handle=handle, number=task.number
+            ) as rnd:
+                train(handle.model, handle.optimizers, [batch])
+            rnd.submit()
+            updates.append(rnd.update)
+        opened = task.finish()
+        for name, total in plain_sum(task.plan, updates).items():
+            np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    for server in task.servers:
+        server.model.state["item.weight"][7] = [1, 2, 3, 4]
+        server.model.state["top.bias"][:] = 9
+    link = task.begin()
+    handle = task.handles[0]
+    padding = handle.model.item.weight[0].detach().clone()
+    ids = {"item": [7, 3, 7, 0], "user.weight": np.array([2]), "words": torch.tensor([[5], [6]])}
+    with engine.round(task.client(link, 0), rows=ids, handle=handle) as rnd:
+        model = handle.model
+        assert model.item.weight[7].tolist() == [1, 2, 3, 4]
+        assert model.top.bias.item() == 9
+        assert torch.equal(model.item.weight[0], padding)
+        real = (~model.item.weight.isnan()).any(1).nonzero().flatten().tolist()
+        assert real == [0, 3, 7]
+        assert (~model.user.weight.isnan()).any(1).nonzero().flatten().tolist() == [2]
+        assert rnd.rows["words.weight"].tolist() == [5, 6]
+        np.testing.assert_array_equal(
+            model.words.weight[5].detach().numpy(), task.state["words.weight"][5]
+        )
+    rnd.submit()
+
+
+def test_models_stay_equal_to_plain_federated_averaging() -> None:
+    engine = SubmodelEngine(encoding=WIDE)
+    task = Task(engine)
+    start = task.handles[0].server_state()
+    link, deltas = task.begin(), []
+    for number, handle in enumerate(task.handles):
+        batches = [make_batch(number), make_batch(number + 5)]
+        torch.manual_seed(0)
+        plain = Recommender()
+        train(plain, [torch.optim.Adagrad(plain.parameters(), lr=0.1)], batches)
+        deltas.append({n: p.detach().numpy() - start[n] for n, p in plain.named_parameters()})
+        with engine.round(task.client(link, number), rows=wanted(*batches), handle=handle) as rnd:
+            train(handle.model, handle.optimizers, batches)
+        rnd.submit()
+    task.finish()
+    for name, value in task.state.items():
+        expected = start[name] + (deltas[0][name] + deltas[1][name]) / 2
+        np.testing.assert_allclose(value, expected, atol=1e-6, err_msg=name)
+
+
+class Boom(Exception):
+    pass
+
+
+def fail(handle: Handle) -> None:
+    train(handle.model, handle.optimizers, [make_batch(1)])
+    raise Boom
+
+
+def diverge(handle: Handle) -> None:
+    (loss_of(handle.model, make_batch(1)) * float("inf")).backward()
+    handle.optimizers[0].step()
+
+
+def escape(handle: Handle) -> None:
+    with torch.no_grad():
+        handle.model.item.weight[1:] += 1
+
+
+def read_more(handle: Handle) -> None:
+    train(handle.model, handle.optimizers, [make_batch(1), make_batch(77, 30, 40)])
+
+
+@pytest.mark.parametrize("retrieve", [True, False])
+@pytest.mark.parametrize(
+    ("mishap", "error"),
+    [(fail, Boom), (diverge, ParameterError), (escape, ParameterError), (read_more, None)],
+)
+def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_back(
+    retrieve: bool, mishap: Callable[[Handle], None], error: type[Exception] | None
+) -> None:
+    if mishap is read_more:
+        if not retrieve:
+            return
+        error = ParameterError
+    assert error is not None
+    engine = SubmodelEngine(rest=TopK(0.5))
+    task = Task(engine, 3, retrieve=retrieve)
+    for _ in range(2):
+        link = task.begin()
+        ids = wanted(make_batch(1)) if retrieve else None
+        updates, traffics = [], []
+        for number, handle in enumerate(task.handles):
+            link.traffic = []
+            client = task.client(link, number)
+            if number == 1:
+                before = {k: v.clone() for k, v in handle.model.state_dict().items()}
+                residual = handle.residual.state_dict()
+                with (
+                    pytest.raises(error),
+                    engine.round(client, rows=ids, handle=handle, number=task.number) as rnd,
+                ):
+                    mishap(handle)
+                for key, value in handle.model.state_dict().items():
+                    assert torch.equal(value.nan_to_num(7), before[key].nan_to_num(7)), key
+                assert handle.residual.state_dict() == residual
+                with pytest.raises(ProtocolError):
+                    rnd.submit()
+            else:
+                batch = make_batch(1) if retrieve else make_batch(number)
+                with engine.round(client, rows=ids, handle=handle, number=task.number) as rnd:
+                    train(handle.model, handle.optimizers, [batch])
+                rnd.submit()
+                updates.append(rnd.update)
+            traffics.append([(kind, size) for kind, _, size in link.traffic])
+        assert sorted(traffics[0]) == sorted(traffics[1]) == sorted(traffics[2])
+        opened = task.finish()
+        assert len(opened.clients) == 3
+        for name, total in plain_sum(task.plan, updates).items():
+            np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        {"item": [50]},
+        {"item": [-1]},
+        {"item": [0.5]},
+        {"nothing": [1]},
+        {"item": ["one"]},
+        [1, 2],
+        {"item": [True]},
+    ],
+    ids=str,
+)
+def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link = task.begin()
+    handle, other = task.handles
+    before = {k: v.clone() for k, v in handle.model.state_dict().items()}
+    with (
+        pytest.raises((ParameterError, TypeError, ValueError)),
+        engine.round(task.client(link, 0), rows=ids, handle=handle),
+    ):
+        raise AssertionError("the block must not run")
+    for key, value in handle.model.state_dict().items():
+        assert torch.equal(value, before[key])
+    traffic, link.traffic = link.traffic, []
+    with engine.round(task.client(link, 1), rows=wanted(make_batch(1)), handle=other) as rnd:
+        train(other.model, other.optimizers, [make_batch(1)])
+    rnd.submit()
+    assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
+    assert len(task.finish().clients) == 2
+
+
+def test_rows_beyond_k_max_are_cut_in_the_order_given(caplog: pytest.LogCaptureFixture) -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, rows_per_client=4)
+    link, handle = task.begin(), task.handles[0]
+    ids = {"item": [9, 3, 9, 4, 1, 2], "user": [5], "words": [1]}
+    with (
+        caplog.at_level(logging.WARNING, "torchfsl"),
+        engine.round(task.client(link, 0), rows=ids, handle=handle) as rnd,
+    ):
+        assert rnd.rows["item.weight"].tolist() == [1, 3, 4, 9]
+        assert rnd.rows["user.weight"].tolist() == []
+    assert "k_max = 4" in caplog.text
+    assert rnd.submit().upload_bytes > 0
+
+
+def test_rows_owed_from_an_earlier_round_are_fetched_and_sent() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, 2)
+    handle = task.handles[0]
+    link = task.begin()
+    with engine.round(
+        task.client(link, 0), rows=wanted(make_batch(1)), handle=handle, number=0
+    ) as rnd:
+        train(handle.model, handle.optimizers, [make_batch(1)])
+    row = int(rnd._raw["rows4"].indices[0])
+    real_submit = rnd._session.submit
+
+    def lose_one(update: Any, *, weight: int = 1) -> Any:
+        receipt = real_submit(update, weight=weight)
+        receipt.unmatched["rows4"] = np.array([row])
+        return receipt
+
+    rnd._session.submit = lose_one
+    rnd.submit()
+    assert handle.residual.pending("rows4").tolist() == [row]
+    link.traffic = []
+    other = task.handles[1]
+    with engine.round(task.client(link, 1), rows={"words": [1]}, handle=other, number=0) as rnd:
+        pass
+    rnd.submit()
+    task.finish()
+    link = task.begin()
+    with engine.round(task.client(link, 0), rows={"words": [1]}, handle=handle, number=1) as rnd:
+        assert rnd.rows["item.weight"].tolist() == [row]
+    rnd.submit()
+    assert rnd.update["rows4"].indices.tolist() == [row]
+    assert np.any(rnd.update["rows4"].values)
+    assert handle.residual.pending("rows4").tolist() == []
+
+
+def test_weights_and_stochastic_rounding() -> None:
+    encoding = FixedPoint(ring_bits=64, frac_bits=16, clip=4.0, rounding="stochastic")
+    engine = SubmodelEngine(encoding=encoding)
+    task = Task(engine, lane="weight", max_weight=10)
+    link, updates = task.begin(), []
+    for number, handle in enumerate(task.handles):
+        with engine.round(
+            task.client(link, number), rows=wanted(make_batch(number)), handle=handle
+        ) as rnd:
+            train(handle.model, handle.optimizers, [make_batch(number)])
+        rnd.submit(weight=number + 3)
+        updates.append(
+            {n: type(u)(u.indices, u.values * (number + 3)) for n, u in rnd.update.items()}
+        )
+    opened = task.finish()
+    assert opened.total_weight == 7
+    for name, total in plain_sum(task.plan, updates).items():
+        np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+def test_a_bad_weight_is_raised_and_a_dummy_report_sent() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
+        pass
+    with pytest.raises(ParameterError, match="weight"):
+        rnd.submit(weight=3)
+    with pytest.raises(ProtocolError):
+        rnd.submit()
+
+
+def test_arguments_that_do_not_fit_the_plan_are_refused_before_anything_is_sent() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link = task.begin()
+    with pytest.raises(ParameterError, match="pass rows="):
+        engine.round(task.client(link, 0), handle=task.handles[0])
+    with pytest.raises(ParameterError, match="2 models are attached"):
+        engine.round(task.client(link, 0), rows={"item": [1]})
+    whole = Task(SubmodelEngine(), retrieve=False)
+    with pytest.raises(ParameterError, match="retrieve=True"):
+        whole.engine.round(whole.client(link, 0), rows={"item": [1]}, handle=whole.handles[0])
+    assert link.traffic == []
+
+
+def test_submitting_inside_the_block_or_twice_is_refused() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    with (
+        pytest.raises(ProtocolError, match="leave the with block"),
+        engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd,
+    ):
+        rnd.submit()
+    client = task.client(link, 1)
+    with engine.round(client, rows={"item": [1]}, handle=handle, number=0) as rnd:
+        pass
+    rnd.submit()
+    with pytest.raises(ProtocolError, match="once a round"):
+        rnd.submit()
+
+
+def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
+    for buffers in ("local", "average"):
+        engine = SubmodelEngine(buffers=buffers)  # type: ignore[arg-type]
+        task = Task(engine)
+        handle = task.handles[0]
+        handle.model.norm.running_mean.fill_(5)
+        link = task.begin()
+        with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
+            expected = 5 if buffers == "local" else 0
+            assert handle.model.norm.running_mean[0] == expected
+        rnd.submit()
