@@ -137,7 +137,7 @@ class ClientRound:
             return
         try:
             wanted = self._check_wanted(indices)
-        except ParameterError:
+        except Exception:  # whatever is wrong with private rows, the servers see a usual client
             self._send_trees({s.name: nothing() for s in messages.early_trees(self._plan)})
             self.abort()
             raise
@@ -212,10 +212,10 @@ class ClientRound:
             raise ProtocolError("this round was submitted already; start the next one")
         try:
             self._check_submission(update, weight)
-        except ParameterError:
+        except Exception:  # whatever is wrong with private values, see above
             self.abort()
             raise
-        unmatched = self._send_report(update, weight)
+        unmatched = self._send_report(update, int(weight))
         return Receipt(self._upload, self._download, unmatched)
 
     def abort(self) -> Receipt:
@@ -245,8 +245,10 @@ class ClientRound:
 
     def _check_submission(self, update: Update, weight: int) -> None:
         check_update(self._plan, update)
-        if not 1 <= weight <= self._plan.max_weight:
-            raise ParameterError(f"weight is {weight}; the plan allows 1..{self._plan.max_weight}")
+        if not isinstance(weight, (int, np.integer)) or not 1 <= weight <= self._plan.max_weight:
+            raise ParameterError(
+                f"weight is {weight!r}; the plan allows whole numbers in 1..{self._plan.max_weight}"
+            )
         for segment in messages.early_trees(self._plan):
             positions = update[segment.name].indices
             assert positions is not None

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import kdf
+from torchfsl.config import SEED_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fixed_point import ClipReport
 from torchfsl.plan import Plan, Segment
@@ -86,6 +87,10 @@ def quantise(
         raise ParameterError(
             f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}"
         )
+    if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
+        raise ParameterError(
+            f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted"
+        )
     update: Update = {}
     errors: dict[str, npt.NDArray[np.float64]] = {}
     report = ClipReport(0, 0, 0.0)
@@ -94,7 +99,7 @@ def quantise(
         indices = None if segment.policy == "dense" else check_indices(segment, _given(part))
         count = segment.m if indices is None else len(indices)
         reals = np.asarray(part.values, dtype=np.float64)
-        if reals.size != count * segment.tau:
+        if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
             raise ParameterError(
                 f"segment {segment.name!r}: values of shape {reals.shape}, expected "
                 f"({count}, {segment.tau})"
@@ -125,17 +130,24 @@ def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
         )
     for segment in plan.segments:
         part = update[segment.name]
+        where = f"segment {segment.name!r}"
+        if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
+            raise ParameterError(f"{where}: expected a SegmentUpdate with int64 values")
         if (part.indices is None) != (segment.policy == "dense"):
-            raise ParameterError(f"segment {segment.name!r}: indices are for tree segments only")
+            raise ParameterError(f"{where}: indices are for tree segments only")
+        if part.indices is not None and not _is_int64(part.indices):
+            raise ParameterError(f"{where}: indices must be an int64 array")
         count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
-        if part.values.shape != (count, segment.tau) or part.values.dtype != np.int64:
+        if part.values.shape != (count, segment.tau):
             raise ParameterError(
-                f"segment {segment.name!r}: values {part.values.dtype}{part.values.shape}, "
-                f"expected int64({count}, {segment.tau})"
+                f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})"
             )
         limit = plan.encoding.q_max
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
-                f"segment {segment.name!r}: a value exceeds q_max = {limit}; quantise with the "
-                "plan's encoding"
+                f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding"
             )
+
+
+def _is_int64(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == np.int64
