@@ -15,7 +15,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.config import CHECK_BYTES
 from torchfsl.portable_trees import (
     Bytes,
     Positions,
@@ -26,6 +25,9 @@ from torchfsl.portable_trees import (
     tree_eval,
 )
 
+_LEAF_KEY_INPUTS = np.zeros((3, 16), dtype=np.uint8)
+_LEAF_KEY_INPUTS[:, 0] = range(3)
+
 LOW_LEAVES = 1024
 """Leaves that share a row of `delta_low`; see `verify`."""
 
@@ -35,18 +37,23 @@ def leaf_hash(
 ) -> Bytes:
     """Leaf hash pi = Hv(j, x, s, t): `[M, 16]` states to `[M, 32]`.
 
-    p = AES_key(sigma(s|t)) and half i is AES_key(p xor tau_i) xor p, with the tweak
-    tau_i = leaf x (8 bytes) | tree j (4 bytes) | i, little-endian.
+    With v = s|t, three permutations P_i = AES under K_i = AES_key(i), and the tweak
+    tau = leaf x (8 bytes) | tree j (4 bytes) | 0 (4 bytes), little-endian:
+    q = P_0(v) xor tau; a = v xor P_1(q); b = v xor q xor P_2(a); the hash is a | b.
+
+    Both halves are one-way in v, and b depends on a: no rule is known that turns a state at one
+    leaf into a state at another with a known difference of hashes. The shorter
+    AES(p xor tau_i) xor p with p = AES(v), i = 0, 1, has one (shift p by the difference of the
+    tweaks), so that two leaves under one check word cost only 2**64 in a tree of one level.
     """
-    sigma = np.empty_like(states)
-    sigma[:, :8] = states[:, 8:]
-    sigma[:, 8:] = states[:, 8:] ^ states[:, :8]
-    inner = permute(key, sigma)
-    halves = np.repeat(inner[:, None, :], 2, axis=1)
-    halves[:, :, :8] ^= np.ascontiguousarray(leaves, dtype="<u8").view(np.uint8).reshape(-1, 1, 8)
-    halves[:, :, 8:12] ^= np.ascontiguousarray(trees, dtype="<u4").view(np.uint8).reshape(-1, 1, 4)
-    halves[:, 1, 12] ^= 1
-    return (permute(key, halves) ^ inner[:, None, :]).reshape(-1, CHECK_BYTES)
+    keys = permute(key, _LEAF_KEY_INPUTS)
+    tweaks = np.zeros_like(states)
+    tweaks[:, :8] = np.ascontiguousarray(leaves, dtype="<u8").view(np.uint8).reshape(-1, 8)
+    tweaks[:, 8:12] = np.ascontiguousarray(trees, dtype="<u4").view(np.uint8).reshape(-1, 4)
+    middle = permute(keys[0].tobytes(), states) ^ tweaks
+    first = permute(keys[1].tobytes(), middle) ^ states
+    second = permute(keys[2].tobytes(), first) ^ states ^ middle
+    return np.concatenate([first, second], axis=1)
 
 
 def check_gen(key: bytes, leaf0: Bytes, leaf1: Bytes, leaf: Positions, first_tree: int) -> Bytes:
@@ -83,7 +90,9 @@ def verify(
     c(x) = pi(x) xor t(x) cs has two halves c_0, c_1; the fold is the XOR over all trees j, leaves
     x and halves i of AES_fold(c_i xor D_j xor E_{x mod 1024, i} xor F_{x div 1024}). D, E, F are
     secret uniform masks of this round, unknown to clients, so that any two different tables of c
-    fold differently but for a chance below 2**-80 (two inputs collide, or the outputs cancel).
+    fold alike only with a chance of 4 T N / 2**128: take an input at which the tables differ; it
+    meets any one of the other inputs with chance 2**-128 each, since the masks of two places are
+    independent, and if it meets none, the outputs cancel with chance 2**-128.
 
     Args:
         key_tree: K_tree, 16 bytes.
