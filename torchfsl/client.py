@@ -8,7 +8,7 @@ report has left.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -110,12 +110,18 @@ class Session:
         return f"Session(client={self._client.client_id}, epochs={self._epochs})"
 
     def start_round(self, round_number: int) -> ClientRound:
-        """Begin a round; uploads the trees if there are none yet or they served long enough."""
-        if self._trees is None or self._epochs == self._client.plan.max_epochs:
-            self._trees = ClientTrees(self._client.plan, self._client.client_id, round_number)
-            self._epochs = 0
+        """Begin a round; uploads the trees if there are none yet or they served long enough.
+
+        If the upload fails the next round starts with fresh trees.
+        """
+        trees = self._trees
+        if trees is None or self._epochs == self._client.plan.max_epochs:
+            trees = ClientTrees(self._client.plan, self._client.client_id, round_number)
+            self._trees, self._epochs = None, 0
+        opened = ClientRound(self._client.servers, trees, round_number, self._indices)
+        self._trees = trees
         self._epochs += 1
-        return ClientRound(self._client.servers, self._trees, round_number, self._indices)
+        return opened
 
 
 class ClientRound:
@@ -270,6 +276,9 @@ class ClientRound:
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
         plan = self._plan
         self._submitted = True
+        # Drawn at the last moment: a process restored from a snapshot taken inside the round must
+        # not send two updates under one nonce.
+        self._context = replace(self._context, hint_nonce=random_bytes(16))
         trees, hints, masked = [], [], []
         unmatched: dict[str, Indices] = {}
         for segment in plan.segments:
