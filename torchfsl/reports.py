@@ -13,7 +13,8 @@ from typing import Final, NoReturn
 
 from torchfsl import kdf, messages
 from torchfsl.config import SEED_BYTES
-from torchfsl.errors import RejectedSubmission
+from torchfsl.dpf import decode_trees
+from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.messages import Kind, Message
 from torchfsl.plan import Plan
@@ -119,13 +120,14 @@ class ReportBook:
         from_client_with_public = message.kind is base
         if from_client_with_public != (self._party == message.client % 2):
             self._reject(report, "a public part or commitment came to the wrong server")
-        if base is Kind.TREES:
-            self._start_trees(report)
         part = report.trees.part if base is Kind.TREES else report.part
         digest = hashlib.sha256(data).digest()
+        if part.seen.get(message.kind) == digest:
+            return None  # a byte-identical resend
+        if base is Kind.TREES:
+            self._start_trees(report)
+            part = report.trees.part
         if message.kind in part.seen:
-            if part.seen[message.kind] == digest:
-                return None  # a byte-identical resend
             self._reject(report, "a second, different message for the same round and phase")
         part.seen[message.kind] = digest
         if is_relay:
@@ -134,6 +136,8 @@ class ReportBook:
             part.public = bytes(message.body[size:])
         else:
             self._file(report, part, base, message)
+        if part.public is not None:
+            self._check_encoding(report, part.public, base)
         if part.complete and not from_client_with_public:
             self._check(report, part, base)
         if from_client_with_public:
@@ -149,8 +153,8 @@ class ReportBook:
         Raises:
             RejectedSubmission: unknown, rejected, or not complete yet.
         """
-        report = self._report_of(client)
-        if not report.trees.part.complete:
+        report = self._reports.get(client)
+        if report is None or report.rejected or not report.trees.part.complete:
             raise RejectedSubmission(f"client {client} has no accepted trees in this round")
         return report
 
@@ -165,14 +169,23 @@ class ReportBook:
             and (report.trees.part.complete or not needs_trees)
         }
 
+    def fail(self, client: int) -> None:
+        """Take a client whose trees failed the check out of this round, and forget the trees."""
+        self._reports[client].rejected = True
+
     def end_round(self, accepted: tuple[int, ...]) -> None:
-        """Count an epoch for accepted sessions; wipe everything else of the round."""
+        """Count an epoch for accepted sessions; wipe everything else of the round.
+
+        Trees that arrived whole are kept, unverified, where the report did not come or the round
+        was abandoned: the client will not send them again.
+        """
         if self._plan.max_epochs > 1:
-            for client in accepted:
-                record = self._reports[client].trees
-                record.verified = True
-                record.epochs += 1
-                self._sessions[client] = record
+            for client, report in self._reports.items():
+                if client in accepted:
+                    report.trees.verified = True
+                    report.trees.epochs += 1
+                if client in accepted or (report.trees.part.complete and not report.rejected):
+                    self._sessions[client] = report.trees
         self._reports = {}
 
     def context(self, report: Report) -> ReportContext:
@@ -211,7 +224,7 @@ class ReportBook:
         return report
 
     def _start_trees(self, report: Report) -> None:
-        """Trees of this round; the session they replace is forgotten only if they are accepted."""
+        """Trees of this round; the session they replace is forgotten only if they arrive whole."""
         if report.trees.opening_round != self.round_number:
             report.trees = TreeRecord(self.round_number)
         if report.part.seen:
@@ -250,6 +263,14 @@ class ReportBook:
         if base is Kind.TREES:
             return self.tree_context(report).commitment(part.public)
         return self.context(report).commitment(part.public)
+
+    def _check_encoding(self, report: Report, public: bytes, base: Kind) -> None:
+        """Trees are decoded once on arrival, so that a bad encoding costs its sender the round."""
+        early, late = messages.early_trees(self._plan), messages.late_trees(self._plan)
+        try:
+            decode_trees(early if base is Kind.TREES else late, public)
+        except DecodeError as error:
+            self._reject(report, str(error))
 
     def _check(self, report: Report, part: Part, base: Kind) -> None:
         """At the second server: the relayed part must fit what the client committed to."""

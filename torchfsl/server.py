@@ -180,6 +180,7 @@ class Server:
         )
         for client in set(self._folds) - set(passed):
             log.warning("round %d: client %d failed verification", self.last_round, client)
+            self._book.fail(client)
         self._accept(passed)
         self.state = RoundState.VERIFIED
         return passed
