@@ -36,3 +36,6 @@ MAX_POSITIONS: Final = 1 << 32
 
 MAX_MESSAGE_BYTES: Final = 1 << 32
 """Upper limit of one message, checked before any allocation."""
+
+MAX_SIGMA: Final = (1 << 31) - 1
+"""Largest standard deviation of noise, in ring units: the sampler's products fit 64 bits."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import kdf
-from torchfsl.config import SEED_BYTES
+from torchfsl.config import MAX_SIGMA, SEED_BYTES
 from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError
 
@@ -30,9 +30,6 @@ Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Source = Callable[[int], Words]
 """Gives so many uniform 64-bit words."""
-
-MAX_SIGMA: Final = (1 << 31) - 1
-"""Largest s: products of two numbers of its size fit 64 bits."""
 
 _CHUNK: Final = 1 << 16
 

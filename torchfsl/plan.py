@@ -11,10 +11,11 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from torchfsl.config import DIGEST_BYTES, MAX_MESSAGE_BYTES, SUITE, WIRE_VERSION
+from torchfsl.config import DIGEST_BYTES, MAX_MESSAGE_BYTES, MAX_SIGMA, SUITE, WIRE_VERSION
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.segments import Policy, Segment, TensorSpec, TreeGroup, positions
@@ -44,6 +45,11 @@ class Plan:
         max_epochs: rounds that one set of trees serves (U-DPF session); 1 means fresh trees every
             round. Above 1 all tree segments are fixed submodels: their trees go up once, later
             rounds upload hints only, and every max_epochs rounds a client re-keys.
+        l2_bound: largest L2 norm of a client's quantised values, over all segments together and
+            before its weight, in ring units; 0 means none. Clients scale their update down to it.
+        noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
+            server adds to every value of every sum; 0 means none. See `privacy`.
+        lane_sigma: the same for the count or weight lane.
     """
 
     session: str
@@ -55,6 +61,9 @@ class Plan:
     lane: Lane = "none"
     max_weight: int = 1
     max_epochs: int = 1
+    l2_bound: int = 0
+    noise_sigma: int = 0
+    lane_sigma: int = 0
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -79,8 +88,7 @@ class Plan:
         if self.max_epochs < 1:
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         self.encoding.check_headroom(self.max_clients, self.max_weight)
-        if self.max_clients * self.max_weight > self.encoding.capacity:
-            raise ParameterError("the lane's sum would overflow the ring: use more ring_bits")
+        self._check_noise()
         if len({s.check_bytes for s in self.segments if s.policy != "dense"}) > 1:
             raise ParameterError("all tree segments carry check words, or none does")
         names = [segment.name for segment in self.segments]
@@ -90,6 +98,35 @@ class Plan:
         if len(set(owned)) != len(owned):
             raise ParameterError("a tensor stands in two segments: aggregate it once")
         self._check_sizes()
+
+    def _check_noise(self) -> None:
+        """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
+        bound, sigma, lane_sigma = self.l2_bound, self.noise_sigma, self.lane_sigma
+        if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
+            raise ParameterError(f"l2_bound is not negative, both sigmas lie in 0..{MAX_SIGMA}")
+        if bound and bound * bound < self.values_per_client:
+            raise ParameterError(
+                f"l2_bound is {bound}: rounding {self.values_per_client} values alone can exceed "
+                f"it; use more frac_bits, or a bound of {math.isqrt(self.values_per_client) + 1}"
+            )
+        if sigma and not bound:
+            raise ParameterError("noise guarantees nothing without l2_bound: set both")
+        if (lane_sigma > 0) != (sigma > 0 and self.lane != "none"):
+            raise ParameterError(
+                "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
+                "exact count beside noisy values would give them away"
+            )
+        cohort, capacity = self.max_clients * self.max_weight, self.encoding.capacity
+        for what, most, s in (
+            ("a sum", self.encoding.q_max, sigma),
+            ("the lane's sum", 1, lane_sigma),
+        ):
+            # Both servers' noise: nine standard deviations of sqrt(2) s, rounded up.
+            if cohort * most + math.isqrt(162 * s * s) + (s > 0) > capacity:
+                raise ParameterError(
+                    f"{what} of {self.max_clients} clients with both servers' noise would overflow "
+                    f"the ring's limit {capacity}: use more ring_bits, fewer frac_bits, less noise"
+                )
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -121,6 +158,11 @@ class Plan:
     def lanes(self) -> int:
         """Extra ring values a position: 1 with a count or weight lane, else 0."""
         return 0 if self.lane == "none" else 1
+
+    @property
+    def values_per_client(self) -> int:
+        """Most values that one client's update has, over all segments, lanes not counted."""
+        return sum(s.k_max * s.tau for s in self.segments)
 
     def value_bytes(self, segment: Segment) -> int:
         """Ring bytes W/8 of one position of a tree segment, lane included."""
@@ -210,7 +252,11 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
             TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
         )
         segments.append(Segment(**{**raw, "tensors": tensors}))
-    _expect_ints(fields, ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version"))
+    _expect_ints(
+        fields,
+        ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version", "l2_bound",
+         "noise_sigma", "lane_sigma"),
+    )  # fmt: skip
     _expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
     return {**fields, "segments": tuple(segments), "encoding": FixedPoint(**fields["encoding"])}
 

@@ -50,6 +50,9 @@ def build_plan(
     max_weight: int = 1,
     max_epochs: int = 1,
     malicious_security: bool = True,
+    l2_bound: int = 0,
+    noise_sigma: int = 0,
+    lane_sigma: int = 0,
     session: bytes | None = None,
     hash_seed: bytes | None = None,
     above_break_even: AboveBreakEven = "error",
@@ -66,6 +69,9 @@ def build_plan(
         max_epochs: see `Plan`; above 1 there is no early termination, to keep hints small.
         malicious_security: check words on every tree and tags on every answer; False is the
             semi-honest option.
+        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values.
+        noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
+        lane_sigma: see `Plan`.
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
@@ -91,6 +97,9 @@ def build_plan(
         lane=lane,
         max_weight=max_weight,
         max_epochs=max_epochs,
+        l2_bound=l2_bound,
+        noise_sigma=noise_sigma,
+        lane_sigma=lane_sigma,
     )
 
 
