@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import kdf
+from torchfsl import kdf, norm_bound
 from torchfsl.config import SEED_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fixed_point import ClipReport
@@ -17,6 +17,7 @@ from torchfsl.plan import Plan, Segment
 Indices = npt.NDArray[np.int64]
 Whole = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.floating]
+Exact = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def quantise(
 
     Returns:
         The update, the quantisation errors (raw - decoded, `float64[k, tau]`, for the residual),
-        and the clip report over all segments.
+        and the clip report over all segments. Under `plan.l2_bound` the update is scaled down to
+        it, and what that takes away is part of the errors.
 
     Raises:
         ParameterError: unknown or missing segment, wrong shape, NaN or infinity, bad indices.
@@ -91,25 +93,61 @@ def quantise(
         raise ParameterError(
             f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted"
         )
-    update: Update = {}
-    errors: dict[str, npt.NDArray[np.float64]] = {}
-    report = ClipReport(0, 0, 0.0)
+    indices: dict[str, Indices | None] = {}
+    reals: dict[str, Exact] = {}
     for segment in plan.segments:
         part = raw[segment.name]
-        indices = None if segment.policy == "dense" else check_indices(segment, _given(part))
-        count = segment.m if indices is None else len(indices)
-        reals = np.asarray(part.values, dtype=np.float64)
-        if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
-            raise ParameterError(
-                f"segment {segment.name!r}: values of shape {reals.shape}, expected "
-                f"({count}, {segment.tau})"
-            )
-        key = rounding_seed and kdf.derive(rounding_seed, kdf.LABEL_ROUNDING, segment.name.encode())
-        whole, clipped = plan.encoding.quantise(reals.reshape(count, segment.tau), rounding_key=key)
-        update[segment.name] = SegmentUpdate(indices, whole)
-        errors[segment.name] = reals.reshape(whole.shape) - plan.encoding.dequantise(whole)
-        report = report.merge(clipped)
+        chosen = None if segment.policy == "dense" else check_indices(segment, _given(part))
+        indices[segment.name] = chosen
+        reals[segment.name] = _reals(segment, part, segment.m if chosen is None else len(chosen))
+    whole, report = _round(plan, reals, rounding_seed, 0)
+    if plan.l2_bound:
+        whole = _round_within_norm(plan, reals, rounding_seed)
+    update = {name: SegmentUpdate(indices[name], values) for name, values in whole.items()}
+    decode = plan.encoding.dequantise
+    errors = {name: reals[name] - decode(values) for name, values in whole.items()}
     return update, errors, report
+
+
+def _reals(segment: Segment, part: RawSegment, count: int) -> Exact:
+    reals = np.asarray(part.values, dtype=np.float64)
+    if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
+        raise ParameterError(
+            f"segment {segment.name!r}: values of shape {reals.shape}, expected "
+            f"({count}, {segment.tau})"
+        )
+    return reals.reshape(count, segment.tau)
+
+
+def _round(
+    plan: Plan, reals: Mapping[str, Exact], seed: bytes | None, attempt: int
+) -> tuple[dict[str, Whole], ClipReport]:
+    """Quantise every segment, with coins of its own for every segment and attempt."""
+    whole: dict[str, Whole] = {}
+    report = ClipReport(0, 0, 0.0)
+    for name, values in reals.items():
+        context = kdf.frame(name.encode(), attempt.to_bytes(4, "little"))
+        key = seed and kdf.derive(seed, kdf.LABEL_ROUNDING, context)
+        whole[name], clipped = plan.encoding.quantise(values, rounding_key=key)
+        report = report.merge(clipped)
+    return whole, report
+
+
+def _round_within_norm(
+    plan: Plan, reals: Mapping[str, Exact], seed: bytes | None
+) -> dict[str, Whole]:
+    """Quantise every segment so that the norm of all integers together is within the bound."""
+    encoding, bits = plan.encoding, plan.encoding.frac_bits
+    scaled = {
+        name: np.ldexp(np.clip(values, -encoding.clip, encoding.clip), bits)
+        for name, values in reals.items()
+    }
+
+    def round_once(ring_units: Mapping[str, Exact], attempt: int) -> dict[str, Whole]:
+        values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
+        return _round(plan, values, seed, attempt)[0]
+
+    return norm_bound.round_within(plan.l2_bound, plan.values_per_client, scaled, round_once)
 
 
 def _given(part: RawSegment) -> Indices:
@@ -119,7 +157,7 @@ def _given(part: RawSegment) -> Indices:
 
 
 def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
-    """Check that an update fits the plan: segments, shapes, indices, magnitudes.
+    """Check that an update fits the plan: segments, shapes, indices, magnitudes, norm.
 
     Raises:
         ParameterError: it does not.
@@ -147,6 +185,11 @@ def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
             raise ParameterError(
                 f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding"
             )
+    whole = {name: part.values for name, part in update.items()}
+    if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
+        raise ParameterError(
+            f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it"
+        )
 
 
 def _is_int64(array: object) -> bool:
