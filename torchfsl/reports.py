@@ -154,6 +154,8 @@ class ReportBook:
             RejectedSubmission: unknown, rejected, or not complete yet.
         """
         report = self._reports.get(client)
+        if report is None and client in self._sessions:
+            report = Report(client, self._sessions[client])  # asking alone opens no report
         if report is None or report.rejected or not report.trees.part.complete:
             raise RejectedSubmission(f"client {client} has no accepted trees in this round")
         return report
