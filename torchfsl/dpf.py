@@ -83,6 +83,22 @@ def split(segment: Segment) -> Iterator[tuple[TreeGroup, slice]]:
         start += group.num_trees
 
 
+def decode_trees(segments: list[Segment], public: bytes) -> dict[str, list[Trees]]:
+    """Trees of the segments in order, from the start of a public part.
+
+    Raises:
+        DecodeError: see `Trees.decode`.
+    """
+    view, start = memoryview(public), 0
+    trees: dict[str, list[Trees]] = {}
+    for segment in segments:
+        trees[segment.name] = []
+        for group, _ in split(segment):
+            trees[segment.name].append(Trees.decode(group, view[start : start + group.tree_bytes]))
+            start += group.tree_bytes
+    return trees
+
+
 def gen(
     segment: Segment,
     key: bytes,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import checks, messages, psr, ring
-from torchfsl.dpf import Trees, split
+from torchfsl.dpf import Trees, decode_trees
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.plan import Plan, Segment
 from torchfsl.reports import Report, ReportBook
@@ -121,15 +121,3 @@ def _offset(sizes: Iterable[tuple[str, int]], name: str) -> int:
             break
         start += size
     return start
-
-
-def decode_trees(segments: list[Segment], public: bytes) -> dict[str, list[Trees]]:
-    """Trees of the segments in order, from the start of a public part."""
-    view, start = memoryview(public), 0
-    trees: dict[str, list[Trees]] = {}
-    for segment in segments:
-        trees[segment.name] = []
-        for group, _ in split(segment):
-            trees[segment.name].append(Trees.decode(group, view[start : start + group.tree_bytes]))
-            start += group.tree_bytes
-    return trees

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from torchfsl import kdf, messages, psr, ring
 from torchfsl.config import DIGEST_BYTES
 from torchfsl.entropy import random_bytes
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.evaluation import Evaluator
 from torchfsl.messages import Kind
 from torchfsl.opened import Opened
@@ -81,6 +81,8 @@ class Server:
         self._expect(RoundState.IDLE)
         if round_number <= self.last_round:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
+        if round_number >= 1 << 64:
+            raise ParameterError("round numbers lie in [0, 2**64)")
         self.last_round = round_number
         self._book.open(round_number)
         rows = b"".join(self.model.rows(s).tobytes() for s in messages.retrieving(self.plan))
