@@ -10,93 +10,13 @@ import numpy as np
 import pytest
 import torch
 from engine_models import WIDE, Recommender, loss_of, make_batch, train
+from engine_rounds import Task, plain_sum, wanted
 
-from torchfsl.client import Client
 from torchfsl.engine import SubmodelEngine
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.handle import Handle
-from torchfsl.messages import Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.selection import Rows, TopK
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
-
-TABLES = ("item.weight", "user.weight", "words.weight")
-
-
-class Recording(InProcess):
-    """Keeps kind, party and length of every message."""
-
-    def __init__(self, servers: tuple[Server, Server]) -> None:
-        super().__init__(*servers)
-        self.traffic: list[tuple[str, int, int]] = []
-
-    def send(self, party: int, message: bytes) -> None:
-        self.traffic.append(("send", party, len(message)))
-        super().send(party, message)
-
-    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
-        data = super().fetch(party, kind, round_number, client)
-        self.traffic.append((kind.name, party, len(data)))
-        return data
-
-
-class Task:
-    """Servers and clients with a model each."""
-
-    def __init__(self, engine: SubmodelEngine, num_clients: int = 2, **plan: Any) -> None:
-        self.engine = engine
-        self.handles: list[Handle] = []
-        for _ in range(num_clients):
-            torch.manual_seed(0)
-            model = Recommender()
-            self.handles.append(
-                engine.attach(model, torch.optim.Adagrad(model.parameters(), lr=0.1))
-            )
-        options: dict[str, Any] = {"rows_per_client": 40, "above_break_even": "keep"} | plan
-        self.plan: Plan = engine.plan(self.handles[0], max_clients=num_clients, **options)
-        state = self.handles[0].server_state()
-        self.servers = tuple(Server(b, plan=self.plan, model=ServerModel(state)) for b in (0, 1))
-        self.number = -1
-
-    def begin(self) -> Recording:
-        self.number += 1
-        begin_round(self.servers, self.number)
-        return Recording(self.servers)
-
-    def client(self, link: InProcess, number: int) -> Client:
-        return Client(self.plan, link, client_id=number)
-
-    def finish(self) -> Opened:
-        return finish_round(self.servers)
-
-    @property
-    def state(self) -> dict[str, np.ndarray]:
-        assert self.servers[0].model.digest() == self.servers[1].model.digest()
-        return self.servers[0].model.state
-
-
-def wanted(*batches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {
-        "item": torch.cat([b[k].flatten() for b in batches for k in ("item", "history")]),
-        "user": torch.cat([b["user"] for b in batches]),
-        "words": torch.cat([b["words"].flatten() for b in batches]),
-    }
-
-
-def plain_sum(plan: Plan, updates: list[Any]) -> dict[str, np.ndarray]:
-    sums = {}
-    for segment in plan.segments:
-        total = np.zeros((segment.m, segment.tau), dtype=np.int64)
-        for update in updates:
-            part = update[segment.name]
-            total[slice(None) if part.indices is None else part.indices] += part.values
-        sums[segment.name] = total
-    return sums
+from torchfsl.selection import Fixed, Rows, TopK
 
 
 @pytest.mark.parametrize(
@@ -406,3 +326,104 @@ def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
             expected = 5 if buffers == "local" else 0
             assert handle.model.norm.running_mean[0] == expected
         rnd.submit()
+
+
+def test_a_table_that_the_planner_sends_dense_is_sent_whole() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, retrieve=False, rows_per_client=75, above_break_even="dense")
+    assert {s.name: s.policy for s in task.plan.segments if s.name != "rest"} == {
+        "rows4": "dense",
+        "rows3": "dense",
+    }
+    link, updates = task.begin(), []
+    for number, handle in enumerate(task.handles):
+        before = handle.model.item.weight.detach().double()
+        with engine.round(task.client(link, number), handle=handle) as rnd:
+            train(handle.model, handle.optimizers, [make_batch(number)])
+        change = (handle.model.item.weight.detach().double() - before).numpy()
+        np.testing.assert_array_equal(np.asarray(rnd._raw["rows4"].values)[:200, 0], change.ravel())
+        rnd.submit()
+        updates.append(rnd.update)
+    opened = task.finish()
+    for name, total in plain_sum(task.plan, updates).items():
+        np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+FIXED = Fixed(
+    {
+        "item.weight": list(range(1, 25)),
+        "user.weight": list(range(10)),
+        "words.weight": list(range(25)),
+    }
+)
+
+
+@pytest.mark.parametrize("retrieve", [True, False])
+@pytest.mark.parametrize("rest", [None, Fixed([0, 3, 7, 20])])
+def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: Fixed | None) -> None:
+    engine = SubmodelEngine(rows=Rows(choose=FIXED), rest=rest)
+    task = Task(engine, retrieve=retrieve, rows_per_client=None, max_epochs=3)
+    assert {s.name: s.k_max for s in task.plan.segments if s.policy == "rows"} == {
+        "rows4": 34,
+        "rows3": 25,
+    }
+    clients, sizes = {}, []
+    for number in range(4):
+        link, updates = task.begin(), []
+        for c, handle in enumerate(task.handles):
+            client = clients.setdefault(c, task.client(link, c))
+            client.servers = link
+            with engine.round(client, handle=handle, number=number) as rnd:
+                if retrieve:
+                    np.testing.assert_array_equal(
+                        handle.model.item.weight[24].detach().numpy(), task.state["item.weight"][24]
+                    )
+                    assert handle.model.item.weight[25].isnan().all()
+                train(handle.model, handle.optimizers, [make_batch(number + c)])
+            receipt = rnd.submit()
+            updates.append(rnd.update)
+        sizes.append(receipt.upload_bytes)
+        opened = task.finish()
+        for name, total in plain_sum(task.plan, updates).items():
+            np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+    assert sizes[1] == sizes[2] < sizes[0] == sizes[3]
+
+
+def test_sessions_need_fixed_policies() -> None:
+    model = Recommender()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for engine, name in (
+        (SubmodelEngine(), "rows4"),
+        (SubmodelEngine(rows=Rows(choose=FIXED), rest=TopK(3)), "rest"),
+    ):
+        handle = engine.attach(model, optimizer)
+        with pytest.raises(ParameterError, match=f"'{name}'.*Fixed"):
+            engine.plan(handle, max_clients=2, rows_per_client=9, max_epochs=2)
+        handle.remove()
+
+
+def test_rows_are_averaged_by_who_sent_them_under_a_count_lane() -> None:
+    engine = SubmodelEngine(encoding=WIDE)
+    task = Task(engine, lane="count")
+    before = {name: value.copy() for name, value in task.state.items()}
+    link, sent = task.begin(), []
+    for number, handle in enumerate(task.handles):
+        batch = make_batch(1) if number == 0 else make_batch(2, 5, 12)
+        start = {n: before[n].astype(float) for n in before}
+        client = task.client(link, number)
+        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
+            train(handle.model, handle.optimizers, [batch])
+        sent.append(
+            {n: p.detach().double().numpy() - start[n] for n, p in handle.model.named_parameters()}
+        )
+        rnd.submit()
+    task.finish()
+    for name in ("item.weight", "user.weight", "words.weight"):
+        total, count = np.zeros_like(sent[0][name]), np.zeros(len(sent[0][name]))
+        for one in sent:
+            held = ~np.isnan(one[name]).any(1)
+            held[0] &= name != "item.weight"
+            total[held] += one[name][held]
+            count += held & (one[name] != 0).any(1)
+        expected = before[name] + total / np.maximum(count, 1)[:, None]
+        np.testing.assert_allclose(task.state[name], expected, atol=1e-6)

@@ -16,14 +16,14 @@ from typing import Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfsl.client import Client
 from torchfsl.errors import ParameterError
+from torchfsl.exchange import BUFFERS, REST
 from torchfsl.fixed_point import FixedPoint
-from torchfsl.handle import BUFFERS, REST, Handle
+from torchfsl.handle import Handle
 from torchfsl.plan import Lane, Plan, TensorSpec
 from torchfsl.planner import AboveBreakEven, SegmentSpec, build_plan
 from torchfsl.selection import Dense, Fixed, RestPolicy, Rows
-from torchfsl.training_round import RowIds, TrainingRound
+from torchfsl.training_round import Participant, RowIds, TrainingRound
 from torchfsl.watch import Check, Source
 
 _DEFAULT_ENCODING = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
@@ -107,6 +107,8 @@ class SubmodelEngine:
         min_clients: int = 2,
         lane: Lane = "none",
         max_weight: int = 1,
+        max_epochs: int = 1,
+        malicious_security: bool = True,
         above_break_even: AboveBreakEven = "error",
         session: bytes | None = None,
         hash_seed: bytes | None = None,
@@ -125,6 +127,9 @@ class SubmodelEngine:
             lane: `count` or `weight` opens, for every row, how many clients (which weight) sent
                 it, so that rows are averaged by who sent them: it discloses these numbers.
             max_weight: largest weight under `lane="weight"`.
+            max_epochs: rounds that a client's trees serve, for a fixed submodel (every policy
+                `Fixed` or `Dense`): they go up once and later rounds upload hints only.
+            malicious_security: see `planner.build_plan`.
             above_break_even: see `planner.build_plan`.
             session: see `planner.build_plan`.
             hash_seed: see `planner.build_plan`.
@@ -132,6 +137,8 @@ class SubmodelEngine:
         Raises:
             ParameterError: a budget is missing, or a limit exceeded.
         """
+        if max_epochs > 1:
+            _check_fixed(handle)
         specs = []
         for name, tensors in handle.segment_tensors.items():
             if name == BUFFERS:
@@ -152,6 +159,8 @@ class SubmodelEngine:
             min_clients=min_clients,
             lane=lane,
             max_weight=max_weight,
+            max_epochs=max_epochs,
+            malicious_security=malicious_security,
             session=session,
             hash_seed=hash_seed,
             above_break_even=above_break_even,
@@ -159,7 +168,7 @@ class SubmodelEngine:
 
     def round(
         self,
-        client: Client,
+        client: Participant,
         *,
         rows: RowIds | None = None,
         handle: Handle | None = None,
@@ -172,6 +181,7 @@ class SubmodelEngine:
             client: bound to a plan of this engine.
             rows: the rows to fetch privately: ids of the only table, or a mapping from table name
                 (`items.weight` or `items`) to ids. Beyond the plan's k_max the first ones count.
+                With `Rows(choose=Fixed(...))` these are fetched.
             handle: which attached model, where there are several.
             number: the servers' round number; counts up from 0 by default.
             rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
@@ -187,6 +197,20 @@ class SubmodelEngine:
                 )
             handle = attached[0]
         return TrainingRound(handle, client, rows=rows, number=number, rounding_seed=rounding_seed)
+
+
+def _check_fixed(handle: Handle) -> None:
+    for name in handle.inventory.tables:
+        if handle.rows is None or not isinstance(handle.rows.choose, Fixed):
+            raise ParameterError(
+                f"segment {name!r}: max_epochs above 1 keeps a client's positions for several "
+                "rounds: use Rows(choose=Fixed(ids)), or max_epochs=1"
+            )
+    if not isinstance(handle.rest, Fixed | Dense):
+        raise ParameterError(
+            f"segment {REST!r}: max_epochs above 1 keeps a client's positions for several rounds: "
+            "use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
+        )
 
 
 def row_budget(

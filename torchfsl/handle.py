@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchfsl.client import Client, Session
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.exchange import BUFFERS, Exchange
 from torchfsl.hooks import LookupHook, StepHooks
-from torchfsl.inventory import Inventory, spec, take_inventory, unwrap
+from torchfsl.inventory import Inventory, take_inventory, unwrap
 from torchfsl.optimizers import (
     check_optimizer,
     check_rows,
@@ -31,15 +34,9 @@ from torchfsl.residual import Residual
 from torchfsl.rest_watch import BufferWatch, HiddenGradients, RestWatch
 from torchfsl.selection import RestPolicy, Rows
 from torchfsl.snapshot import HeldRows, Snapshot
-from torchfsl.sparse_update import choose_blocks, choose_rows, flatten
+from torchfsl.sparse_update import choose_blocks, choose_rows, dense_rows, flatten
 from torchfsl.update import RawSegment
 from torchfsl.watch import Check, Source, TableChange, TableWatch
-
-REST: Final = "rest"
-"""Segment of everything trained that is not sent by rows."""
-
-BUFFERS: Final = "buffers"
-"""Segment of floating-point buffers, under `buffers="average"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,17 @@ class Handle:
         self.residual = Residual()
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
-        self._average_buffers, self._check = average_buffers, check
+        self._check = check
         for optimizer in self.optimizers:
             check_optimizer(optimizer)
         self.inventory = self._take_inventory()
         self.validate()
+        self.exchange = Exchange(self.inventory, average_buffers)
         self._watches = self._make_watches()
         self._rounds = self._steps = 0
         self._rest, self._buffers = RestWatch(self.inventory.rest), BufferWatch(self.model)
         self._hidden, self._held = HiddenGradients(), HeldRows()
+        self._sessions: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
         self.close_round()
         self._trained = self._identities()
         self._hooks = self._register()
@@ -112,51 +111,21 @@ class Handle:
     # --- what is there ------------------------------------------------------------------------
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Everything a plan of this handle may name, by name: parameters and averaged buffers."""
-        tables = {t.name: t.weight.detach() for t in self.inventory.all_tables}
-        rest = {name: p.detach() for name, p in self.inventory.rest.items()}
-        return tables | rest | (self.buffers if self._average_buffers else {})
-
-    @property
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """Floating-point buffers of the state_dict, by name."""
-        return self.inventory.buffers
-
-    @property
     def segment_tensors(self) -> dict[str, tuple[TensorSpec, ...]]:
         """Segments and their tensors as a plan describes them."""
-        segments = {
-            name: tuple(spec(t.name, t.weight) for t in group)
-            for name, group in self.inventory.tables.items()
-        }
-        if self.inventory.rest:
-            segments[REST] = tuple(spec(n, p) for n, p in self.inventory.rest.items())
-        if self._average_buffers and self.buffers:
-            segments[BUFFERS] = tuple(spec(n, b) for n, b in self.buffers.items())
-        return segments
+        return self.exchange.segment_tensors
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes."""
-        described = {t.name: t for group in self.segment_tensors.values() for t in group}
-        return {
-            name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
-            for name, tensor in self.tensors.items()
-        }
+        return self.exchange.server_state()
 
-    @torch.no_grad()
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Overwrite tensors by name, in place.
 
         Raises:
             ParameterError: an unknown name or another shape; nothing is changed then.
         """
-        mine = self.tensors
-        for name, value in state.items():
-            if name not in mine or tuple(mine[name].shape) != np.shape(value):
-                raise ParameterError(f"{name} of shape {np.shape(value)} is not in the model")
-        for name, value in state.items():
-            mine[name].copy_(torch.from_numpy(np.array(value)))
+        self.exchange.load(state)
 
     @property
     def attached(self) -> bool:
@@ -207,6 +176,27 @@ class Handle:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def session_of(self, client: Client, indices: Mapping[str, npt.NDArray[np.int64]]) -> Session:
+        """The client's session with a fixed submodel; opened at the first call."""
+        if client not in self._sessions:
+            self._sessions[client] = client.open_session(indices=indices)
+        return self._sessions[client]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Residual and round count: with model and optimizer, all that a checkpoint needs."""
+        return {"residual": self.residual.state_dict(), "rounds": self._rounds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`.
+
+        Raises:
+            ParameterError: not a state of this class.
+        """
+        if set(state) != {"residual", "rounds"}:
+            raise ParameterError("not a Handle state: pass what state_dict() returned")
+        self.residual.load_state_dict(state["residual"])
+        self._rounds = int(state["rounds"])
 
     # --- the round ----------------------------------------------------------------------------
 
@@ -381,12 +371,16 @@ class Handle:
             assert self._changes is not None
             group = self.inventory.tables[segment.name]
             parts = [(t.offset, self._changes[t.name]) for t in group]
+            if segment.policy == "dense":
+                return dense_rows(segment, parts, [t.num_rows for t in group])
             present = None
             if self._present is not None:
                 present = torch.cat([self._present[t.name] + t.offset for t in group])
             return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
         if segment.name == BUFFERS:
-            values = flatten([self._buffers.delta(n, b) for n, b in self.buffers.items()], 1)
+            values = flatten(
+                [self._buffers.delta(n, b) for n, b in self.inventory.buffers.items()], 1
+            )
             return choose_blocks(segment, values, None, None, round_number)
         gradient = self.source == "gradient"
         changes = self._rest.gradients() if gradient else self._rest.deltas()

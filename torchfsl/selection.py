@@ -176,7 +176,9 @@ class RandomK:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Send the same public positions every round: a fixed submodel.
+    """Send the same positions every round: a fixed submodel.
+
+    The servers learn how many there are, not which; under Opacus they must be public.
 
     Attributes:
         positions: distinct, not negative. In `Rows`, a mapping from table name to row ids.
@@ -243,7 +245,7 @@ class Rows:
         budget: most rows a client may send; where the client holds more, those of largest L1 norm
             go first and the others stay in the residual. `engine.plan(rows_per_client=)` does the
             same.
-        choose: `TopK`, `RandomK` or `Fixed`; with `Fixed` the row set is public.
+        choose: `TopK`, `RandomK` or `Fixed`.
         find: `hooks` learns touched rows from forward pre-hooks, without looking at the table;
             `scan` looks through the whole gradient at each step (for tables that are also used
             outside their embedding module, such as a tied softmax).

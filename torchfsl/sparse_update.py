@@ -111,6 +111,27 @@ def choose_rows(
     return RawSegment(sent.ids.cpu().numpy(), sent.values.cpu().numpy())
 
 
+def dense_rows(
+    segment: Segment, changes: list[tuple[int, TableChange]], num_rows: list[int]
+) -> RawSegment:
+    """Whole tables, for a rows segment that the planner was told to send dense.
+
+    Args:
+        segment: of the plan, `dense`.
+        changes: offset and change of each table, in the segment's order.
+        num_rows: of each table.
+
+    Raises:
+        ParameterError: a value is NaN or infinite.
+    """
+    parts = []
+    for (_, change), rows in zip(changes, num_rows, strict=True):
+        _check_finite(segment, change.values)
+        full = change.values.new_zeros(rows, change.values.shape[1])
+        parts.append(full.index_copy_(0, change.ids, change.values))
+    return RawSegment(None, flatten(parts, 1).cpu().numpy())
+
+
 def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) -> torch.Tensor:
     """Which of the changed rows are sent: bool [c], at most k_max set."""
     chooser = rows.chooser

@@ -10,19 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from torchfsl.client import Client, ClientRound, Receipt
+from torchfsl import messages
+from torchfsl.client import Client, Receipt
 from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fixed_point import ClipReport
 from torchfsl.handle import Handle
 from torchfsl.inventory import Table
-from torchfsl.plan import Segment
+from torchfsl.plan import Plan, Segment
 from torchfsl.snapshot import keep_only
 from torchfsl.update import RawSegment, Update, quantise
 
@@ -30,6 +31,35 @@ log = logging.getLogger("torchfsl.engine")
 
 Ids = torch.Tensor | npt.NDArray[Any] | list[int]
 RowIds = Ids | Mapping[str, Ids]
+
+
+class RoundSession(Protocol):
+    """A client in one round, as `torchfsl.client.ClientRound` is one."""
+
+    def download(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The clear tensors of the model: all outside retrieving segments."""
+
+    def retrieve(self) -> Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[Any]]]:
+        """By retrieving segment the rows asked for: indices and `[k, tau]` values."""
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        """Hand in the quantised update."""
+
+    def abort(self) -> Receipt:
+        """Hand in nothing, in a report like any other."""
+
+
+class Participant(Protocol):
+    """A client of a task, as `torchfsl.Client` is one; simulations may bring their own."""
+
+    @property
+    def plan(self) -> Plan:
+        """The public plan."""
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> RoundSession:
+        """Take part in the open round, asking for the rows of the retrieving segments."""
 
 
 class TrainingRound:
@@ -45,7 +75,7 @@ class TrainingRound:
     def __init__(
         self,
         handle: Handle,
-        client: Client,
+        client: Participant,
         *,
         rows: RowIds | None,
         number: int | None,
@@ -60,9 +90,12 @@ class TrainingRound:
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
         self._number = handle.rounds if number is None else number
-        self._session: ClientRound | None = None
+        self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
-        if self._retrieving and rows is None:
+        self._fixed = handle.exchange.fixed_positions(handle.rows, handle.rest)
+        if rows is not None and self._retrieving and self._fixed is not None:
+            raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
+        if self._retrieving and rows is None and self._fixed is None:
             raise ParameterError(
                 "the plan retrieves rows privately: pass rows=, the ids that the batches will use"
             )
@@ -80,7 +113,7 @@ class TrainingRound:
             self._abort_without_rows()
             raise
         before = handle.snapshot()
-        self._session = self._client.start_round(self._number, indices=indices)
+        self._session = self._start(indices)
         try:
             handle.load(self._session.download())
             present = self._fetch_rows() if self._retrieving else None
@@ -149,6 +182,14 @@ class TrainingRound:
 
     # --- parts --------------------------------------------------------------------------------
 
+    def _start(self, indices: dict[str, npt.NDArray[np.int64]]) -> RoundSession:
+        """A round of its own, or the next one of a session with a fixed submodel."""
+        if self._client.plan.max_epochs == 1:
+            return self._client.start_round(self._number, indices=indices)
+        if not isinstance(self._client, Client):
+            raise ParameterError("plans with max_epochs above 1 need a torchfsl.Client")
+        return self._handle.session_of(self._client, indices).start_round(self._number)
+
     def _give_up(self) -> None:
         """Put the model back, then send a report that adds nothing."""
         self._handle.close_round()
@@ -170,7 +211,10 @@ class TrainingRound:
         session.abort()
 
     def _indices(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Wanted rows in the index space of each retrieving segment; beyond k_max cut."""
+        """Positions of the segments whose trees travel before training; beyond k_max cut."""
+        early = messages.early_trees(self._client.plan)
+        if self._fixed is not None:
+            return {s.name: self._fixed[s.name] for s in early}
         tables = self._handle.inventory.tables
         retrieved = [t for s in self._retrieving for t in tables[s.name]]
         wanted = _by_table(self._wanted, retrieved) if self._retrieving else {}
