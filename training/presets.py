@@ -33,9 +33,10 @@ PRESETS = {
         Config(
             preset="textcnn",
             data="CogComp/trec",
-            rounds=30,
+            # Accuracy on a tenth of the training data, held out, no longer rises after 15 rounds.
+            rounds=15,
             clients_per_round=4,
-            eval_every=2,
+            eval_every=1,
             sentences=Sentences(),
             partition=Partition(clients=4),
             local=Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=2),
