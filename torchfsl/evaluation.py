@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import checks, messages, psr, ring
+from torchfsl import checks, messages, privacy, psr, ring
 from torchfsl.dpf import Trees, decode_trees
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.plan import Plan, Segment
@@ -20,9 +20,9 @@ Bytes = npt.NDArray[np.uint8]
 class Evaluator:
     """One server's evaluation of the reports of one round."""
 
-    def __init__(self, plan: Plan, party: int, book: ReportBook) -> None:
-        """Evaluate what `book` holds."""
-        self._plan, self._party, self._book = plan, party, book
+    def __init__(self, plan: Plan, party: int, book: ReportBook, draw: privacy.Draw) -> None:
+        """Evaluate what `book` holds; `draw` gives the noise of a plan that has any."""
+        self._plan, self._party, self._book, self._draw = plan, party, book, draw
 
     def answer(self, client: int, tables: dict[str, list[Bytes]]) -> bytes:
         """Retrieval for a client whose trees have passed the commitment check."""
@@ -57,7 +57,7 @@ class Evaluator:
         return total.tobytes()
 
     def share(self, reports: list[Report]) -> bytes:
-        """This server's share of the sums over the reports, gathered into index order."""
+        """This server's share of the sums over the reports, in index order, with its noise."""
         shares = []
         for segment in messages.with_hints(self._plan):
             accumulator = Accumulator(self._plan, segment, self._party)
@@ -70,10 +70,13 @@ class Evaluator:
                     self._trees(segment, report),
                     self._hints(segment, report),
                 )
-            shares.append(accumulator.gather().tobytes())
+            shares.append((segment, accumulator.gather()))
         for segment in messages.dense(self._plan):
-            shares.append(self._sum_dense(segment, reports).tobytes())
-        return b"".join(shares)
+            shares.append((segment, self._sum_dense(segment, reports)))
+        return b"".join(
+            privacy.add_noise(self._plan, segment, share, self._draw).tobytes()
+            for segment, share in shares
+        )
 
     def _roots(self, context: TreeContext, segment: Segment, report: Report) -> Bytes:
         assert report.trees.master_seed is not None

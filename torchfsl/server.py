@@ -17,7 +17,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import kdf, messages, psr, ring
+from torchfsl import discrete_gaussian, kdf, messages, psr, ring
 from torchfsl.config import DIGEST_BYTES
 from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
@@ -25,6 +25,7 @@ from torchfsl.evaluation import Evaluator
 from torchfsl.messages import Kind
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan
+from torchfsl.privacy import Draw
 from torchfsl.reports import ReportBook
 from torchfsl.server_model import ServerModel
 
@@ -55,10 +56,17 @@ class Server:
         model: this server's copy of the model; both servers start from the same bits.
         max_sessions: in a plan with sessions, clients whose trees are held between rounds; each
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
+        draw_noise: where a plan with noise gets it from; tests inject a known one.
     """
 
     def __init__(
-        self, party: int, *, plan: Plan, model: ServerModel, max_sessions: int = 100_000
+        self,
+        party: int,
+        *,
+        plan: Plan,
+        model: ServerModel,
+        max_sessions: int = 100_000,
+        draw_noise: Draw = discrete_gaussian.sample,
     ) -> None:
         """Check that the model fits the plan."""
         assert party in (0, 1)
@@ -67,7 +75,7 @@ class Server:
         self.state = RoundState.IDLE
         self.last_round = -1
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
-        self._evaluator = Evaluator(plan, party, self._book)
+        self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
         self._clear = self._digests = self._coin = self._verify_key = b""
         self._accepted: tuple[int, ...] = ()
