@@ -109,6 +109,9 @@ class SubmodelEngine:
         max_weight: int = 1,
         max_epochs: int = 1,
         malicious_security: bool = True,
+        l2_bound: int = 0,
+        noise_sigma: int = 0,
+        lane_sigma: int = 0,
         above_break_even: AboveBreakEven = "error",
         session: bytes | None = None,
         hash_seed: bytes | None = None,
@@ -130,6 +133,10 @@ class SubmodelEngine:
             max_epochs: rounds that a client's trees serve, for a fixed submodel (every policy
                 `Fixed` or `Dense`): they go up once and later rounds upload hints only.
             malicious_security: see `planner.build_plan`.
+            l2_bound: see `planner.build_plan`; with it, noise from the servers hides single
+                clients also in sparse tables, where client-side noise would fill every row.
+            noise_sigma: see `planner.build_plan`.
+            lane_sigma: see `planner.build_plan`.
             above_break_even: see `planner.build_plan`.
             session: see `planner.build_plan`.
             hash_seed: see `planner.build_plan`.
@@ -161,6 +168,9 @@ class SubmodelEngine:
             max_weight=max_weight,
             max_epochs=max_epochs,
             malicious_security=malicious_security,
+            l2_bound=l2_bound,
+            noise_sigma=noise_sigma,
+            lane_sigma=lane_sigma,
             session=session,
             hash_seed=hash_seed,
             above_break_even=above_break_even,

@@ -226,7 +226,7 @@ class Plan:
 
     def explain(self) -> str:
         """A table of the segments: sizes, bytes, and what a dense upload would cost."""
-        from torchfsl.planner import explain
+        from torchfsl.explain import explain
 
         return explain(self)
 

@@ -16,7 +16,6 @@ from torchfsl.cuckoo_parameters import choose_layout, min_bins, stash_for
 from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError
 from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import client_bytes, download_bytes
 from torchfsl.plan import Lane, Plan, Policy, Segment, TensorSpec, positions
 
 log = logging.getLogger("torchfsl.planner")
@@ -85,7 +84,7 @@ def build_plan(
     segments = []
     for spec in specs:
         checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
-        segment = _plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
+        segment = plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
         segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
     return Plan(
         session=(session or random_bytes(16)).hex(),
@@ -103,9 +102,20 @@ def build_plan(
     )
 
 
-def _plan_segment(
+def plan_segment(
     spec: SegmentSpec, width_bits: int, max_epochs: int, checks: tuple[int, int]
 ) -> Segment:
+    """The cheapest layout of one segment.
+
+    Args:
+        spec: what is wanted.
+        width_bits: ring bits of one position, lane included.
+        max_epochs: above 1 there is no early termination.
+        checks: bytes of a tree's check word and of an answer's tag.
+
+    Raises:
+        ParameterError: `k_max` is missing.
+    """
     m = positions(spec.policy, spec.tensors, spec.tau)
     if spec.policy == "dense":
         return Segment(spec.name, "dense", spec.tensors, m, 1, m)
@@ -119,7 +129,7 @@ def _plan_segment(
         retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1],
     )  # fmt: skip
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
-    return min(layouts, key=lambda s: (_tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
+    return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
 
 
 def _layouts(base: Segment) -> list[Segment]:
@@ -149,7 +159,8 @@ def _layouts(base: Segment) -> list[Segment]:
     ]
 
 
-def _tree_and_hint_bits(segment: Segment, width_bits: int) -> int:
+def tree_and_hint_bits(segment: Segment, width_bits: int) -> int:
+    """Upload of one segment's trees, check words and hints."""
     return sum(
         g.num_trees * (g.depth * 129 + (width_bits << g.nu) + 8 * g.check_bytes)
         for g in segment.groups
@@ -161,7 +172,7 @@ def _compare_with_dense(
 ) -> Segment:
     if segment.policy == "dense":
         return segment
-    bits = _tree_and_hint_bits(segment, (segment.tau + lanes) * ring_bits)
+    bits = tree_and_hint_bits(segment, (segment.tau + lanes) * ring_bits)
     dense_bits = sum(t.numel for t in segment.tensors) * ring_bits
     if bits <= dense_bits or above_break_even == "keep":
         return segment
@@ -177,27 +188,3 @@ def _compare_with_dense(
         f"{text}: choose the dense policy, fewer positions or larger blocks, or keep the trees "
         "with above_break_even='keep'"
     )
-
-
-def explain(plan: Plan) -> str:
-    """The plan as a table: what each segment costs a client, beside a dense upload."""
-    rows = [
-        ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
-         "upload B", "dense B", "answers B"),
-    ]  # fmt: skip
-    width = plan.encoding.ring_bits // 8
-    for s in plan.segments:
-        dense = sum(t.numel for t in s.tensors) * width
-        upload = plan.dense_bytes(s) if s.policy == "dense" else s.tree_bytes + plan.hint_bytes(s)
-        rows.append(
-            (s.name, s.policy, s.mechanism, str(s.m), str(s.tau), str(s.k_max), str(s.num_bins),
-             str(s.theta), str(s.nu), str(s.stash), str(upload), str(dense),
-             str(2 * s.answer_bytes))
-        )  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    lines.append(
-        f"a client uploads {client_bytes(plan)} bytes a round to both servers together and "
-        f"downloads {download_bytes(plan)}; every message has this size whatever the client holds"
-    )
-    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""What a plan says about itself before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchfsl.explain import dense_upload, download, explain, upload
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.messages import client_bytes, download_bytes
+from torchfsl.plan import Plan, TensorSpec
+from torchfsl.planner import SegmentSpec, build_plan
+
+
+def plan_of(*specs: SegmentSpec, **options: Any) -> Plan:
+    options = {"max_clients": 3, "above_break_even": "keep"} | options
+    return build_plan(list(specs), encoding=FixedPoint(), **options)
+
+
+TABLE = TensorSpec("item.weight", (200_000, 18))
+
+
+def test_the_segments_add_up_to_what_a_client_sends_and_fetches() -> None:
+    plan = plan_of(
+        SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True),
+        SegmentSpec("rest", "dense", (TensorSpec("top.weight", (80, 200)),)),
+    )
+    sent = sum(upload(plan, s) for s in plan.segments)
+    assert 0 < client_bytes(plan) - sent < 1000, "headers, nonces and commitments"
+    fetched = sum(download(s) for s in plan.segments)
+    assert 0 <= download_bytes(plan) - fetched < 1000
+    text = explain(plan)
+    assert "item.weight[200000,18]" in text
+    assert str(dense_upload(plan, (TABLE,))) in text
+
+
+def test_a_segment_above_break_even_is_told_that_dense_is_cheaper() -> None:
+    plan = plan_of(SegmentSpec("s", "scalars", (TensorSpec("w", (5000,)),), 2000))
+    assert f"s: Dense() would upload 20000 bytes instead of {upload(plan, plan.segments[0])}" in (
+        explain(plan)
+    )
+
+
+def test_scalars_are_told_that_blocks_are_cheaper_and_the_figure_is_right() -> None:
+    plan = plan_of(SegmentSpec("s", "scalars", (TensorSpec("w", (1 << 20,)),), 10_000))
+    other = plan_of(SegmentSpec("s", "blocks", (TensorSpec("w", (1 << 20,)),), 313, 32))
+    expected = upload(other, other.segments[0])
+    line = next(x for x in explain(plan).splitlines() if "BlockTopK" in x)
+    assert line.startswith(f"s: BlockTopK(313, block=32) would send as many values in {expected} ")
+
+
+def test_a_large_dense_segment_is_told_of_blocks_and_a_small_one_is_not() -> None:
+    large = plan_of(SegmentSpec("rest", "dense", (TensorSpec("w", (1 << 20,)),)))
+    assert "rest: BlockTopK(0.05, block=32) would upload" in explain(large)
+    small = plan_of(SegmentSpec("rest", "dense", (TensorSpec("w", (1 << 10,)),)))
+    assert "BlockTopK" not in explain(small)
+
+
+def test_tables_that_are_downloaded_whole_are_told_of_retrieval() -> None:
+    whole = plan_of(SegmentSpec("rows18", "rows", (TABLE,), 419, 18))
+    private = plan_of(SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True))
+    assert (
+        f"rows18: retrieve=True would download {download(private.segments[0])} bytes instead of "
+        f"{200_000 * 18 * 4}"
+    ) in explain(whole)
+    assert "retrieve=True" not in explain(private)
+
+
+def test_a_good_plan_gets_no_advice() -> None:
+    plan = plan_of(
+        SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True),
+        SegmentSpec("rest", "blocks", (TensorSpec("w", (1 << 20,)),), 1000, 32),
+    )
+    assert len(explain(plan).splitlines()) == 4
