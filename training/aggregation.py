@@ -23,38 +23,12 @@ from torchfsl.opened import Opened
 from torchfsl.plan import Segment
 from torchfsl.round import begin_round, finish_round
 from torchfsl.server_model import ServerModel, tensor_spans
+from torchfsl.training_round import Participant, RoundSession
 from torchfsl.transport import Endpoint, InProcess
 from torchfsl.update import Update
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
-
-
-class Session(Protocol):
-    """One client in one round."""
-
-    def download(self) -> dict[str, Array]:
-        """The clear tensors of the model: all outside retrieving segments."""
-
-    def retrieve(self) -> dict[str, tuple[Indices, Array]]:
-        """By retrieving segment the rows asked for: indices and `[k, tau]` values."""
-
-    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
-        """Hand in the quantised update."""
-
-    def abort(self) -> Receipt:
-        """Hand in nothing, in a report like any other."""
-
-
-class Participant(Protocol):
-    """A client as the engine uses it."""
-
-    plan: Plan
-
-    def start_round(
-        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
-    ) -> Session:
-        """Take part in the open round, asking for the rows of the retrieving segments."""
 
 
 class Aggregation(Protocol):
@@ -188,12 +162,12 @@ class _PlainClient:
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
-    ) -> Session:
+    ) -> RoundSession:
         return _PlainSession(self._home, self._client, indices or {})
 
 
 class _PlainSession:
-    """A `Session` of `Plain`."""
+    """A `RoundSession` of `Plain`."""
 
     def __init__(self, home: Plain, client: int, indices: Mapping[str, npt.ArrayLike]) -> None:
         self._home, self._client = home, client

@@ -13,16 +13,9 @@ import numpy.typing as npt
 
 from torchfsl.client import Receipt
 from torchfsl.opened import Opened
+from torchfsl.training_round import Participant, RoundSession
 from torchfsl.update import SegmentUpdate, Update
-from training.aggregation import (
-    Aggregation,
-    Array,
-    Indices,
-    Participant,
-    Session,
-    add_to,
-    model_rows,
-)
+from training.aggregation import Aggregation, Array, Indices, add_to, model_rows
 
 
 class Audit:
@@ -87,21 +80,23 @@ class _AuditedClient:
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
-    ) -> Session:
+    ) -> RoundSession:
         session = self._client.start_round(round_number, indices=indices)
         return _AuditedSession(self._audit, session, indices or {})
 
 
 class _AuditedSession:
-    """A `Session` that reports rows and update to the audit."""
+    """A `RoundSession` that reports rows and update to the audit."""
 
-    def __init__(self, audit: Audit, session: Session, asked: Mapping[str, npt.ArrayLike]) -> None:
+    def __init__(
+        self, audit: Audit, session: RoundSession, asked: Mapping[str, npt.ArrayLike]
+    ) -> None:
         self._audit, self._session, self._asked = audit, session, asked
 
-    def download(self) -> dict[str, Array]:
+    def download(self) -> Mapping[str, Array]:
         return self._session.download()
 
-    def retrieve(self) -> dict[str, tuple[Indices, Array]]:
+    def retrieve(self) -> Mapping[str, tuple[Indices, Array]]:
         found = self._session.retrieve()
         self._audit.note_rows(self._asked, found)
         return found

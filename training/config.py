@@ -158,7 +158,10 @@ class Config:
         checkpoint_every: rounds between checkpoints.
         seed: of everything but keys, masks and hash seeds.
         aggregation: see `training.aggregation`.
-        above_break_even: see `torchfsl` planner.
+        above_break_even: what `fsl` does with a segment whose trees cost more than dense shares:
+            refuse, switch to dense shares, or keep the trees.
+        malicious_security: check words on trees, by which servers refuse malformed reports, and
+            tags on answers, by which clients notice altered rows.
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
     """
@@ -172,6 +175,7 @@ class Config:
     seed: int = 0
     aggregation: Aggregation = "fsl"
     above_break_even: AboveBreakEven = "error"
+    malicious_security: bool = True
     device: str = "cpu"
     threads: int = 0
     din: Din = Din()

@@ -97,6 +97,7 @@ def build(
             max_clients=config.clients_per_round,
             rows_per_client=rows,
             above_break_even=config.above_break_even,
+            malicious_security=config.malicious_security,
         )
     initial = handle.server_state() if state is None else state
     models = tuple(

@@ -117,8 +117,8 @@ def summarise(
         ),
         "clipped_values": sum(record.clipped_values for record in records),
         "segments": [_segment(segment) for segment in federation.plan.segments],
-        "verification": "none",
-        "retrieval": "private" if federation.retrieves else "none",
+        "verification": "leaf hashes" if federation.plan.verified else "none",
+        "retrieval": _retrieval(federation),
         "plan_digest": federation.plan.digest.hex(),
         "model_sha256": federation.model_sha256(),
         "seed": config.seed,
@@ -129,6 +129,13 @@ def summarise(
             "python": platform.python_version(),
         },
     }
+
+
+def _retrieval(federation: Federation) -> str:
+    if not federation.retrieves:
+        return "none"
+    tagged = all(s.tag_bytes for s in federation.plan.segments if s.retrieve)
+    return "private, authenticated" if tagged else "private"
 
 
 def _segment(segment: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    import datasets
+    import datasets  # type: ignore[import-untyped]
 
 Labels = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8]
@@ -60,7 +60,7 @@ def load_images(source: str, *, label: str | None = None) -> LabelledData[Images
     Raises:
         DataError: the source cannot be loaded or has no such columns.
     """
-    import datasets
+    import datasets  # type: ignore[import-untyped]
 
     splits, column, target = _open(source, datasets.Image, label)
     train, test = (
@@ -116,8 +116,8 @@ def _open(
     source: str, kind: type, label: str | None
 ) -> tuple[tuple[datasets.Dataset, datasets.Dataset], str, str]:
     """Both splits, the input column and the label column."""
-    import datasets
-    from datasets.exceptions import DatasetsError
+    import datasets  # type: ignore[import-untyped]
+    from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
 
     try:
         loaded = datasets.load_dataset(source)
@@ -158,7 +158,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _decode_images(split: datasets.Dataset, column: str) -> npt.NDArray[np.uint8]:
-    import datasets
+    import datasets  # type: ignore[import-untyped]
     from PIL import Image
 
     raw = split.select_columns(column).cast_column(column, datasets.Image(decode=False))

@@ -110,7 +110,7 @@ class Trainer:
         begin_local_training(federation.model, federation.optimizer, config.local, number)
         torch.manual_seed(Stream(config.seed, "dropout", number, client).torch_seed())
         with federation.engine.round(
-            federation.audit.participant(client),  # type: ignore[arg-type]
+            federation.audit.participant(client),
             rows=dict(work.rows) if federation.retrieves else None,
             handle=federation.handle,
             number=number,
