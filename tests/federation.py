@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from reference import plaintext
 
-from torchfsl.client import Client, Receipt
+from torchfsl.client import Client, ClientRound, Receipt
 from torchfsl.config import CHECK_BYTES, TAG_BYTES
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.messages import Kind
@@ -19,6 +19,13 @@ from torchfsl.round import begin_round, finish_round
 from torchfsl.server import Server
 from torchfsl.server_model import ServerModel, ServerOptimizer
 from torchfsl.update import SegmentUpdate, Update
+
+HEADER = 64
+CLIENT_KINDS = [
+    Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
+    Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY,
+]  # fmt: skip
+"""Kinds that carry a client's report, relays included."""
 
 
 def make_segment(
@@ -248,3 +255,59 @@ def is_exact(plan: Plan, opened: Opened, contributions: list[plaintext.Contribut
     """Whether every opened sum equals the plaintext's."""
     wanted = plaintext.sums(plan, contributions)
     return all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
+
+
+def opened_servers(plan: Plan, round_number: int = 1) -> tuple[Server, Server]:
+    """Servers with an open round."""
+    servers = make_servers(plan)
+    begin_round(servers, round_number)
+    return servers
+
+
+def update_of(plan: Plan, seed: int) -> Update:
+    """An update of two rows a segment, all of the largest magnitude."""
+    return random_update(plan, np.random.default_rng(seed), rows=2, largest=True)
+
+
+class Outbox:
+    """A transport that keeps a client's messages instead of delivering them."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, bytes]] = []
+
+    def send(self, party: int, message: bytes) -> None:
+        self.messages.append((party, message))
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        raise NotImplementedError
+
+
+def messages_of(
+    plan: Plan, client_id: int, update: Update, round_number: int = 1
+) -> list[tuple[int, bytes]]:
+    """What a client would send, to which server."""
+    outbox = Outbox()
+    client = Client(plan, outbox, client_id=client_id)
+    session = client.start_round(round_number, indices=wanted_rows(plan, update))
+    session.submit(update)
+    return outbox.messages
+
+
+def deliver(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -> None:
+    """Deliver messages in order, relays included."""
+    wire = Wire(servers)
+    for party, message in sent:
+        wire.send(party, message)
+
+
+def open_wire(plan: Plan) -> tuple[tuple[Server, Server], Wire]:
+    """Servers with an open round 1, and a wire to them."""
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    return servers, Wire(servers)
+
+
+def start(wire: Wire, client_id: int, update: Update) -> ClientRound:
+    """A client in round 1 that has asked for the rows of its update."""
+    plan = wire.servers[0].plan
+    return Client(plan, wire, client_id=client_id).start_round(1, indices=wanted_rows(plan, update))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,22 +13,20 @@ from federation import (
     dense_plan,
     make_plan,
     make_segment,
-    make_servers,
     mixed_plan,
+    open_wire,
     random_update,
+    start,
     submit,
     wanted_rows,
 )
 from reference import plaintext
 
-from torchfsl.client import Client, ClientRound
-from torchfsl.client_trees import ClientTrees
+from torchfsl.client import Client
 from torchfsl.errors import FslError, ParameterError, ProtocolError
-from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.messages import Kind
 from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
+from torchfsl.round import finish_round
 from torchfsl.update import SegmentUpdate, Update
 
 PLANS = {
@@ -44,20 +41,6 @@ PLANS = {
 @pytest.fixture(params=list(PLANS))
 def plan(request: pytest.FixtureRequest) -> Plan:
     return PLANS[request.param]
-
-
-def open_wire(plan: Plan) -> tuple[tuple[Server, Server], Wire]:
-    servers = make_servers(plan)
-    begin_round(servers, 1)
-    return servers, Wire(servers)
-
-
-def start(wire: Wire, client_id: int, update: Update) -> ClientRound:
-    plan = wire.servers[0].plan
-    return Client(plan, wire, client_id=client_id).start_round(1, indices=wanted_rows(plan, update))
-
-
-# --- the traffic ------------------------------------------------------------------------------
 
 
 def holding(rows: int, seed: int) -> Callable[[Wire, int], None]:
@@ -296,130 +279,6 @@ def test_public_parts_alternate_between_the_servers_by_client_number() -> None:
         assert sent[Kind.REPORT_RELAY] == sent[Kind.TREES_RELAY] == 1 - client_id % 2
 
 
-# --- retrieval ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("secure", [True, False])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize(("theta", "nu"), [(0, 0), (0, 2), (3, 0), (3, 1), (7, 3)])
-def test_a_client_retrieves_exactly_the_rows_of_the_servers(
-    theta: int, nu: int, dtype: str, secure: bool
-) -> None:
-    plan = make_plan(
-        make_segment("t", "rows", (13, 3), (8, 3), k_max=5, tau=3, theta=theta, nu=nu, stash=1,
-                     retrieve=True, dtype=dtype, secure=secure),
-    )  # fmt: skip
-    servers, wire = open_wire(plan)
-    state = servers[0].model.state
-    table = np.concatenate([state["t.0"], state["t.1"]])
-    rng = np.random.default_rng(theta)
-    for client_id, count in enumerate((0, 1, 5)):
-        rows = np.sort(rng.choice(21, size=count, replace=False))
-        session = Client(plan, wire, client_id=client_id).start_round(1, indices={"t": rows})
-        found, values = session.retrieve()["t"]
-        assert set(found.tolist()) <= set(rows.tolist())
-        assert len(found) == count or theta > 3
-        assert values.dtype == np.dtype(dtype)
-        assert values.shape == (len(found), 3)
-        assert values.tobytes() == table[found].tobytes()
-
-
-def test_a_row_changed_on_the_servers_is_what_the_client_reads_next() -> None:
-    plan = PLANS["mixed"]
-    servers = make_servers(plan)
-    rows = np.array([2, 12, 13, 20])
-    marker = np.array([1.5, -0.0, np.float32(1e-42)], dtype=np.float32)
-    for round_number in (1, 2):
-        begin_round(servers, round_number)
-        wire = Wire(servers)
-        session = Client(plan, wire, client_id=0).start_round(round_number, indices={"table": rows})
-        found, values = session.retrieve()["table"]
-        assert np.array_equal(found, rows)
-        state = servers[0].model.state
-        wanted = np.concatenate([state["table.0"], state["table.1"]])[rows]
-        assert values.tobytes() == wanted.tobytes()
-        assert (values[2].tobytes() == marker.tobytes()) == (round_number == 2)
-        session.abort()
-        submit(wire, 1, round_number, random_update(plan, np.random.default_rng(0)))
-        finish_round(servers)
-        for server in servers:
-            server.model.state["table.1"][0] = marker  # row 13 of the index space
-
-
-def test_an_update_applied_by_the_servers_is_read_by_the_next_clients() -> None:
-    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
-    servers = make_servers(plan)
-    before = servers[0].model.state["t.0"].copy()
-    begin_round(servers, 1)
-    update = {"t": SegmentUpdate(np.array([4, 9]), np.array([[1 << 16, 0], [0, -3 << 15]]))}
-    submit(Wire(servers), 0, 1, update)
-    finish_round(servers)
-    begin_round(servers, 2)
-    session = Client(plan, Wire(servers), client_id=7).start_round(2, indices={"t": [4, 5, 9]})
-    _, values = session.retrieve()["t"]
-    assert values[0, 0] == np.float32(np.float64(before[4, 0]) + 1.0)
-    assert values[2, 1] == np.float32(np.float64(before[9, 1]) - 1.5)
-    assert values[1].tobytes() == before[5].tobytes()
-
-
-def test_the_downloaded_model_is_that_of_the_servers() -> None:
-    plan = PLANS["mixed"]
-    servers, wire = open_wire(plan)
-    for client_id in (0, 1):
-        session = Client(plan, wire, client_id=client_id).start_round(1, indices={"table": []})
-        state = session.download()
-        assert set(state) == {tensor.name for tensor in plan.clear_tensors}
-        for name, tensor in state.items():
-            assert tensor.tobytes() == servers[0].model.state[name].tobytes()
-            assert tensor.shape == servers[0].model.state[name].shape
-
-
-@pytest.mark.parametrize("party", [0, 1])
-def test_a_changed_byte_in_an_answer_is_noticed_and_nothing_is_returned(party: int) -> None:
-    plan = PLANS["mixed"]
-    size = plan.segments[0].answer_bytes
-    row_block, tags = plan.segments[0].row_bytes, plan.segments[0].num_trees * 16
-    places = [0, row_block - 1, row_block, size - tags - 1, size - tags, size - 1]
-    for place, bit in itertools.product(places, (1, 128)):
-        servers = make_servers(plan)
-        begin_round(servers, 1)
-
-        def alter(event: Any, place: int = place, bit: int = bit) -> bytes:
-            data = bytearray(event.data)
-            if event.kind is Kind.ANSWER and event.party == party:
-                data[64 + place] ^= bit
-            return bytes(data)
-
-        session = Client(plan, Wire(servers, alter), client_id=0).start_round(
-            1, indices={"table": [0, 5, 20]}
-        )
-        with pytest.raises(ProtocolError, match="does not fit its tag"):
-            session.retrieve()
-
-
-def test_an_answer_for_another_round_or_from_the_other_server_is_refused() -> None:
-    plan = PLANS["mixed"]
-    for place in (7, 8):  # party, round
-        servers = make_servers(plan)
-        begin_round(servers, 1)
-
-        def alter(event: Any, place: int = place) -> bytes:
-            data = bytearray(event.data)
-            data[place] ^= 1 if event.is_reply else 0
-            return bytes(data)
-
-        session = Client(plan, Wire(servers, alter), client_id=0).start_round(
-            1, indices={"table": []}
-        )
-        with pytest.raises(ProtocolError, match="another server or round"):
-            session.retrieve()
-        with pytest.raises(ProtocolError, match="another server or round"):
-            session.download()
-
-
-# --- misuse ---------------------------------------------------------------------------------------
-
-
 def test_a_round_is_submitted_once() -> None:
     plan = PLANS["mixed"]
     _, wire = open_wire(plan)
@@ -475,108 +334,3 @@ def test_plans_with_and_without_sessions_are_not_mixed_up() -> None:
     with pytest.raises(ParameterError, match="open_session"):
         Client(fixed, wire, client_id=0).start_round(1)
     assert not wire.events
-
-
-# --- secrets --------------------------------------------------------------------------------------
-
-
-def test_all_roots_of_a_client_differ() -> None:
-    """Between parties, segments of equal shape, bins and stash, rounds and clients."""
-    shape = {"k_max": 3, "theta": 4, "stash": 2}
-    plan = make_plan(
-        make_segment("a", "scalars", (20,), **shape),  # type: ignore[arg-type]
-        make_segment("b", "scalars", (20,), **shape),  # type: ignore[arg-type]
-        make_segment("c", "scalars", (20,), k_max=3),
-    )
-    seen: list[bytes] = []
-    for round_number, client_id in ((1, 0), (1, 1), (2, 0)):
-        trees = ClientTrees(plan, client_id, round_number)
-        for segment, party in itertools.product(plan.segments, (0, 1)):
-            roots = trees.context.roots(segment, trees.master_seeds[party], party)
-            assert roots.shape == (segment.num_trees, 16)
-            assert np.all(roots[:, 0] & 1 == party)
-            seen += [root.tobytes() for root in roots]
-    cleared = {bytes([root[0] & 0xFE]) + root[1:] for root in seen}
-    assert len(cleared) == len(seen) == 3 * 2 * (17 + 17 + 3)
-
-
-def test_one_seed_gives_other_roots_in_any_other_context() -> None:
-    plan, other = PLANS["mixed"], mixed_plan(min_clients=2)
-    contexts = [
-        TreeContext(plan, 1, 2, bytes(16)),
-        TreeContext(plan, 2, 2, bytes(16)),
-        TreeContext(plan, 1, 3, bytes(16)),
-        TreeContext(plan, 1, 2, bytes(15) + b"\x01"),
-        TreeContext(other, 1, 2, bytes(16)),
-    ]
-    keys: list[bytes] = []
-    for context in contexts:
-        segments = [s for s in context.plan.segments if s.policy != "dense"]
-        keys += [context.roots(s, bytes(16), 0).tobytes()[:16] for s in segments]
-        keys += [context.tree_key(s) for s in segments]
-        keys += [context.check_key(s) for s in segments]
-        keys += [context.mac_key(s, r) for s in segments for r in (1, 2)]
-        keys.append(context.commitment(b"public"))
-    assert len(set(keys)) == len(keys)
-
-
-def test_the_dense_mask_differs_by_nonce_round_client_segment_and_seed() -> None:
-    plan = make_plan(make_segment("a", "dense", (40,)), make_segment("b", "dense", (40,)))
-    one, two = plan.segments
-    tree = TreeContext(plan, 1, 2, bytes(16))
-    nonce = bytes(range(16))
-    masks = [
-        ReportContext(tree, 1, nonce).dense_mask(one, bytes(16)),
-        ReportContext(tree, 1, nonce).dense_mask(two, bytes(16)),
-        ReportContext(tree, 1, nonce).dense_mask(one, bytes(15) + b"\x01"),
-        ReportContext(tree, 1, bytes(16)).dense_mask(one, bytes(16)),
-        ReportContext(tree, 2, nonce).dense_mask(one, bytes(16)),
-        ReportContext(TreeContext(plan, 1, 3, bytes(16)), 1, nonce).dense_mask(one, bytes(16)),
-        ReportContext(TreeContext(plan, 1, 2, nonce), 1, nonce).dense_mask(one, bytes(16)),
-    ]
-    assert len({mask.tobytes() for mask in masks}) == len(masks)
-    for one_mask, other in itertools.combinations(masks, 2):
-        assert np.mean(one_mask == other) < 0.1
-    again = ReportContext(tree, 1, nonce).dense_mask(one, bytes(16))
-    assert np.array_equal(again, masks[0])
-
-
-def test_hint_keys_differ_by_nonce_round_and_segment() -> None:
-    plan = PLANS["mixed"]
-    tree = TreeContext(plan, 1, 2, bytes(16))
-    keys = [
-        ReportContext(tree, round_number, nonce).convert_key(segment)
-        for round_number in (1, 2)
-        for nonce in (bytes(16), bytes(range(16)))
-        for segment in plan.segments
-    ]
-    assert len(set(keys)) == len(keys)
-
-
-def test_secrets_never_appear_in_a_repr() -> None:
-    plan = PLANS["mixed"]
-    servers, wire = open_wire(plan)
-    update = random_update(plan, np.random.default_rng(0), rows=4)
-    session = start(wire, 2, update)
-    session.submit(update)
-    trees = session._trees
-    selections = [trees.selection(s) for s in plan.segments if s.policy != "dense"]
-    books = [server._book for server in servers]
-    objects: list[Any] = [
-        session, trees, session._context, *selections, *update.values(), books,
-        [book._reports for book in books], [book.complete() for book in books], servers,
-        wire.events,
-    ]  # fmt: skip
-    for selection in selections:
-        objects += [selection.placement, selection.leaves]
-    text = " ".join(repr(thing) for thing in objects)
-    secrets = [*trees.master_seeds]
-    secrets += [s.leaves.leaf0[0].tobytes() for s in selections]
-    for secret in secrets:
-        assert repr(secret)[2:-1] not in text
-        assert secret.hex() not in text
-        assert str(np.frombuffer(secret, np.uint8)[:6])[1:-1] not in text
-    assert "array(" not in text
-    fixed = make_plan(make_segment("s", "scalars", (9,), k_max=2), max_epochs=2)
-    session_of_rounds = Client(fixed, wire, client_id=2).open_session(indices={"s": [4, 8]})
-    assert repr(session_of_rounds) == "Session(client=2, epochs=0)"

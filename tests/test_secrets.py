@@ -1,0 +1,122 @@
+"""Secrets of a client: never the same twice, never printed."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from federation import (
+    make_plan,
+    make_segment,
+    mixed_plan,
+    open_wire,
+    random_update,
+    start,
+)
+
+from torchfsl.client import Client
+from torchfsl.client_trees import ClientTrees
+from torchfsl.keys import ReportContext, TreeContext
+
+
+def test_all_roots_of_a_client_differ() -> None:
+    """Between parties, segments of equal shape, bins and stash, rounds and clients."""
+    shape = {"k_max": 3, "theta": 4, "stash": 2}
+    plan = make_plan(
+        make_segment("a", "scalars", (20,), **shape),  # type: ignore[arg-type]
+        make_segment("b", "scalars", (20,), **shape),  # type: ignore[arg-type]
+        make_segment("c", "scalars", (20,), k_max=3),
+    )
+    seen: list[bytes] = []
+    for round_number, client_id in ((1, 0), (1, 1), (2, 0)):
+        trees = ClientTrees(plan, client_id, round_number)
+        for segment, party in itertools.product(plan.segments, (0, 1)):
+            roots = trees.context.roots(segment, trees.master_seeds[party], party)
+            assert roots.shape == (segment.num_trees, 16)
+            assert np.all(roots[:, 0] & 1 == party)
+            seen += [root.tobytes() for root in roots]
+    cleared = {bytes([root[0] & 0xFE]) + root[1:] for root in seen}
+    assert len(cleared) == len(seen) == 3 * 2 * (17 + 17 + 3)
+
+
+def test_one_seed_gives_other_roots_in_any_other_context() -> None:
+    plan, other = mixed_plan(), mixed_plan(min_clients=2)
+    contexts = [
+        TreeContext(plan, 1, 2, bytes(16)),
+        TreeContext(plan, 2, 2, bytes(16)),
+        TreeContext(plan, 1, 3, bytes(16)),
+        TreeContext(plan, 1, 2, bytes(15) + b"\x01"),
+        TreeContext(other, 1, 2, bytes(16)),
+    ]
+    keys: list[bytes] = []
+    for context in contexts:
+        segments = [s for s in context.plan.segments if s.policy != "dense"]
+        keys += [context.roots(s, bytes(16), 0).tobytes()[:16] for s in segments]
+        keys += [context.tree_key(s) for s in segments]
+        keys += [context.check_key(s) for s in segments]
+        keys += [context.mac_key(s, r) for s in segments for r in (1, 2)]
+        keys.append(context.commitment(b"public"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_dense_mask_differs_by_nonce_round_client_segment_and_seed() -> None:
+    plan = make_plan(make_segment("a", "dense", (40,)), make_segment("b", "dense", (40,)))
+    one, two = plan.segments
+    tree = TreeContext(plan, 1, 2, bytes(16))
+    nonce = bytes(range(16))
+    masks = [
+        ReportContext(tree, 1, nonce).dense_mask(one, bytes(16)),
+        ReportContext(tree, 1, nonce).dense_mask(two, bytes(16)),
+        ReportContext(tree, 1, nonce).dense_mask(one, bytes(15) + b"\x01"),
+        ReportContext(tree, 1, bytes(16)).dense_mask(one, bytes(16)),
+        ReportContext(tree, 2, nonce).dense_mask(one, bytes(16)),
+        ReportContext(TreeContext(plan, 1, 3, bytes(16)), 1, nonce).dense_mask(one, bytes(16)),
+        ReportContext(TreeContext(plan, 1, 2, nonce), 1, nonce).dense_mask(one, bytes(16)),
+    ]
+    assert len({mask.tobytes() for mask in masks}) == len(masks)
+    for one_mask, other in itertools.combinations(masks, 2):
+        assert np.mean(one_mask == other) < 0.1
+    again = ReportContext(tree, 1, nonce).dense_mask(one, bytes(16))
+    assert np.array_equal(again, masks[0])
+
+
+def test_hint_keys_differ_by_nonce_round_and_segment() -> None:
+    plan = mixed_plan()
+    tree = TreeContext(plan, 1, 2, bytes(16))
+    keys = [
+        ReportContext(tree, round_number, nonce).convert_key(segment)
+        for round_number in (1, 2)
+        for nonce in (bytes(16), bytes(range(16)))
+        for segment in plan.segments
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_secrets_never_appear_in_a_repr() -> None:
+    plan = mixed_plan()
+    servers, wire = open_wire(plan)
+    update = random_update(plan, np.random.default_rng(0), rows=4)
+    session = start(wire, 2, update)
+    session.submit(update)
+    trees = session._trees
+    selections = [trees.selection(s) for s in plan.segments if s.policy != "dense"]
+    books = [server._book for server in servers]
+    objects: list[Any] = [
+        session, trees, session._context, *selections, *update.values(), books,
+        [book._reports for book in books], [book.complete() for book in books], servers,
+        wire.events,
+    ]  # fmt: skip
+    for selection in selections:
+        objects += [selection.placement, selection.leaves]
+    text = " ".join(repr(thing) for thing in objects)
+    secrets = [*trees.master_seeds]
+    secrets += [s.leaves.leaf0[0].tobytes() for s in selections]
+    for secret in secrets:
+        assert repr(secret)[2:-1] not in text
+        assert secret.hex() not in text
+        assert str(np.frombuffer(secret, np.uint8)[:6])[1:-1] not in text
+    assert "array(" not in text
+    fixed = make_plan(make_segment("s", "scalars", (9,), k_max=2), max_epochs=2)
+    session_of_rounds = Client(fixed, wire, client_id=2).open_session(indices={"s": [4, 8]})
+    assert repr(session_of_rounds) == "Session(client=2, epochs=0)"
