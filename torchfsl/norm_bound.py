@@ -2,8 +2,8 @@
 
 Differential privacy needs the sensitivity of what is summed, the integers after rounding, and
 stochastic rounding can push a norm above that of the real values. So the real vector is scaled
-down to a norm that leaves room for rounding, and rounding is repeated with fresh coins until the
-integers keep the bound (conditional rounding: Kairouz, Liu, Steinke, The distributed discrete
+down to a norm that leaves room for rounding, and rounding is repeated with fresh coins, on values a
+little smaller each time, until the integers keep the bound (after conditional rounding: Kairouz, Liu, Steinke, The distributed discrete
 Gaussian mechanism, 2021, section 4.1). Whether they keep it is decided on integers, exactly.
 """
 
@@ -78,7 +78,8 @@ def round_within(
     if norm > target:
         scaled = {name: values * (target / norm) for name, values in scaled.items()}
     for attempt in range(TRIES):
-        whole = round_once(scaled, attempt)
+        shrunk = 1 - attempt / (2 * TRIES)  # so that rounding to the nearest succeeds, too
+        whole = round_once({name: values * shrunk for name, values in scaled.items()}, attempt)
         if norm_squared(whole) <= bound * bound:
             return whole
     whole = {name: np.trunc(values).astype(np.int64) for name, values in scaled.items()}
