@@ -83,7 +83,7 @@ def split(segment: Segment) -> Iterator[tuple[TreeGroup, slice]]:
         start += group.num_trees
 
 
-def decode_trees(segments: list[Segment], public: bytes) -> dict[str, list[Trees]]:
+def decode_trees(segments: list[Segment], public: bytes | memoryview) -> dict[str, list[Trees]]:
     """Trees of the segments in order, from the start of a public part.
 
     Raises:

@@ -31,12 +31,12 @@ LABEL_SHARE: Final = b"torchfsl share"
 LABEL_MODEL: Final = b"torchfsl model"
 
 
-def frame(*parts: bytes) -> bytes:
+def frame(*parts: bytes | memoryview) -> bytes:
     """Concatenation of the parts, each behind its length as eight little-endian bytes."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return b"".join(piece for part in parts for piece in (len(part).to_bytes(8, "little"), part))
 
 
-def digest(label: bytes, *parts: bytes) -> bytes:
+def digest(label: bytes, *parts: bytes | memoryview) -> bytes:
     """SHA-256 over the framed label and parts: 32 bytes."""
     return hashlib.sha256(frame(label, *parts)).digest()
 

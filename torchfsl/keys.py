@@ -63,7 +63,7 @@ class TreeContext:
         states[:, 0] = (states[:, 0] & 0xFE) | party
         return states
 
-    def commitment(self, public_part: bytes) -> bytes:
+    def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: SHA-256, 32 bytes."""
         return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encode(), public_part)
 
@@ -112,6 +112,6 @@ class ReportContext:
         width = plan.encoding.ring_bits // 8
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
 
-    def commitment(self, public_part: bytes) -> bytes:
+    def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the report: SHA-256, 32 bytes."""
         return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encode(), public_part)

@@ -170,7 +170,7 @@ class Message:
 
 
 def encode(
-    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
 ) -> bytes:
     """A message of `kind` whose body is the parts in order.
 

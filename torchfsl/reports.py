@@ -43,7 +43,7 @@ class Part:
     """
 
     nonces: bytes = b""
-    public: bytes | None = field(default=None, repr=False)
+    public: bytes | memoryview | None = field(default=None, repr=False)
     commitment: bytes | None = None
     relayed_nonces: bytes | None = None
     seen: dict[Kind, bytes] = field(default_factory=dict, repr=False)
@@ -75,7 +75,7 @@ class Report:
     client: int
     trees: TreeRecord
     part: Part = field(default_factory=Part)
-    masked: bytes = field(default=b"", repr=False)
+    masked: bytes | memoryview = field(default=b"", repr=False)
     rejected: bool = False
 
 
@@ -88,6 +88,11 @@ class ReportBook:
         self.round_number = -1
         self._reports: dict[int, Report] = {}
         self._sessions: dict[int, TreeRecord] = {}
+
+    @property
+    def sessions(self) -> dict[int, TreeRecord]:
+        """By client the trees that outlive rounds. Secret."""
+        return self._sessions
 
     def open(self, round_number: int) -> None:
         """Begin a round: forget the reports of the last one, keep sessions with epochs left."""
@@ -109,12 +114,7 @@ class ReportBook:
             RejectedSubmission: wrong round or server, a second different message, a commitment
                 that does not fit, or a full round. The client is then out of this round.
         """
-        if message.round_number != self.round_number:
-            raise RejectedSubmission(
-                f"message for round {message.round_number}, open is {self.round_number}"
-            )
-        if message.party != self._party:
-            raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
+        self._check_address(message)
         report = self._report_of(message.client)
         base, is_relay = _BASE[message.kind], message.kind in _RELAY_OF.values()
         from_client_with_public = message.kind is base
@@ -133,7 +133,7 @@ class ReportBook:
         if is_relay:
             size = SEED_BYTES * (2 if base is Kind.REPORT else 1)
             part.relayed_nonces = bytes(message.body[:size])
-            part.public = bytes(message.body[size:])
+            part.public = message.body[size:]
         else:
             self._file(report, part, base, message)
         if part.public is not None:
@@ -141,11 +141,33 @@ class ReportBook:
         if part.complete and not from_client_with_public:
             self._check(report, part, base)
         if from_client_with_public:
-            return messages.encode(
-                self._plan, _RELAY_OF[base], 1 - self._party, self.round_number, report.client,
-                part.nonces, part.public or b"",
-            )  # fmt: skip
+            return self.relay(_RELAY_OF[base], report.client)
         return None
+
+    def holds(self, message: Message, data: bytes) -> bool:
+        """Whether a byte-identical message is filed. Files nothing.
+
+        Raises:
+            RejectedSubmission: wrong round or server, a rejected client, or a full round.
+        """
+        self._check_address(message)
+        report = self._reports.get(message.client)
+        if report is None:
+            self._check_room()
+            return False
+        self._check_not_rejected(report)
+        part = report.trees.part if _BASE[message.kind] is Kind.TREES else report.part
+        return part.seen.get(message.kind) == hashlib.sha256(data).digest()
+
+    def relay(self, kind: Kind, client: int) -> bytes:
+        """The relay of a public part that `client` sent here."""
+        report = self._reports[client]
+        part = report.trees.part if kind is Kind.TREES_RELAY else report.part
+        assert part.public is not None
+        return messages.encode(
+            self._plan, kind, 1 - self._party, self.round_number, client, part.nonces,
+            part.public,
+        )  # fmt: skip
 
     def with_trees(self, client: int) -> Report:
         """The report of a client whose early trees are here and fit their commitment.
@@ -187,6 +209,7 @@ class ReportBook:
                     report.trees.verified = True
                     report.trees.epochs += 1
                 if client in accepted or (report.trees.part.complete and not report.rejected):
+                    report.trees.part.public = bytes(report.trees.part.public or b"")
                     self._sessions[client] = report.trees
         self._reports = {}
 
@@ -214,16 +237,30 @@ class ReportBook:
 
     def _report_of(self, client: int) -> Report:
         if client not in self._reports:
-            if len(self._reports) >= self._plan.max_clients:
-                raise RejectedSubmission(
-                    f"the round is full: the plan allows {self._plan.max_clients} clients"
-                )
+            self._check_room()
             trees = self._sessions.get(client) or TreeRecord(self.round_number)
             self._reports[client] = Report(client, trees)
         report = self._reports[client]
-        if report.rejected:
-            raise RejectedSubmission(f"client {client} was rejected in this round")
+        self._check_not_rejected(report)
         return report
+
+    def _check_address(self, message: Message) -> None:
+        if message.round_number != self.round_number:
+            raise RejectedSubmission(
+                f"message for round {message.round_number}, open is {self.round_number}"
+            )
+        if message.party != self._party:
+            raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
+
+    def _check_room(self) -> None:
+        if len(self._reports) >= self._plan.max_clients:
+            raise RejectedSubmission(
+                f"the round is full: the plan allows {self._plan.max_clients} clients"
+            )
+
+    def _check_not_rejected(self, report: Report) -> None:
+        if report.rejected:
+            raise RejectedSubmission(f"client {report.client} was rejected in this round")
 
     def _start_trees(self, report: Report) -> None:
         """Trees of this round; the session they replace is forgotten only if they arrive whole."""
@@ -255,9 +292,9 @@ class ReportBook:
             part.commitment = bytes(body[start:])
             return
         size = messages.public_report_bytes(self._plan) if base is Kind.REPORT else len(body)
-        part.public = bytes(body[start : start + size])
+        part.public = body[start : start + size]  # views of the message, which may be a file's
         if base is Kind.REPORT:
-            report.masked = bytes(body[start + size :])
+            report.masked = body[start + size :]
         part.commitment = self._commitment(report, part, base)
 
     def _commitment(self, report: Report, part: Part, base: Kind) -> bytes:
@@ -266,7 +303,7 @@ class ReportBook:
             return self.tree_context(report).commitment(part.public)
         return self.context(report).commitment(part.public)
 
-    def _check_encoding(self, report: Report, public: bytes, base: Kind) -> None:
+    def _check_encoding(self, report: Report, public: bytes | memoryview, base: Kind) -> None:
         """Trees are decoded once on arrival, so that a bad encoding costs its sender the round."""
         early, late = messages.early_trees(self._plan), messages.late_trees(self._plan)
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,14 @@ from torchfsl.messages import Kind
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan
 from torchfsl.privacy import Draw
-from torchfsl.reports import ReportBook
+from torchfsl.reports import ReportBook, TreeRecord
 from torchfsl.server_model import ServerModel
 
 log = logging.getLogger("torchfsl.server")
 Bytes = npt.NDArray[np.uint8]
+
+_FILED: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
+                 Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)  # fmt: skip
 
 
 class RoundState(Enum):
@@ -57,6 +61,7 @@ class Server:
         max_sessions: in a plan with sessions, clients whose trees are held between rounds; each
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
         draw_noise: where a plan with noise gets it from; tests inject a known one.
+        last_round: the highest round number used before, by a server that is started again.
     """
 
     def __init__(
@@ -67,13 +72,14 @@ class Server:
         model: ServerModel,
         max_sessions: int = 100_000,
         draw_noise: Draw = discrete_gaussian.sample,
+        last_round: int = -1,
     ) -> None:
         """Check that the model fits the plan."""
         assert party in (0, 1)
         model.check(plan)
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE
-        self.last_round = -1
+        self.last_round = last_round
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
@@ -120,9 +126,31 @@ class Server:
     def receive(self, message: bytes) -> bytes | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
         self._expect(RoundState.OPEN)
-        kinds = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
-                 Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)  # fmt: skip
-        return self._book.receive(messages.decode(self.plan, message, *kinds), message)
+        return self._book.receive(messages.decode(self.plan, message, *_FILED), message)
+
+    def holds(self, message: bytes) -> bool:
+        """Whether exactly this message was received in the open round; nothing is filed.
+
+        Raises:
+            RejectedSubmission: the message could only be refused; see `ReportBook.holds`.
+        """
+        self._expect(RoundState.OPEN)
+        return self._book.holds(messages.decode(self.plan, message, *_FILED), message)
+
+    def relay(self, kind: Kind, client: int) -> bytes:
+        """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here, once more."""
+        self._expect(RoundState.OPEN)
+        return self._book.relay(kind, client)
+
+    @property
+    def sessions(self) -> dict[int, TreeRecord]:
+        """By client the trees that outlive rounds, for a server that stores them. Secret."""
+        return self._book.sessions
+
+    @property
+    def num_complete(self) -> int:
+        """Complete reports in the open round."""
+        return len(self._book.complete())
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
@@ -139,11 +167,14 @@ class Server:
             raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
         return messages.encode(self.plan, kind, self.party, round_number, client, body)
 
-    def close_round(self) -> bytes:
-        """Take no more reports; a coin and the list of complete reports, for the peer."""
+    def close_round(self, *, coin: bytes = b"") -> bytes:
+        """Take no more reports; a coin and the list of complete reports, for the peer.
+
+        A server that was started again inside the round hands in the coin that it drew before.
+        """
         self._expect(RoundState.OPEN)
         self.state = RoundState.CLOSED
-        self._coin = random_bytes(DIGEST_BYTES)
+        self._coin = coin or random_bytes(DIGEST_BYTES)
         entries = [
             messages.SET_ENTRY.pack(client, self._book.digest(report))
             for client, report in self._book.complete().items()
@@ -195,16 +226,25 @@ class Server:
         self.state = RoundState.VERIFIED
         return passed
 
-    def commit(self) -> bytes:
-        """Aggregate the accepted reports; a commitment to this server's share, for the peer."""
+    def commit(self, *, salt: bytes = b"", share: bytes = b"") -> bytes:
+        """Aggregate the accepted reports; a commitment to this server's share, for the peer.
+
+        A server that was started again after it committed hands in the salt and the share of
+        `committed`: with other noise in the share, the difference would be a second opening.
+        """
         self._expect(RoundState.VERIFIED)
         reports = self._book.complete()
-        self._share = self._evaluator.share([reports[client] for client in self._accepted])
-        self._salt = random_bytes(DIGEST_BYTES)
+        self._share = share or self._evaluator.share([reports[c] for c in self._accepted])
+        self._salt = salt or random_bytes(DIGEST_BYTES)
         self.state = RoundState.COMMITTED
         return self._to_peer(
             Kind.SHARE_COMMIT, self._commitment(self.party, self._salt, self._share)
         )
+
+    def committed(self) -> tuple[bytes, bytes]:
+        """Salt and share behind the commitment, to be stored before the commitment is sent."""
+        self._expect(RoundState.COMMITTED)
+        return self._salt, self._share
 
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
