@@ -60,7 +60,7 @@ def load_images(source: str, *, label: str | None = None) -> LabelledData[Images
     Raises:
         DataError: the source cannot be loaded or has no such columns.
     """
-    import datasets  # type: ignore[import-untyped]
+    import datasets
 
     splits, column, target = _open(source, datasets.Image, label)
     train, test = (
@@ -116,7 +116,7 @@ def _open(
     source: str, kind: type, label: str | None
 ) -> tuple[tuple[datasets.Dataset, datasets.Dataset], str, str]:
     """Both splits, the input column and the label column."""
-    import datasets  # type: ignore[import-untyped]
+    import datasets
     from datasets.exceptions import DatasetsError  # type: ignore[import-untyped]
 
     try:
@@ -158,7 +158,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _decode_images(split: datasets.Dataset, column: str) -> npt.NDArray[np.uint8]:
-    import datasets  # type: ignore[import-untyped]
+    import datasets
     from PIL import Image
 
     raw = split.select_columns(column).cast_column(column, datasets.Image(decode=False))
