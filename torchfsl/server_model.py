@@ -47,7 +47,7 @@ class ServerOptimizer(Protocol):
         """Called once a round, before the steps."""
 
     def state(self) -> dict[str, Array]:
-        """Everything a checkpoint needs."""
+        """Everything a checkpoint needs, copied."""
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
@@ -76,7 +76,7 @@ class ServerSGD:
 
     def state(self) -> dict[str, Array]:
         """Velocities by parameter."""
-        return {f"velocity/{name}": value for name, value in self._velocity.items()}
+        return {f"velocity/{name}": value.copy() for name, value in self._velocity.items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
@@ -116,7 +116,7 @@ class ServerAdam:
         """Moments by parameter, and the round count."""
         state: dict[str, Array] = {"round": np.array(self._round, dtype=np.int64)}
         for name, (first, second) in self._moments.items():
-            state[f"first/{name}"], state[f"second/{name}"] = first, second
+            state[f"first/{name}"], state[f"second/{name}"] = first.copy(), second.copy()
         return state
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -160,12 +160,14 @@ class ServerModel:
         reduce: Literal["mean", "sum"] = "mean",
     ) -> None:
         """Copy the state."""
-        copies: dict[tuple[int, tuple[int, ...]], Array] = {}
+        given = {name: np.asarray(value) for name, value in state.items()}
+        copies: dict[tuple[Any, ...], Array] = {}
         self.state: dict[str, Array] = {}
-        for name, value in state.items():
-            key = (value.__array_interface__["data"][0], value.shape)
+        for name, value in given.items():  # all alive, so that one address is one memory
+            key = (*value.__array_interface__["data"], value.dtype, value.shape, value.strides)
             if key not in copies or not value.size:
-                copies[key] = np.array(value, order="C")
+                native = value.dtype.newbyteorder("=")
+                copies[key] = np.array(value, dtype=native, order="C")
             self.state[name] = copies[key]
         self.optimizer: ServerOptimizer = ServerSGD() if optimizer is None else optimizer
         if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
