@@ -52,6 +52,9 @@ def run_experiment(
     trainer = Trainer(config, task, federation, saved.residuals if saved else None)
     finished = saved.round if saved else 0
     records = run.start_at(finished)
+    console.say(
+        f"{'resuming after round ' + str(finished) if finished else 'starting'} in {folder}"
+    )
     console.say(federation.plan.explain())
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -66,6 +65,8 @@ class RecommendationTask:
         rows_per_client: int,
     ) -> None:
         """Draw the evaluation's negatives."""
+        if history < 1 or negatives < 1:
+            raise ValueError("history and negatives must be at least 1")
         needed = 2 * (history + 1 + negatives) + 1
         if rows_per_client < needed:
             raise ValueError(
@@ -112,7 +113,10 @@ class RecommendationTask:
         return Work(rows, (Batch(inputs, labels),))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """AUC, GAUC, logloss over every user's held-out item and its negative."""
+        """AUC, GAUC and logloss over every user's held-out item and its negative.
+
+        Logloss corrects for the share of positives, which is larger than in training.
+        """
         users, labels, logits = [], [], []
         # Users of similar history lengths share a batch, so that little is padded.
         order = np.argsort([len(s) for s in self.data.sequences], kind="stable")
@@ -129,7 +133,14 @@ class RecommendationTask:
                 labels.append(np.repeat([1, 0], len(group)))
                 logits.append((output[:, 1] - output[:, 0]).double().cpu().numpy())
         model.train(training)
-        return _ranking_metrics(*(np.concatenate(parts) for parts in (users, labels, logits)))
+        user, label, logit = (np.concatenate(parts) for parts in (users, labels, logits))
+        # Training sees one positive in 1 + negatives samples, evaluation one in two.
+        probability = 1.0 / (1.0 + np.exp(-logit - np.log(self.negatives)))
+        return {
+            "auc": metrics.auc(label, logit),
+            "gauc": metrics.gauc(user, label, logit),
+            "logloss": metrics.logloss(label, probability),
+        }
 
     def baselines(self) -> dict[str, float]:
         """AUC of ranking by popularity in the training data, and of the untrained model."""
@@ -179,12 +190,3 @@ class RecommendationTask:
         device = "cpu" if model is None else next(model.parameters()).device
         arrays = (users, targets, category[targets], padded, category[padded], mask)
         return tuple(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)
-
-
-def _ranking_metrics(users: Ids, labels: Ids, logits: npt.NDArray[np.float64]) -> dict[str, float]:
-    probabilities = 1.0 / (1.0 + np.exp(-logits))
-    return {
-        "auc": metrics.auc(labels, logits),
-        "gauc": metrics.gauc(users, labels, logits),
-        "logloss": metrics.logloss(labels, probabilities),
-    }

@@ -108,7 +108,7 @@ class Trainer:
         stochastic = config.encoding.rounding == "stochastic"
         seed = Stream(config.seed, "rounding", number, client).bytes(16) if stochastic else None
         begin_local_training(federation.model, federation.optimizer, config.local, number)
-        torch.manual_seed(Stream(config.seed, "dropout", number, client).torch_seed())
+        seed_torch(Stream(config.seed, "dropout", number, client).torch_seed(), config.device)
         with federation.engine.round(
             federation.audit.participant(client),
             rows=dict(work.rows) if federation.retrieves else None,
@@ -124,3 +124,13 @@ class Trainer:
 
     def _evaluates(self, number: int) -> bool:
         return number in (1, self.config.rounds) or number % self.config.eval_every == 0
+
+
+def seed_torch(seed: int, device: str) -> None:
+    """Seed the generators that training on `device` uses.
+
+    `torch.manual_seed` reaches for every kind of device there is, which takes milliseconds.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.device(device).type == "cuda":
+        torch.cuda.manual_seed(seed)
