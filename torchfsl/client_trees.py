@@ -73,7 +73,8 @@ class ClientTrees:
         if segment.num_bins:
             seed = bytes.fromhex(plan.hash_seed)
             table = cuckoo.permutations(seed, segment.name, segment.m)
-        placement = cuckoo.place(table, order, segment.num_bins, segment.theta, segment.stash)
+        positions = segment.tree_positions(order)
+        placement = cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
         dummies = [random_below(group.domain, group.num_trees) for group in segment.groups]
         alpha = np.where(placement.item < 0, np.concatenate(dummies), placement.position)
         roots = [context.roots(segment, self.master_seeds[party], party) for party in (0, 1)]

@@ -3,8 +3,9 @@
 Differential privacy needs the sensitivity of what is summed, the integers after rounding, and
 stochastic rounding can push a norm above that of the real values. So the real vector is scaled
 down to a norm that leaves room for rounding, and rounding is repeated with fresh coins, on values a
-little smaller each time, until the integers keep the bound (after conditional rounding: Kairouz, Liu, Steinke, The distributed discrete
-Gaussian mechanism, 2021, section 4.1). Whether they keep it is decided on integers, exactly.
+little smaller each time, until the integers keep the bound (after the conditional rounding of
+Kairouz, Liu, Steinke, The distributed discrete Gaussian mechanism, 2021, section 4.1). Whether they
+keep it is decided on integers, exactly.
 """
 
 from __future__ import annotations

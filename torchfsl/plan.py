@@ -21,11 +21,22 @@ from torchfsl.fixed_point import FixedPoint
 from torchfsl.segments import Policy, Segment, TensorSpec, TreeGroup, positions
 
 Lane = Literal["none", "count", "weight"]
+Payload = Literal["values", "masks"]
 
 _LANES: Final = ("none", "count", "weight")
+_PAYLOADS: Final = ("values", "masks")
 _MAX_JSON_BYTES: Final = 1 << 24
 
-__all__ = ["Lane", "Plan", "Policy", "Segment", "TensorSpec", "TreeGroup", "positions"]
+__all__ = [
+    "Lane",
+    "Payload",
+    "Plan",
+    "Policy",
+    "Segment",
+    "TensorSpec",
+    "TreeGroup",
+    "positions",
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,8 @@ class Plan:
         noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
             server adds to every value of every sum; 0 means none. See `privacy`.
         lane_sigma: the same for the count or weight lane.
+        payload: `values`, or `masks` for a private set union: clients send uniform ring values and
+            only which sums are not zero is used; see `psu`.
     """
 
     session: str
@@ -64,6 +77,7 @@ class Plan:
     l2_bound: int = 0
     noise_sigma: int = 0
     lane_sigma: int = 0
+    payload: Payload = "values"
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -89,6 +103,7 @@ class Plan:
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         self.encoding.check_headroom(self.max_clients, self.max_weight)
         self._check_noise()
+        self._check_payload()
         if len({s.check_bytes for s in self.segments if s.policy != "dense"}) > 1:
             raise ParameterError("all tree segments carry check words, or none does")
         names = [segment.name for segment in self.segments]
@@ -127,6 +142,21 @@ class Plan:
                     f"{what} of {self.max_clients} clients with both servers' noise would overflow "
                     f"the ring's limit {capacity}: use more ring_bits, fewer frac_bits, less noise"
                 )
+
+    def _check_payload(self) -> None:
+        """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
+        if self.payload not in _PAYLOADS:
+            raise ParameterError(f"payload is {self.payload!r}; choose one of {_PAYLOADS}")
+        if self.payload == "masks" and (
+            self.encoding.ring_bits != 64
+            or self.lane != "none"
+            or self.l2_bound
+            or self.max_epochs > 1
+            or any(s.policy == "dense" for s in self.segments)
+        ):
+            raise ParameterError(
+                "masks need a 64-bit ring, trees, fresh ones each round, no lane and no norm bound"
+            )
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -251,7 +281,8 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
         tensors = tuple(
             TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
         )
-        segments.append(Segment(**{**raw, "tensors": tensors}))
+        subset = tuple(raw["subset"])
+        segments.append(Segment(**{**raw, "tensors": tensors, "subset": subset}))
     _expect_ints(
         fields,
         ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version", "l2_bound",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from torchfsl.config import CHECK_BYTES, MAX_POSITIONS, NUM_HASHES, TAG_BYTES
 from torchfsl.errors import ParameterError
 
 Policy = Literal["rows", "blocks", "scalars", "dense"]
+Indices = npt.NDArray[np.int64]
 
 _POLICIES: Final = ("rows", "blocks", "scalars", "dense")
 _DTYPES: Final = {"float16": 2, "float32": 4, "float64": 8}
@@ -74,13 +80,14 @@ class Segment:
 
     The index space is the concatenation of the tensors in order. `rows`: a position is a tensor
     row of width tau. `blocks`: each tensor flattened and zero-padded to a multiple of tau.
-    `scalars`, `dense`: flattened elements, tau = 1.
+    `scalars`, `dense`: flattened elements, tau = 1. A segment with a `subset` has trees over that
+    part of the index space only; clients and sums go on counting in the whole of it.
 
     Attributes:
         name: unique in the plan.
         policy: how positions are chosen and sent.
         tensors: the tensors, in index order.
-        m: positions.
+        m: positions that the trees tell apart: all, or those of the subset.
         tau: values a position.
         k_max: largest number of positions a client may select; public.
         num_bins: cuckoo bins B, a multiple of 3; 0 for full-domain trees and for `dense`.
@@ -92,6 +99,8 @@ class Segment:
             that changes more than one leaf of a bin; 0 in the semi-honest option.
         tag_bytes: 16 when every answer of a retrieval carries a tag, by which a client notices a
             server that alters an answer; 0 without retrieval or in the semi-honest option.
+        subset: the positions, strictly increasing, that any client may select; everything if empty.
+            Comes from a private set union, see `psu`.
     """
 
     name: str
@@ -107,6 +116,7 @@ class Segment:
     retrieve: bool = False
     check_bytes: int = 0
     tag_bytes: int = 0
+    subset: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_name("a segment", self.name)
@@ -119,8 +129,9 @@ class Segment:
             raise ParameterError(f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions")
         if self.tau < 1 or not 1 <= self.k_max <= self.m:
             raise ParameterError(f"{where}: needs tau >= 1 and 1 <= k_max <= m = {self.m}")
-        if self.m != positions(self.policy, self.tensors, self.tau):
-            raise ParameterError(f"{where}: m = {self.m} does not fit its tensors")
+        if self.m != (len(self.subset) or self.index_space):
+            raise ParameterError(f"{where}: m = {self.m} does not fit its tensors or subset")
+        self._check_subset(where)
         if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
             raise ParameterError(f"{where}: its tensors have different dtypes")
         if self.policy == "scalars" and self.tau != 1:
@@ -146,6 +157,31 @@ class Segment:
             or self.num_bins != NUM_HASHES * -(-self.m // self.theta)
         ):
             raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
+
+    def _check_subset(self, where: str) -> None:
+        if not self.subset:
+            return
+        if self.policy == "dense" or set(map(type, self.subset)) != {int}:
+            raise ParameterError(f"{where}: a subset holds positions of a segment with trees")
+        if not 0 <= self.subset[0] <= self.subset[-1] < self.index_space or any(
+            low >= high for low, high in itertools.pairwise(self.subset)
+        ):
+            raise ParameterError(
+                f"{where}: a subset is strictly increasing in [0, {self.index_space})"
+            )
+
+    @property
+    def index_space(self) -> int:
+        """All positions of the tensors; above m for a segment with a subset."""
+        return positions(self.policy, self.tensors, self.tau)
+
+    def tree_positions(self, indices: Indices) -> Indices:
+        """Positions `int64[k]` of the index space, as the trees count them; -1 outside them."""
+        if not self.subset:
+            return indices
+        subset = subset_array(self.subset)
+        found = np.minimum(np.searchsorted(subset, indices), self.m - 1)
+        return np.where(subset[found] == indices, found, -1)
 
     @property
     def mechanism(self) -> str:
@@ -184,6 +220,14 @@ class Segment:
         if not self.retrieve:
             return 0
         return self.num_trees * ((self.row_bytes << self.nu) + self.tag_bytes)
+
+
+@functools.lru_cache(maxsize=8)
+def subset_array(subset: tuple[int, ...]) -> Indices:
+    """A segment's subset as `int64[m]`, read-only."""
+    array = np.array(subset, dtype=np.int64)
+    array.setflags(write=False)
+    return array
 
 
 def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:

@@ -25,9 +25,10 @@ from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.evaluation import Evaluator
 from torchfsl.messages import Kind
 from torchfsl.opened import Opened
-from torchfsl.plan import Plan
+from torchfsl.plan import Plan, Segment
 from torchfsl.privacy import Draw
 from torchfsl.reports import ReportBook, TreeRecord
+from torchfsl.segments import subset_array
 from torchfsl.server_model import ServerModel
 
 log = logging.getLogger("torchfsl.server")
@@ -336,7 +337,9 @@ def decode_shares(plan: Plan, first: bytes, second: bytes, clients: tuple[int, .
     weight, start = len(clients), 0
     for segment in messages.with_hints(plan):
         count = segment.m * (segment.tau + plan.lanes)
-        values = total[start : start + count].reshape(segment.m, -1)
+        values = _in_index_space(segment, total[start : start + count].reshape(segment.m, -1))
+        if plan.payload == "masks":
+            values = (values != 0).any(axis=1, keepdims=True) & np.ones_like(values)
         if plan.lanes:
             lanes[segment.name] = values[:, 0]
         sums[segment.name] = values[:, plan.lanes :]
@@ -349,3 +352,12 @@ def decode_shares(plan: Plan, first: bytes, second: bytes, clients: tuple[int, .
         sums[segment.name] = values[:, None]
         start += count
     return Opened(sums, lanes, len(clients), weight, clients)
+
+
+def _in_index_space(segment: Segment, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Values `[m, n]` of a segment's trees at their positions, zeros outside its subset."""
+    if not segment.subset:
+        return values
+    full = np.zeros((segment.index_space, values.shape[1]), dtype=np.int64)
+    full[subset_array(segment.subset)] = values
+    return full

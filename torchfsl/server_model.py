@@ -19,6 +19,7 @@ from torchfsl import kdf
 from torchfsl.errors import ParameterError
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.segments import subset_array
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -189,9 +190,11 @@ class ServerModel:
                 )
 
     def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
-        """Raw bytes of a rows segment in index order: `[m, row_bytes]`."""
+        """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`."""
         parts = [self.state[t.name].reshape(t.shape[0], -1) for t in segment.tensors]
         table = np.ascontiguousarray(np.concatenate(parts))
+        if segment.subset:
+            table = table[subset_array(segment.subset)]
         little = table.astype(table.dtype.newbyteorder("<"), copy=False)
         return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
 

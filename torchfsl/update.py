@@ -44,7 +44,9 @@ Update = dict[str, SegmentUpdate]
 
 
 def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
-    """The indices as `int64[k]`, strictly increasing, in [0, m), at most k_max of them.
+    """The indices as `int64[k]`, strictly increasing, at most k_max of them.
+
+    They count in the segment's whole index space and lie in its subset, if it has one.
 
     Raises:
         ParameterError: they are not.
@@ -58,11 +60,17 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
             f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
             "keep the most important ones or plan a larger k_max"
         )
-    if given.size and (int(given.min()) < 0 or int(given.max()) >= segment.m):
-        raise ParameterError(f"{where}: an index lies outside [0, {segment.m})")
+    space = segment.index_space
+    if given.size and (int(given.min()) < 0 or int(given.max()) >= space):
+        raise ParameterError(f"{where}: an index lies outside [0, {space})")
     rows = given.astype(np.int64)
     if np.any(np.diff(rows) <= 0):
         raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)")
+    if segment.subset and np.any(segment.tree_positions(rows) < 0):
+        raise ParameterError(
+            f"{where}: a position lies outside the union that this plan is restricted to: keep it "
+            "for a later round, or take part in the next union"
+        )
     return rows
 
 
@@ -181,6 +189,8 @@ def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
                 f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})"
             )
         limit = plan.encoding.q_max
+        if plan.payload == "masks":
+            continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
                 f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding"
