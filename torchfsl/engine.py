@@ -22,6 +22,7 @@ from torchfsl.fixed_point import FixedPoint
 from torchfsl.handle import Handle
 from torchfsl.plan import Lane, Plan, TensorSpec
 from torchfsl.planner import AboveBreakEven, SegmentSpec, build_plan
+from torchfsl.residual import Residual
 from torchfsl.selection import Dense, Fixed, RestPolicy, Rows
 from torchfsl.training_round import Participant, RowIds, TrainingRound
 from torchfsl.watch import Check, Source
@@ -184,6 +185,7 @@ class SubmodelEngine:
         handle: Handle | None = None,
         number: int | None = None,
         rounding_seed: bytes | None = None,
+        residual: Residual | None = None,
     ) -> TrainingRound:
         """One round of a client, as a context manager around its training.
 
@@ -195,6 +197,7 @@ class SubmodelEngine:
             handle: which attached model, where there are several.
             number: the servers' round number; counts up from 0 by default.
             rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
+            residual: the client's, where one model serves several; the handle's own by default.
 
         Raises:
             ParameterError: no model is attached, or several and none was named.
@@ -206,7 +209,9 @@ class SubmodelEngine:
                     f"{len(attached)} models are attached to this engine: pass handle="
                 )
             handle = attached[0]
-        return TrainingRound(handle, client, rows=rows, number=number, rounding_seed=rounding_seed)
+        return TrainingRound(
+            handle, client, rows=rows, number=number, rounding_seed=rounding_seed, residual=residual
+        )
 
 
 def _check_fixed(handle: Handle) -> None:

@@ -49,6 +49,7 @@ class Status:
         rounds: rounds begun.
         steps: optimizer steps in this round.
         saved_rows: rows saved in this round, by table; counts, never ids.
+        saved_bytes: memory held for this round's tables, by table.
         copied_tables: tables kept whole during a round, because the optimizer moves every row.
         frozen: parameters that are not part of the update.
         residual_bytes: memory of the handle's own residual.
@@ -59,6 +60,7 @@ class Status:
     rounds: int
     steps: int
     saved_rows: dict[str, int]
+    saved_bytes: dict[str, int]
     copied_tables: list[str]
     frozen: list[str]
     residual_bytes: int
@@ -154,6 +156,7 @@ class Handle:
             rounds=self._rounds,
             steps=self._steps,
             saved_rows={w.table.name: w.num_saved for w in self._watches},
+            saved_bytes={w.table.name: w.num_bytes for w in self._watches},
             copied_tables=[w.table.name for w in self._watches if w.copies_table],
             frozen=list(self.inventory.frozen),
             residual_bytes=self.residual.num_bytes,

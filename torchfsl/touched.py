@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 _SPARE_BATCHES = 8
@@ -26,6 +27,10 @@ class TouchedRows(Protocol):
 
     def clear(self) -> None:
         """Forget everything: a new round."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held: saved rows, their ids, and what finds them."""
 
 
 def touched_rows(weight: torch.Tensor) -> TouchedRows:
@@ -50,44 +55,60 @@ class SortedRows:
         self._mask: torch.Tensor | None = None
         self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
 
+    @property
+    def num_bytes(self) -> int:
+        """See `TouchedRows`."""
+        chunks = sum(tensor.nbytes for chunk in self._chunks for tensor in chunk)
+        return chunks + self._ids.nbytes + (0 if self._mask is None else self._mask.nbytes)
+
     @torch.no_grad()
     def note(self, ids: torch.Tensor, skip: int = -1) -> None:
         """See `TouchedRows`. Ids outside the table are left for the lookup itself to refuse."""
         ids = ids.detach().reshape(-1).to(self._ids)
+        if self._mask is not None:
+            # Ids outside the table raise the IndexError here that the lookup would raise.
+            ids = ids[~self._mask.index_select(0, ids)]
+        elif self._ids.numel():
+            nearest = torch.searchsorted(self._ids, ids).clamp_(max=self._ids.numel() - 1)
+            ids = ids[self._ids.index_select(0, nearest) != ids]
+        if ids.numel() == 0:
+            return
+        new = torch.unique_consecutive(_sorted(ids))
+        if int(new[0]) < 0 or int(new[-1]) >= self._weight.shape[0]:
+            return
+        if skip >= 0:
+            new = new[new != skip]
+        self._save(new)
+
+    def _save(self, new: torch.Tensor) -> None:
+        """Save rows `new`, int64, increasing, none of them known."""
         rows = self._weight.shape[0]
-        if ids.numel() == 0 or int(ids.amin()) < 0 or int(ids.amax()) >= rows:
-            return
-        new = torch.unique(self._unknown(ids))
-        new = new[new != skip]
-        if new.numel() == 0:
-            return
         self._chunks.append((new, self._weight.detach().index_select(0, new)))
         if self._mask is not None:
-            self._mask[new] = True
+            self._mask.index_fill_(0, new, True)
             return
-        self._ids = torch.cat([self._ids, new]).sort().values
+        self._ids = _sorted(torch.cat([self._ids, new]))
         if 8 * self._ids.numel() >= rows:
             self._mask = torch.zeros(rows, dtype=torch.bool, device=self._weight.device)
-            self._mask[self._ids] = True
+            self._mask.index_fill_(0, self._ids, True)
             self._ids = self._ids[:0]
-
-    def _unknown(self, ids: torch.Tensor) -> torch.Tensor:
-        if self._mask is not None:
-            return ids[~self._mask[ids]]
-        if self._ids.numel() == 0:
-            return ids
-        nearest = torch.searchsorted(self._ids, ids).clamp_(max=self._ids.numel() - 1)
-        return ids[self._ids[nearest] != ids]
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TouchedRows`."""
         if not self._chunks:
             return self._ids, self._weight.detach()[:0].clone()
+        if len(self._chunks) == 1:
+            return self._chunks[0]
         ids = torch.cat([chunk[0] for chunk in self._chunks])
         saved = torch.cat([chunk[1] for chunk in self._chunks])
         order = torch.argsort(ids)
         self._chunks = [(ids[order], saved[order])]
         return self._chunks[0]
+
+
+def _sorted(ids: torch.Tensor) -> torch.Tensor:
+    """Increasing; NumPy sorts integers on a CPU several times faster than torch."""
+    return torch.from_numpy(np.sort(ids.numpy()))
 
 
 class SlottedRows:
@@ -116,6 +137,11 @@ class SlottedRows:
         self._slot.fill_(-1)
         self._used.zero_()
         self._at_most = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """See `TouchedRows`."""
+        return self._slot.nbytes + self._ids.nbytes + self._saved.nbytes
 
     @torch.no_grad()
     def note(self, ids: torch.Tensor, skip: int = -1) -> None:

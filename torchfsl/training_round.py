@@ -24,6 +24,7 @@ from torchfsl.fixed_point import ClipReport
 from torchfsl.handle import Handle
 from torchfsl.inventory import Table
 from torchfsl.plan import Plan, Segment
+from torchfsl.residual import Residual
 from torchfsl.snapshot import keep_only
 from torchfsl.update import RawSegment, Update, quantise
 
@@ -80,6 +81,7 @@ class TrainingRound:
         rows: RowIds | None,
         number: int | None,
         rounding_seed: bytes | None,
+        residual: Residual | None = None,
     ) -> None:
         """Check the arguments that are public; nothing is sent yet."""
         self.rows: dict[str, torch.Tensor] = {}
@@ -87,6 +89,7 @@ class TrainingRound:
         self.receipt: Receipt | None = None
         self.update: Update | None = None
         self._handle, self._client = handle, client
+        self._residual = handle.residual if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
         self._number = handle.rounds if number is None else number
@@ -134,7 +137,7 @@ class TrainingRound:
         try:
             if kind is None:
                 self._raw = self._handle.update(
-                    self._client.plan, residual=self._handle.residual, round_number=self._number
+                    self._client.plan, residual=self._residual, round_number=self._number
                 )
         except BaseException:
             self._give_up()
@@ -161,7 +164,7 @@ class TrainingRound:
                 "nothing to submit: leave the with block first, and submit once a round"
             )
         raw, self._raw = self._raw, None
-        residual, plan = self._handle.residual, self._client.plan
+        residual, plan = self._residual, self._client.plan
         seed = self._rounding_seed
         if plan.encoding.rounding == "stochastic" and seed is None:
             seed = random_bytes(16)
@@ -194,7 +197,7 @@ class TrainingRound:
         """Put the model back, then send a report that adds nothing."""
         self._handle.close_round()
         self._before.put_back()
-        self._handle.residual.discard()
+        self._residual.discard()
         self._abort()
 
     def _abort(self) -> None:
@@ -219,7 +222,7 @@ class TrainingRound:
         retrieved = [t for s in self._retrieving for t in tables[s.name]]
         wanted = _by_table(self._wanted, retrieved) if self._retrieving else {}
         return {
-            s.name: _segment_indices(s, tables[s.name], wanted, self._handle)
+            s.name: _segment_indices(s, tables[s.name], wanted, self._residual)
             for s in self._retrieving
         }
 
@@ -277,11 +280,11 @@ def _by_table(wanted: RowIds | None, tables: list[Table]) -> dict[str, torch.Ten
 
 
 def _segment_indices(
-    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], handle: Handle
+    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], residual: Residual
 ) -> npt.NDArray[np.int64]:
     """Distinct indices in order of first mention, then rows owed, cut to k_max, sorted."""
     parts = [wanted[t.name].numpy() + t.offset for t in tables if t.name in wanted]
-    owed = handle.residual.pending(segment.name).cpu().numpy()
+    owed = residual.pending(segment.name).cpu().numpy()
     mentioned = np.concatenate([*parts, owed]).astype(np.int64)
     distinct, first = np.unique(mentioned, return_index=True)
     asked = len(np.unique(np.concatenate(parts))) if parts else 0

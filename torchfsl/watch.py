@@ -46,6 +46,15 @@ class SavedRows:
         ids, order = torch.cat([self.ids[keep], other.ids]).sort()
         return SavedRows(ids, torch.cat([self.values[keep], other.values])[order])
 
+    def plus(self, other: SavedRows | None) -> SavedRows:
+        """The sum of both row sets."""
+        if other is None:
+            return self
+        ids, where = torch.unique(torch.cat([self.ids, other.ids]), return_inverse=True)
+        values = self.values.new_zeros(ids.numel(), self.values.shape[1])
+        values.index_add_(0, where, torch.cat([self.values, other.values]))
+        return SavedRows(ids, values)
+
 
 @dataclass(slots=True)
 class TableChange:
@@ -100,7 +109,7 @@ class TableWatch:
             self._touched, self._device = touched_rows(self.table.weight), weight.device
         self._touched.clear()
         self._present = None if present is None else present.to(weight.device)
-        self._gradients: list[SavedRows] = []
+        self._gradient: SavedRows | None = None
         self._all_moves = self.copies_table
         self._copy = weight.clone() if self._all_moves and present is None else None
         self._carried = (
@@ -166,7 +175,7 @@ class TableWatch:
         values = values.to(torch.float64)
         if factor is not None:
             values = torch.where(factor == 0, 0.0, values * factor)
-        self._gradients.append(SavedRows(ids, values))
+        self._gradient = SavedRows(ids, values).plus(self._gradient)
 
     @torch.no_grad()
     def finish(self) -> TableChange:
@@ -218,7 +227,7 @@ class TableWatch:
         """End the round: drop everything that was saved."""
         self._recording = self._open = False
         self._touched.clear()
-        self._copy, self._untouched, self._gradients = None, None, []
+        self._copy, self._untouched, self._gradient = None, None, None
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -226,6 +235,17 @@ class TableWatch:
     def num_saved(self) -> int:
         """Rows saved so far."""
         return int(self._known().ids.numel()) if self._open else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held for this round."""
+        if not self._open:
+            return 0
+        anchors = self._anchors.ids.nbytes + self._anchors.values.nbytes
+        copy = 0 if self._copy is None else self._copy.nbytes
+        gradient = self._gradient
+        captured = 0 if gradient is None else gradient.ids.nbytes + gradient.values.nbytes
+        return self._touched.num_bytes + anchors + copy + captured
 
     def _known(self) -> SavedRows:
         return SavedRows(*self._touched.rows()).override(self._anchors)
@@ -275,15 +295,9 @@ class TableWatch:
         weight.index_copy_(0, ids, now)
 
     def _gradient_change(self) -> TableChange:
-        if not self._gradients:
-            empty = self.weight[:0]
-            return TableChange(self._anchors.ids[:0], empty.to(torch.float64))
-        ids, where = torch.unique(torch.cat([g.ids for g in self._gradients]), return_inverse=True)
-        values = torch.zeros(
-            ids.numel(), self.table.tau, dtype=torch.float64, device=self.weight.device
-        )
-        values.index_add_(0, where, torch.cat([g.values for g in self._gradients]))
-        return TableChange(ids, values)
+        if self._gradient is None:
+            return TableChange(self._anchors.ids[:0], self.weight[:0].to(torch.float64))
+        return TableChange(self._gradient.ids, self._gradient.values)
 
 
 def _nonzero(gradient: torch.Tensor) -> torch.Tensor:
