@@ -196,6 +196,34 @@ def decode(plan: Plan, data: bytes, *expected: Kind) -> Message:
     """
     if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
         raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+    header = decode_header(plan, data, *expected)
+    if len(data) != header.total_bytes:
+        raise DecodeError(
+            f"{header.kind.name}: a message of {len(data)} bytes, expected {header.total_bytes}"
+        )
+    body = memoryview(data)[HEADER_BYTES:]
+    return Message(header.kind, header.party, header.round_number, header.client, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A checked header; `total_bytes` is the length of the message it begins."""
+
+    kind: Kind
+    party: int
+    round_number: int
+    client: int
+    total_bytes: int
+
+
+def decode_header(plan: Plan, data: bytes, *expected: Kind) -> Header:
+    """Check a message by its first 64 bytes, so that a long one is refused before it arrives.
+
+    Raises:
+        DecodeError: wrong magic, version, kind, party, body length or plan.
+    """
+    if len(data) < HEADER_BYTES:
+        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
     magic, version, kind, party, round_number, client, size, digest = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise DecodeError("not a torchfsl message")
@@ -214,9 +242,9 @@ def decode(plan: Plan, data: bytes, *expected: Kind) -> Message:
         fixed, entry = _VARIABLE[Kind(kind)]
         fits = size >= fixed and (size - fixed) % entry == 0
         wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
-    if size != wanted or len(data) != HEADER_BYTES + size:
+    if size != wanted:
         raise DecodeError(f"{Kind(kind).name}: body of {size} bytes, expected {wanted}")
-    return Message(Kind(kind), party, round_number, client, memoryview(data)[HEADER_BYTES:])
+    return Header(Kind(kind), party, round_number, client, HEADER_BYTES + size)
 
 
 def model_digests(clear: bytes, rows: bytes) -> bytes:
