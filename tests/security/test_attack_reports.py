@@ -36,9 +36,10 @@ def test_every_forged_report_gets_the_verdict_of_its_two_expanded_keys(tmp_path:
     assert all(classes[name]["reports"] == 60 for name in CLASSES)
     for name in ("seeds", "equal_roots", "check_words"):
         assert classes[name]["refused"] == 60
-    for name in ("control_bits", "correction_words", "merged_keys", "two_points"):
-        assert 0 < classes[name]["refused"] < 60
-        assert classes[name]["more_than_one_block"] > 0
+    mixed = [classes[n] for n in ("control_bits", "correction_words", "merged_keys", "two_points")]
+    assert all(tally["more_than_one_block"] > 0 for tally in mixed)
+    # About one in ten leaves honest trees behind; none of 240 has a chance of 1e-11.
+    assert sum(tally["refused"] for tally in mixed) < 240
     assert classes["hints"] == {
         "reports": 60, "refused": 0, "more_than_one_block": 0, "refused_at_most_one_block": 0,
         "changed_sum": 60, "wrong": 0,
