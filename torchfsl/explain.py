@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from torchfsl.config import CHECK_BYTES, TAG_BYTES
-from torchfsl.messages import client_bytes, download_bytes
 from torchfsl.plan import Plan
 from torchfsl.planner import SegmentSpec, plan_segment, tree_and_hint_bits
+from torchfsl.predictions import predict
 from torchfsl.segments import Segment, TensorSpec
 
 _BLOCK = 32
@@ -26,11 +26,22 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    lines.append(
-        f"a client uploads {client_bytes(plan)} bytes a round to both servers together and "
-        f"downloads {download_bytes(plan)}; every message has this size whatever the client holds"
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_costs(plan)])
+
+
+def _costs(plan: Plan) -> list[str]:
+    """What a round costs each party."""
+    cost = predict(plan)
+    later = ""
+    if plan.max_epochs > 1:
+        later = f" ({cost.later_upload_bytes} bytes in later rounds of a session)"
+    return [
+        f"a client uploads {cost.upload_bytes} bytes a round to both servers together{later} and "
+        f"downloads {cost.download_bytes} bytes; every message has this size whatever it holds",
+        f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
+        f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
+        f"{cost.client_aes_blocks} blocks",
+    ]
 
 
 def upload(plan: Plan, segment: Segment) -> int:

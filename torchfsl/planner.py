@@ -17,6 +17,17 @@ from torchfsl.entropy import random_bytes
 from torchfsl.errors import ParameterError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.plan import Lane, Plan, Policy, Segment, TensorSpec, positions
+from torchfsl.predictions import Prediction, predict
+
+__all__ = [
+    "AboveBreakEven",
+    "Prediction",
+    "SegmentSpec",
+    "build_plan",
+    "plan_segment",
+    "predict",
+    "tree_and_hint_bits",
+]
 
 log = logging.getLogger("torchfsl.planner")
 
