@@ -72,7 +72,7 @@ class Forgery:
 
     def roots(self, party: int) -> Bytes:
         """Root states of one party, `[num_trees, 16]`."""
-        return self.context.trees.roots(self.segment, self.seeds[party], party)
+        return self.context.roots(self.segment, self.seeds[party], party)
 
     def messages(self) -> list[tuple[int, bytes]]:
         """Addressee and bytes of what the client sends, everything recomputed."""

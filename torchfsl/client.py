@@ -288,7 +288,7 @@ class ClientRound:
                 continue
             if segment in messages.late_trees(plan):
                 order = part.indices[_by_weight(part)]
-                trees += [tree.encode() for tree in self._trees.grow(segment, order)]
+                trees += [tree.encode() for tree in self._trees.grow(segment, order, self._context)]
             selection = self._trees.selection(segment)
             values, lane = selection.values_of(part)
             carried = ssa.tree_values(

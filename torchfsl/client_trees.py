@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torchfsl import cuckoo, dpf
 from torchfsl.cuckoo import Placement
 from torchfsl.entropy import random_below, random_bytes
-from torchfsl.keys import TreeContext
+from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.plan import Plan, Segment
 from torchfsl.update import Indices, SegmentUpdate
 
@@ -65,8 +65,13 @@ class ClientTrees:
         """The segment's selection; it must have been grown."""
         return self._selections[segment.name]
 
-    def grow(self, segment: Segment, order: Indices) -> list[dpf.Trees]:
-        """Place positions in the given order and generate the segment's trees, once."""
+    def grow(
+        self, segment: Segment, order: Indices, report: ReportContext | None = None
+    ) -> list[dpf.Trees]:
+        """Place positions in the given order and generate the segment's trees, once.
+
+        `report` is given for trees that travel in a report.
+        """
         assert segment.name not in self._selections, "trees of one set are grown once"
         plan, context = self.plan, self.context
         table = None
@@ -77,7 +82,8 @@ class ClientTrees:
         placement = cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
         dummies = [random_below(group.domain, group.num_trees) for group in segment.groups]
         alpha = np.where(placement.item < 0, np.concatenate(dummies), placement.position)
-        roots = [context.roots(segment, self.master_seeds[party], party) for party in (0, 1)]
+        source = context if report is None else report
+        roots = [source.roots(segment, self.master_seeds[party], party) for party in (0, 1)]
         keys = context.tree_key(segment), context.check_key(segment)
         trees, leaves = dpf.gen(segment, *keys, roots[0], roots[1], alpha)
         self._selections[segment.name] = Selection(order, placement, leaves)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from torchfsl import checks, messages, privacy, psr, ring
 from torchfsl.dpf import Trees, decode_trees
-from torchfsl.keys import ReportContext, TreeContext
+from torchfsl.keys import ReportContext
 from torchfsl.plan import Plan, Segment
 from torchfsl.reports import Report, ReportBook
 from torchfsl.ssa import Accumulator
@@ -36,7 +36,7 @@ class Evaluator:
                 segment,
                 context.tree_key(segment),
                 context.mac_key(segment, self._book.round_number),
-                self._roots(context, segment, report),
+                self._roots(segment, report),
                 trees[segment.name],
                 tables[segment.name],
             )
@@ -51,7 +51,7 @@ class Evaluator:
         for segment in messages.with_hints(self._plan):
             context = self._book.context(report).trees
             masks = checks.fold_masks(segment, verify_key)
-            roots = self._roots(context, segment, report)
+            roots = self._roots(segment, report)
             trees = self._trees(segment, report)
             total ^= checks.fold(segment, context, masks, roots, trees)
         return total.tobytes()
@@ -66,7 +66,7 @@ class Evaluator:
                 accumulator.add(
                     context.trees.tree_key(segment),
                     context.convert_key(segment),
-                    self._roots(context.trees, segment, report),
+                    self._roots(segment, report),
                     self._trees(segment, report),
                     self._hints(segment, report),
                 )
@@ -78,9 +78,11 @@ class Evaluator:
             for segment, share in shares
         )
 
-    def _roots(self, context: TreeContext, segment: Segment, report: Report) -> Bytes:
+    def _roots(self, segment: Segment, report: Report) -> Bytes:
         assert report.trees.master_seed is not None
-        return context.roots(segment, report.trees.master_seed, self._party)
+        is_early = segment in messages.early_trees(self._plan)
+        source = self._book.tree_context(report) if is_early else self._book.context(report)
+        return source.roots(segment, report.trees.master_seed, self._party)
 
     def _trees(self, segment: Segment, report: Report) -> list[Trees]:
         early = messages.early_trees(self._plan)

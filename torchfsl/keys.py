@@ -58,10 +58,7 @@ class TreeContext:
 
     def roots(self, segment: Segment, master_seed: bytes, party: int) -> Bytes:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
-        key = kdf.derive(master_seed, kdf.LABEL_ROOTS, self._segment(segment))
-        states = kdf.stream(key, 16 * segment.num_trees).reshape(-1, 16)
-        states[:, 0] = (states[:, 0] & 0xFE) | party
-        return states
+        return _roots(segment, master_seed, party, self._segment(segment))
 
     def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: SHA-256, 32 bytes."""
@@ -99,6 +96,14 @@ class ReportContext:
         epoch = self.round_number.to_bytes(8, "little")
         return kdf.frame(self.trees.encode(), epoch, self.hint_nonce)
 
+    def roots(self, segment: Segment, master_seed: bytes, party: int) -> Bytes:
+        """As `TreeContext.roots`, for trees that travel in the report itself.
+
+        They are bound to its nonce, so that a process restored from a snapshot taken inside the
+        round never sends two trees from one root.
+        """
+        return _roots(segment, master_seed, party, kdf.frame(self.encode(), segment.name.encode()))
+
     def convert_key(self, segment: Segment) -> bytes:
         """K_conv of this report's hints, public, 16 bytes."""
         context = kdf.frame(self.encode(), segment.name.encode())
@@ -115,3 +120,10 @@ class ReportContext:
     def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the report: SHA-256, 32 bytes."""
         return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encode(), public_part)
+
+
+def _roots(segment: Segment, master_seed: bytes, party: int, context: bytes) -> Bytes:
+    key = kdf.derive(master_seed, kdf.LABEL_ROOTS, context)
+    states = kdf.stream(key, 16 * segment.num_trees).reshape(-1, 16)
+    states[:, 0] = (states[:, 0] & 0xFE) | party
+    return states

@@ -137,7 +137,7 @@ class View:
         """This server's control bits of all nodes at `level` of a bin's tree: `[2**level]`."""
         segment = self.plan.segments[0]
         part = self.trees[0]
-        root = self.context.trees.roots(segment, self.seed, self.party)[[tree]]
+        root = self.context.roots(segment, self.seed, self.party)[[tree]]
         words = part.cw[:level, [tree]], part.cw_right[:level, [tree]]
         key = self.context.trees.tree_key(segment)
         return portable_trees.bits_of(portable_trees.tree_eval(key, root, *words, 1 << level)[0])
