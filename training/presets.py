@@ -26,7 +26,7 @@ PRESETS = {
             din=Din(),
             # One gradient of all samples; dividing the sum by a constant lets users with more
             # samples weigh more. The divisor only places gradients inside the encoding's range.
-            local=Local(optimizer="gradient", loss="sum", loss_divisor=16.0),
+            local=Local(optimizer="gradient", loss="sum", loss_divisor=32.0),
             server=Server(optimizer="adam", lr=0.01, beta1=0.8, beta2=0.99),
             encoding=Encoding(frac_bits=22, clip=4.0),
         ),
