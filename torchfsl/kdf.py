@@ -29,6 +29,7 @@ LABEL_COMMITMENT: Final = b"torchfsl commitment"
 LABEL_REPORT_SET: Final = b"torchfsl report set"
 LABEL_SHARE: Final = b"torchfsl share"
 LABEL_MODEL: Final = b"torchfsl model"
+LABEL_UNION: Final = b"torchfsl union"
 
 
 def frame(*parts: bytes | memoryview) -> bytes:

@@ -39,7 +39,7 @@ class SegmentSpec:
     """What the caller wants of one segment; the planner adds the layout.
 
     `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
-    a position for `blocks`, the row width for `rows`.
+    a position for `blocks`, the row width for `rows`; `subset` as in `Segment`.
     """
 
     name: str
@@ -48,6 +48,7 @@ class SegmentSpec:
     k_max: int = 0
     tau: int = 1
     retrieve: bool = False
+    subset: tuple[int, ...] = ()
 
 
 def build_plan(
@@ -127,7 +128,7 @@ def plan_segment(
     Raises:
         ParameterError: `k_max` is missing.
     """
-    m = positions(spec.policy, spec.tensors, spec.tau)
+    m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
     if spec.policy == "dense":
         return Segment(spec.name, "dense", spec.tensors, m, 1, m)
     if spec.k_max < 1:
@@ -137,7 +138,7 @@ def plan_segment(
     k_max = min(spec.k_max, m)
     base = Segment(
         spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
-        retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1],
+        retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1], subset=spec.subset,
     )  # fmt: skip
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))

@@ -1,0 +1,296 @@
+"""Private set union: which positions any client selects, to run later rounds on those alone.
+
+Construction A, by masks: an ordinary round in which every client sends a fresh uniform ring value
+at each of its positions. The servers sum over clients and over the three sub-tables before they
+open anything, and a position is in the union exactly if its sum is not zero (a union position sums
+to zero with probability 2**-64). Trees, check words, commitments, agreement and single opening are
+those of any round. Uniform masks and no others: the parity of a sum of odd masks, for example,
+would tell the parity of the number of clients behind it.
+
+    plan_a = plan_union(plan, ["items"])
+    opened = run_round(servers_a, {c: mask_update(plan_a, {"items": rows[c]}) ...}, round_number=0)
+    smaller = restrict(plan, union_of(opened))
+
+Construction B, by shuffling, is in `psu_shuffle`. Both tell the union itself, and that may be much:
+a position that one client alone selects stands in it. Off unless asked for; `advise_union` says
+when it pays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import psu_shuffle
+from torchfsl.entropy import random_bytes
+from torchfsl.errors import ParameterError
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.opened import Opened
+from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.planner import SegmentSpec, build_plan, plan_segment
+from torchfsl.predictions import predict
+from torchfsl.server_model import ServerModel
+from torchfsl.update import SegmentUpdate, Update, check_indices
+
+Indices = npt.NDArray[np.int64]
+Construction = Literal["masks", "shuffle"]
+
+_MANY_POSITIONS: Final = 1 << 24
+"""Above this many positions a mask has 128 bits instead of 64."""
+
+
+def plan_union(
+    plan: Plan,
+    names: Sequence[str],
+    *,
+    session: bytes | None = None,
+    hash_seed: bytes | None = None,
+) -> Plan:
+    """The plan of the round that unites the positions of these segments (construction A).
+
+    Args:
+        plan: whose segments are meant.
+        names: segments with trees.
+        session: 16 bytes; from the operating system when None.
+        hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
+
+    Raises:
+        ParameterError: unknown or dense segments.
+    """
+    specs = []
+    for name in names:
+        segment = _with_trees(plan, name)
+        lanes = 1 if segment.index_space <= _MANY_POSITIONS else 2
+        tensor = TensorSpec(f"union of {name}", (segment.index_space, lanes))
+        specs.append(SegmentSpec(name, "rows", (tensor,), k_max=segment.k_max, tau=lanes))
+    union = build_plan(
+        specs,
+        encoding=FixedPoint(ring_bits=64, frac_bits=0, clip=1.0),
+        max_clients=plan.max_clients,
+        min_clients=plan.min_clients,
+        malicious_security=plan.verified,
+        session=session,
+        hash_seed=hash_seed,
+        above_break_even="keep",
+    )
+    return dataclasses.replace(union, payload="masks")
+
+
+def mask_update(union_plan: Plan, indices: Mapping[str, npt.ArrayLike]) -> Update:
+    """A client's update in a union's round: a fresh uniform mask at each of its positions.
+
+    Args:
+        union_plan: from `plan_union`.
+        indices: by segment, distinct increasing positions, at most k_max.
+
+    Raises:
+        ParameterError: not a union's plan, or bad indices.
+    """
+    names = [segment.name for segment in union_plan.segments]
+    if union_plan.payload != "masks" or set(indices) != set(names):
+        raise ParameterError(f"masks are for a union's plan; give positions for segments {names}")
+    update: Update = {}
+    for segment in union_plan.segments:
+        rows = check_indices(segment, indices[segment.name])
+        masks = np.frombuffer(random_bytes(8 * len(rows) * segment.tau), dtype="<i8")
+        update[segment.name] = SegmentUpdate(
+            rows, masks.astype(np.int64).reshape(len(rows), segment.tau)
+        )
+    return update
+
+
+def union_model(union_plan: Plan) -> ServerModel:
+    """What each server of a union's round has for a model: how many rounds found each position."""
+    tensors = [tensor for segment in union_plan.segments for tensor in segment.tensors]
+    state: dict[str, npt.NDArray[Any]] = {
+        tensor.name: np.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors
+    }
+    return ServerModel(state, reduce="sum")
+
+
+def union_of(opened: Opened) -> dict[str, Indices]:
+    """By segment the union that a round opened, `int64`, increasing."""
+    return {name: np.flatnonzero(sums[:, 0]).astype(np.int64) for name, sums in opened.sums.items()}
+
+
+def restrict(
+    plan: Plan,
+    unions: Mapping[str, npt.ArrayLike],
+    *,
+    session: bytes | None = None,
+    hash_seed: bytes | None = None,
+) -> Plan:
+    """The plan with some segments restricted to a union of positions, and laid out anew for it.
+
+    Both servers take the same one: it is a plan like any other, compared by its digest.
+
+    Args:
+        plan: to be restricted; everything else about it stays.
+        unions: by segment with trees, strictly increasing positions of its index space.
+        session: 16 bytes; from the operating system when None.
+        hash_seed: 32 bytes of the servers' joint coin, tossed after the unions are known (else a
+            client could choose rows that crowd others' bins); from the operating system when None.
+
+    Raises:
+        ParameterError: unknown or dense segments, an empty union, or bad positions.
+    """
+    replaced: dict[str, Segment] = {}
+    for name, union in unions.items():
+        segment = _with_trees(plan, name)
+        subset = tuple(int(position) for position in np.asarray(union))
+        if not subset:
+            raise ParameterError(f"segment {name!r}: the union is empty, there is nothing to do")
+        spec = SegmentSpec(
+            name, segment.policy, segment.tensors, segment.k_max, segment.tau, segment.retrieve,
+            subset,
+        )  # fmt: skip
+        checks = segment.check_bytes, segment.tag_bytes
+        width = 8 * plan.value_bytes(segment)
+        replaced[name] = plan_segment(spec, width, plan.max_epochs, checks)
+    return dataclasses.replace(
+        plan,
+        session=(session or random_bytes(16)).hex(),
+        hash_seed=(hash_seed or random_bytes(32)).hex(),
+        segments=tuple(replaced.get(s.name, s) for s in plan.segments),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnionAdvice:
+    """What a union costs and saves, a client or a server, over `rounds` rounds on it.
+
+    Attributes:
+        construction: `masks` or `shuffle`.
+        rounds: rounds with one union.
+        union_upload_bytes: of a client, for the union itself.
+        union_download_bytes: of a client, at most: the restricted plan, which names the union.
+        upload_bytes: of a client in all rounds, without a union.
+        restricted_upload_bytes: the same on the union, without the union itself.
+        download_bytes: of a client in all rounds, without a union.
+        restricted_download_bytes: the same on the union, without the restricted plan.
+        union_server_blocks: AES blocks of one server for one client, for the union itself.
+        server_blocks: of one server for one client in all rounds, without a union.
+        restricted_server_blocks: the same on the union, without the union itself.
+        decryptions: HPKE decryptions of server 1 for all clients; 0 with masks.
+        pays_in_bytes: whether a client sends and receives less with the union.
+        pays_in_blocks: whether a server computes less with it (decryptions not counted).
+        break_even_rounds: least number of rounds after which a client's bytes are fewer; None if
+            restricted rounds are no cheaper.
+    """
+
+    construction: Construction
+    rounds: int
+    union_upload_bytes: int
+    union_download_bytes: int
+    upload_bytes: int
+    restricted_upload_bytes: int
+    download_bytes: int
+    restricted_download_bytes: int
+    union_server_blocks: int
+    server_blocks: int
+    restricted_server_blocks: int
+    decryptions: int
+    pays_in_bytes: bool
+    pays_in_blocks: bool
+    break_even_rounds: int | None
+
+
+def advise_union(
+    plan: Plan,
+    name: str,
+    *,
+    num_clients: int,
+    rounds: int,
+    union_bound: int | None = None,
+    construction: Construction = "masks",
+) -> UnionAdvice:
+    """Whether to unite a segment's positions first; from public numbers alone, changes nothing.
+
+    Args:
+        plan: as it is without a union.
+        name: a segment with trees.
+        num_clients: clients in the union, at most `max_clients`.
+        rounds: rounds for which the union stays as it is.
+        union_bound: most positions the union may have; `num_clients * k_max` when None.
+        construction: `masks` (A) or `shuffle` (B).
+
+    Raises:
+        ParameterError: unknown or dense segment, or a number out of range.
+    """
+    segment = _with_trees(plan, name)
+    if not 1 <= num_clients <= plan.max_clients or rounds < 1:
+        raise ParameterError(f"needs 1 <= num_clients <= {plan.max_clients} and rounds >= 1")
+    bound = min(union_bound or num_clients * segment.k_max, segment.index_space)
+    if bound < 1:
+        raise ParameterError("union_bound is at least 1")
+    # The last positions have the most digits, so no union of that size makes a longer plan.
+    last = range(segment.index_space - bound, segment.index_space)
+    smaller = restrict(plan, {name: list(last)})
+    if construction == "masks":
+        union = predict(plan_union(plan, [name]))
+        cost = union.upload_bytes, union.server_aes_blocks, 0
+    elif construction == "shuffle":
+        cost = psu_shuffle.client_bytes(segment), 0, num_clients * segment.k_max
+    else:
+        raise ParameterError(f"construction is {construction!r}; choose 'masks' or 'shuffle'")
+    before, after = _totals(plan, rounds), _totals(smaller, rounds)
+    download = len(smaller.to_json().encode())
+    return UnionAdvice(
+        construction=construction,
+        rounds=rounds,
+        union_upload_bytes=cost[0],
+        union_download_bytes=download,
+        upload_bytes=before[0],
+        restricted_upload_bytes=after[0],
+        download_bytes=before[1],
+        restricted_download_bytes=after[1],
+        union_server_blocks=cost[1],
+        server_blocks=before[2],
+        restricted_server_blocks=after[2],
+        decryptions=cost[2],
+        pays_in_bytes=cost[0] + download + sum(after[:2]) < sum(before[:2]),
+        pays_in_blocks=cost[1] + after[2] < before[2],
+        break_even_rounds=_break_even(plan, smaller, cost[0] + download),
+    )
+
+
+def _totals(plan: Plan, rounds: int) -> tuple[int, int, int]:
+    """Upload, download and server blocks of one client in so many rounds."""
+    cost = predict(plan)
+    first = -(-rounds // plan.max_epochs)
+    later = rounds - first
+    return (
+        first * cost.upload_bytes + later * cost.later_upload_bytes,
+        rounds * cost.download_bytes,
+        first * cost.server_aes_blocks + later * cost.later_server_aes_blocks,
+    )
+
+
+def _break_even(plan: Plan, smaller: Plan, cost: int) -> int | None:
+    """Least number of rounds that save more than `cost` bytes."""
+
+    def saved(rounds: int) -> int:
+        return sum(_totals(plan, rounds)[:2]) - sum(_totals(smaller, rounds)[:2])
+
+    if saved(plan.max_epochs) <= 0:
+        return None
+    high = 1
+    while saved(high) <= cost:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if saved(middle) > cost else (middle, high)
+    return high
+
+
+def _with_trees(plan: Plan, name: str) -> Segment:
+    segment = plan.segment(name)
+    if segment.policy == "dense":
+        raise ParameterError(f"segment {name!r} is dense: every client selects everything")
+    return segment
