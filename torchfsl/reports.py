@@ -160,14 +160,33 @@ class ReportBook:
         return part.seen.get(message.kind) == hashlib.sha256(data).digest()
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        """The relay of a public part that `client` sent here."""
-        report = self._reports[client]
+        """The relay of a public part that `client` sent here.
+
+        Raises:
+            RejectedSubmission: it sent none, or was rejected.
+        """
+        report = self._reports.get(client)
+        if report is None or report.rejected or client % 2 != self._party:
+            raise RejectedSubmission(f"client {client} has nothing to be relayed")
         part = report.trees.part if kind is Kind.TREES_RELAY else report.part
-        assert part.public is not None
+        if part.public is None:
+            raise RejectedSubmission(f"client {client} has nothing to be relayed")
         return messages.encode(
             self._plan, kind, 1 - self._party, self.round_number, client, part.nonces,
             part.public,
         )  # fmt: skip
+
+    def has_trees(self, client: int) -> bool:
+        """Whether a client's early trees are here and fit their commitment.
+
+        Raises:
+            RejectedSubmission: the client was rejected.
+        """
+        report = self._reports.get(client)
+        if report is not None:
+            self._check_not_rejected(report)
+        record = report.trees if report is not None else self._sessions.get(client)
+        return record is not None and record.part.complete
 
     def with_trees(self, client: int) -> Report:
         """The report of a client whose early trees are here and fit their commitment.

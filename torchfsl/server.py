@@ -143,6 +143,11 @@ class Server:
         self._expect(RoundState.OPEN)
         return self._book.relay(kind, client)
 
+    def has_trees(self, client: int) -> bool:
+        """Whether `client` can be answered; see `ReportBook.has_trees`."""
+        self._expect(RoundState.OPEN)
+        return self._book.has_trees(client)
+
     @property
     def sessions(self) -> dict[int, TreeRecord]:
         """By client the trees that outlive rounds, for a server that stores them. Secret."""

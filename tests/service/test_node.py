@@ -1,0 +1,317 @@
+"""A server that is started again at any point goes on where it was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from federation import make_plan, make_segment, make_state, mixed_plan, random_update, wanted_rows
+from reference import plaintext
+
+from torchfsl import kdf
+from torchfsl.client import Client
+from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.messages import HEADER_BYTES, Kind
+from torchfsl.plan import Plan
+from torchfsl.service import vault
+from torchfsl.service.certificates import make_development_certificates
+from torchfsl.service.channels import TlsFiles
+from torchfsl.service.identity import Authorities
+from torchfsl.service.ledger import OPEN_STATES, LedgerError
+from torchfsl.service.node import STEPS, Node, NodeSettings
+from torchfsl.service.records import StoreFull
+from torchfsl.service.task import Task, bind_plan, encode_task
+
+SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, min_clients=1)
+NONCE = bytes(16)
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
+    folder = tmp_path_factory.mktemp("certs")
+    make_development_certificates(folder, [])
+    return TlsFiles.in_folder(folder, "server-0").authorities()
+
+
+class Duo:
+    """Two nodes and the messages between them; `crash` starts one again from its folder."""
+
+    def __init__(self, folder: Path, authorities: Authorities, plan: Plan) -> None:
+        self.folder, self.authorities = folder, authorities
+        self.plan = bind_plan(plan, authorities, NONCE)
+        self.nodes = [self._node(party) for party in (0, 1)]
+        data = encode_task(Task(self.plan, NONCE), make_state(self.plan))
+        for node in self.nodes:
+            node.set_up(data)
+        self.after_event: Callable[[], None] = lambda: None
+
+    def _node(self, party: int) -> Node:
+        return Node(party, self.folder / str(party), self.authorities, SETTINGS)
+
+    def crash(self, party: int) -> None:
+        self.nodes[party].ledger.close()
+        self.nodes[party] = self._node(party)
+
+    def event(self) -> None:
+        self.after_event()
+
+    def send(self, party: int, message: bytes) -> None:
+        """As a client's transport: store, file, relay."""
+        node = self.nodes[party]
+        if node.holds(message):
+            return
+        (view,) = node.report_log.append([message])
+        assert isinstance(view, memoryview)
+        self.event()
+        relay = self.nodes[party].file(view) if self.nodes[party] is node else None
+        if relay is None and message[6] in (Kind.TREES, Kind.REPORT):
+            kind = Kind.TREES_RELAY if message[6] == Kind.TREES else Kind.REPORT_RELAY
+            client = int.from_bytes(message[16:24], "little")
+            relay = self.nodes[party].server.relay(kind, client)
+        self.event()
+        if relay is not None:
+            self.send(1 - party, relay)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        return self.nodes[party].reply(kind, round_number, client)
+
+    def step(self, number: int, kind: Kind) -> None:
+        own = [self._own(party, number, kind) for party in (0, 1)]
+        for party in (0, 1):
+            self.event()
+            assert self._own(party, number, kind) == own[party]  # byte-identical after a crash
+            self.nodes[party].note(number, kind, own[1 - party])
+            self.event()
+            if not self.nodes[party].is_taken(number, kind):
+                self.nodes[party].take(number, kind)
+            self.event()
+
+    def _own(self, party: int, number: int, kind: Kind) -> bytes:
+        node = self.nodes[party]
+        return node.begin(number) if kind is Kind.ROUND_STATE else node.own(number, kind)
+
+    def play(self, number: int, updates: dict[int, object]) -> list[plaintext.Contribution]:
+        self.step(number, Kind.ROUND_STATE)
+        contributions = []
+        for client, update in updates.items():
+            rounds = Client(self.plan, self, client_id=client)
+            session = rounds.start_round(number, indices=wanted_rows(self.plan, update))  # type: ignore[arg-type]
+            session.retrieve()
+            receipt = session.submit(update)  # type: ignore[arg-type]
+            missing = {name: rows.tolist() for name, rows in receipt.unmatched.items()}
+            contributions.append(plaintext.Contribution(update, 1, missing))  # type: ignore[arg-type]
+        for kind in STEPS[1:]:
+            self.step(number, kind)
+        return contributions
+
+    def digests(self) -> list[str]:
+        return [node.model_version["digest"] for node in self.nodes]
+
+
+def some_updates(plan: Plan, seed: int, clients: int = 3) -> dict[int, object]:
+    rng = np.random.default_rng(seed)
+    return {client: random_update(plan, rng) for client in range(clients)}
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_crash_after_every_single_event_changes_nothing(
+    party: int, authorities: Authorities, tmp_path: Path
+) -> None:
+    quiet = Duo(tmp_path / "quiet", authorities, mixed_plan())
+    shaken = Duo(tmp_path / "shaken", authorities, mixed_plan())
+    seen: set[str] = set()
+
+    def crash() -> None:
+        row = shaken.nodes[party].ledger.last_round()
+        seen.add(row.state if row else "")
+        shaken.crash(party)
+
+    shaken.after_event = crash
+    for number in (1, 2):
+        updates = some_updates(quiet.plan, number)
+        contributions = quiet.play(number, updates)
+        shaken.play(number, updates)
+        opened, round_number = vault.decode_opened(shaken.nodes[party].result_bytes())
+        assert round_number == number
+        sums = plaintext.sums(quiet.plan, contributions)
+        assert all(np.array_equal(opened.sums[name], total) for name, total in sums.items())
+        assert len(set(quiet.digests() + shaken.digests())) == 1
+    assert seen >= set(OPEN_STATES) - {"opened"} | {"applied"}
+
+
+def test_a_crash_between_the_sums_and_the_model_applies_them_once(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    quiet = Duo(tmp_path / "quiet", authorities, mixed_plan())
+    updates = some_updates(duo.plan, 5)
+    quiet.play(1, updates)
+
+    def die(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchfsl.service.node.encode_model", die)
+        with pytest.raises(KeyboardInterrupt):
+            duo.play(1, updates)
+    row = duo.nodes[0].ledger.last_round()
+    assert row is not None
+    assert row.state == "opened"
+    duo.crash(0)
+    duo.nodes[1].note(1, Kind.SHARE, duo.nodes[0].own(1, Kind.SHARE))
+    duo.nodes[1].take(1, Kind.SHARE)
+    assert set(duo.digests()) == set(quiet.digests())
+    assert duo.nodes[0].model_version["version"] == 1
+
+
+def test_sessions_survive_crashes_between_and_inside_rounds(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    table = make_segment("t", "rows", (13, 3), k_max=4, tau=3, theta=3, stash=1, retrieve=True)
+    duo = Duo(tmp_path, authorities, make_plan(table, max_epochs=3))
+    rng = np.random.default_rng(0)
+    update = random_update(duo.plan, rng, rows=3)
+    indices: npt.NDArray[np.int64] | None = update["t"].indices
+    assert indices is not None
+    session = Client(duo.plan, duo, client_id=1).open_session(indices={"t": indices})
+    for number in range(5):  # re-keys after the third
+        duo.step(number, Kind.ROUND_STATE)
+        one = session.start_round(number)
+        one.retrieve()
+        duo.crash(number % 2)
+        one.submit(update)
+        for kind in STEPS[1:]:
+            duo.step(number, kind)
+        duo.crash(1 - number % 2)
+        opened, _ = vault.decode_opened(duo.nodes[0].result_bytes())
+        assert np.array_equal(opened.sums["t"][indices], update["t"].values)
+    assert len(duo.nodes[0].ledger.sessions()) == 1
+
+
+def test_the_peer_cannot_change_what_it_said(authorities: Authorities, tmp_path: Path) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.step(1, Kind.ROUND_STATE)
+    said = duo.nodes[1].own(1, Kind.REPORT_SET)
+    duo.nodes[0].note(1, Kind.REPORT_SET, said)
+    assert not duo.nodes[0].note(1, Kind.REPORT_SET, said)
+    other = said[:HEADER_BYTES] + bytes(32)
+    with pytest.raises(ProtocolError, match="two different REPORT_SET"):
+        duo.nodes[0].note(1, Kind.REPORT_SET, other)
+
+
+def test_too_few_reports_end_the_round_unopened_and_say_so(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan(min_clients=3))
+    with pytest.raises(ProtocolError, match="2 acceptable reports, the plan wants 3"):
+        duo.play(1, some_updates(duo.plan, 0, clients=2))
+    duo.crash(0)
+    row = duo.nodes[0].ledger.round(1)
+    assert row is not None
+    assert row.state == "unopened"
+    assert "the plan wants 3" in row.reason
+    with pytest.raises(ProtocolError, match="unopened"):
+        duo.nodes[0].own(1, Kind.SHARE)
+
+
+def test_servers_with_different_models_halt_for_good(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.nodes[1].server.model.state["bias.0"][0] += 1
+    with pytest.raises(ProtocolError, match="different models"):
+        duo.step(1, Kind.ROUND_STATE)
+    duo.crash(0)
+    with pytest.raises(ProtocolError, match="halted: the servers hold different models"):
+        duo.nodes[0].begin(2)
+    with pytest.raises(ProtocolError, match="halted"):
+        duo.fetch(0, Kind.MODEL, 1, 0)
+
+
+def test_a_full_disk_refuses_reports_and_keeps_those_it_has(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.step(1, Kind.ROUND_STATE)
+    updates = some_updates(duo.plan, 3)
+    client = Client(duo.plan, duo, client_id=0)
+    client.start_round(1, indices=wanted_rows(duo.plan, updates[0])).submit(updates[0])  # type: ignore[arg-type]
+    report_log = duo.nodes[0].report_log
+    report_log._reserve = 1 << 60
+    report_log._end = report_log._segments[-1].size  # the segment is used up
+    (refused,) = report_log.append([b"x" * 100])
+    assert isinstance(refused, StoreFull)
+    duo.crash(0)
+    for kind in STEPS[1:]:
+        duo.step(1, kind)
+    assert len(set(duo.digests())) == 1
+    opened, _ = vault.decode_opened(duo.nodes[0].result_bytes())
+    assert opened.clients == (0,)
+
+
+def test_nothing_of_a_round_is_left_after_it(authorities: Authorities, tmp_path: Path) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    seeds: list[bytes] = []
+    send = duo.send
+
+    def listen(party: int, message: bytes) -> None:
+        if message[6] in (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT):
+            seeds.append(message[HEADER_BYTES + 16 : HEADER_BYTES + 32])
+        send(party, message)
+
+    duo.send = listen  # type: ignore[method-assign]
+    duo.play(1, some_updates(duo.plan, 3))
+    assert len(seeds) == 12
+    for party in (0, 1):
+        assert not list((tmp_path / str(party) / "reports").iterdir())
+        duo.nodes[party].ledger.close()
+        for path in (tmp_path / str(party)).rglob("*"):
+            if path.is_file():
+                assert not any(seed in path.read_bytes() for seed in seeds), path
+
+
+def test_a_state_folder_of_the_other_server_is_refused(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    Node(0, tmp_path, authorities, SETTINGS).ledger.close()
+    with pytest.raises(LedgerError, match="server 0"):
+        Node(1, tmp_path, authorities, SETTINGS)
+
+
+def test_a_lost_report_log_is_noticed(authorities: Authorities, tmp_path: Path) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.step(1, Kind.ROUND_STATE)
+    update = some_updates(duo.plan, 3)[0]
+    client = Client(duo.plan, duo, client_id=0)
+    client.start_round(1, indices=wanted_rows(duo.plan, update)).submit(update)  # type: ignore[arg-type]
+    duo.nodes[0].own(1, Kind.REPORT_SET)
+    shutil.rmtree(tmp_path / "0" / "reports")
+    with pytest.raises(LedgerError, match="restore the state folder"):
+        duo.crash(0)
+
+
+def test_a_refused_message_stays_refused_after_a_crash(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.step(1, Kind.ROUND_STATE)
+    update = some_updates(duo.plan, 3)[0]
+    client = Client(duo.plan, duo, client_id=0)
+    client.start_round(1, indices=wanted_rows(duo.plan, update))  # type: ignore[arg-type]
+    with pytest.raises(RejectedSubmission, match="second, different"):
+        client.start_round(1, indices=wanted_rows(duo.plan, update))  # type: ignore[arg-type]
+    duo.crash(1)
+    with pytest.raises(RejectedSubmission, match="was rejected"):
+        client.start_round(1, indices=wanted_rows(duo.plan, update))  # type: ignore[arg-type]
+
+
+def test_a_plan_for_other_servers_is_refused(authorities: Authorities, tmp_path: Path) -> None:
+    node = Node(0, tmp_path, authorities, SETTINGS)
+    plan = mixed_plan()
+    assert plan.session != kdf.digest(b"x")[:16].hex()
+    with pytest.raises(ValueError, match="not bound to these two servers"):
+        node.set_up(encode_task(Task(plan, NONCE), make_state(plan)))

@@ -1,0 +1,158 @@
+"""What one server says to the other: steps of the round, and clients' public parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from torchfsl.errors import FslError, ProtocolError
+from torchfsl.messages import HEADER_BYTES, Kind
+from torchfsl.service import calls
+from torchfsl.service.channels import TlsFiles, aio_channel
+from torchfsl.service.station import Station
+
+log = logging.getLogger("torchfsl.service.peers")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 3.0
+_RELAYS_AT_ONCE: Final = 8
+_RELAY_OF: Final = {int(Kind.TREES): Kind.TREES_RELAY, int(Kind.REPORT): Kind.REPORT_RELAY}
+
+
+class PeerLink:
+    """The channel to the other server.
+
+    Args:
+        url: of the other server.
+        party: its number.
+        files: this server's key and certificate.
+        attempt_seconds: of one attempt.
+    """
+
+    def __init__(
+        self, url: str, party: int, files: TlsFiles, *, attempt_seconds: float = 600.0
+    ) -> None:
+        """Nothing is sent yet. The channel is made anew when certificates rotate."""
+        self._url, self._party, self._files = url, party, files
+        self._seconds = attempt_seconds
+        self._channel: grpc.aio.Channel | None = None
+
+    async def call(self, method: str, data: bytes, *, limit: int) -> bytes:
+        """One attempt.
+
+        Raises:
+            FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
+        """
+        if self._channel is None:
+            self._channel = aio_channel(self._url, self._party, self._files)
+        invoke = self._channel.stream_stream(calls.path(method))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            call = invoke(
+                calls.chunks(data),
+                timeout=self._seconds,
+                metadata=grpc.aio.Metadata(*calls.metadata()),
+            )
+            async for chunk in call:
+                parts.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    call.cancel()
+                    raise ProtocolError(f"server {self._party} answers with too many bytes")
+        except grpc.aio.AioRpcError as error:
+            await self._renew()
+            raise calls.error_of(error, f"server {self._party}") from None
+        return b"".join(parts)
+
+    async def insist(
+        self, method: str, data: bytes, *, limit: int, still: Callable[[], bool]
+    ) -> bytes:
+        """Send the same bytes until the peer answers or refuses, as long as `still` holds.
+
+        Raises:
+            FslError: the peer refused.
+            NotReady: `still` does not hold any more.
+        """
+        pause = _FIRST_PAUSE
+        while still():
+            try:
+                return await self.call(method, data, limit=limit)
+            except calls.RETRIED as error:
+                log.info(
+                    "the peer does not answer yet", extra={"method": method, "why": str(error)}
+                )
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        raise calls.NotReady("the other server did not answer before the round ended")
+
+    async def _renew(self) -> None:
+        """Drop the channel, so that the next attempt reads key and certificate again."""
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._renew()
+
+
+class Relays:
+    """Public parts on their way to the peer; each is sent until the peer has it or refuses it."""
+
+    def __init__(self, station: Station, link: PeerLink) -> None:
+        """Nothing is on its way."""
+        self._station, self._link = station, link
+        self._tasks: dict[tuple[Kind, int], asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(_RELAYS_AT_ONCE)
+
+    def start(self, kind: Kind, client: int) -> asyncio.Task[None]:
+        """The task that relays what `client` sent as `kind`; one for each.
+
+        It ends with None when the peer has stored the part, else with the peer's refusal.
+        """
+        key = (_RELAY_OF[kind], client)
+        task = self._tasks.get(key)
+        if task is None or (task.done() and not task.cancelled() and task.exception() is not None):
+            task = self._tasks[key] = asyncio.create_task(self._relay(*key))
+            task.add_done_callback(_retrieve)
+        return task
+
+    def restart(self) -> None:
+        """Relay everything in the report log again: the peer takes a resend for what it is."""
+        for message in self._station.node.report_log:
+            client = int.from_bytes(message[16:24], "little")
+            if message[6] in _RELAY_OF and client % 2 == self._station.node.party:
+                self.start(Kind(message[6]), client)
+
+    def stop(self) -> None:
+        """Forget everything: the round is over."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks = {}
+
+    async def _relay(self, kind: Kind, client: int) -> None:
+        station = self._station
+        async with self._room:
+            message = await station.run(station.node.server.relay, kind, client)
+            await self._link.insist(
+                "Relay", message, limit=HEADER_BYTES, still=lambda: station.is_open
+            )
+            station.counts[kind.name + " sent"] += 1
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Note a failed relay; who waits for it hears it too."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if isinstance(error, FslError):
+        log.info("a relay was refused: %s", error)
+    elif error is not None:
+        log.error("a relay failed", exc_info=error)

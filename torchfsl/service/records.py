@@ -1,0 +1,222 @@
+"""The append-only report log of one round: a message is in it for good before anyone is told so.
+
+The log is a folder of segment files, each allocated whole before it is used, so that a full disk
+shows when a segment is started and never in the middle of a record. A record is
+
+    0  magic "TFSR"    4  CRC-32 of the rest    8  sequence number    16  length    24  message
+
+and starts on a multiple of eight. Reading stops at the first record that is not whole: after a
+crash that is what had not been acknowledged. Messages are read as views of the mapped file, so a
+round of many reports takes page cache, not memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from torchfsl.errors import FslError
+
+_HEADER: Final = struct.Struct("<4sIQQ")
+_MAGIC: Final = b"TFSR"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SEGMENT_BYTES: Final = 64 << 20
+"""Default size of a segment file."""
+
+
+class StoreFull(FslError):
+    """No room for another report. Everything acknowledged before is safe."""
+
+
+class StoreDamaged(FslError):
+    """The disk failed to write; the log takes nothing more."""
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names made, moved and deleted in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _Segment:
+    """One file, allocated and mapped whole."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Open the file, or make it with `size` bytes."""
+        self.path = path
+        self.handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(self.handle).st_size == 0:
+                os.posix_fallocate(self.handle, 0, size)
+                os.fsync(self.handle)
+                sync_folder(path.parent)
+        except OSError:
+            os.close(self.handle)
+            path.unlink(missing_ok=True)
+            raise
+        self.size = os.fstat(self.handle).st_size
+        self.view = memoryview(mmap.mmap(self.handle, self.size, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        """Give the file back; views of it stay valid until they are dropped."""
+        os.close(self.handle)
+
+
+class ReportLog:
+    """The messages of one round, in the order in which they came.
+
+    Args:
+        folder: made when missing; a log that is there is read and continued.
+        segment_bytes: size of a segment file.
+        reserve_bytes: space on the disk that reports may not use, so that a round whose reports
+            filled the disk can still be finished.
+    """
+
+    def __init__(
+        self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, reserve_bytes: int = 0
+    ) -> None:
+        """Read what is there."""
+        self.folder = folder
+        self._segment_bytes, self._reserve = segment_bytes, reserve_bytes
+        new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if new:
+            sync_folder(folder.parent)
+        self._segments: list[_Segment] = []
+        self._places: list[tuple[int, int, int]] = []  # segment, start, length of each message
+        self._end = 0
+        self._failed = False
+        for path in sorted(folder.glob("*.log")):
+            if path.stat().st_size:
+                self._segments.append(_Segment(path, 0))
+        self._scan()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, position: int) -> memoryview:
+        segment, start, length = self._places[position]
+        return self._segments[segment].view[start : start + length]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return (self[position] for position in range(len(self)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all messages."""
+        return sum(length for _, _, length in self._places)
+
+    def append(self, messages: Sequence[bytes]) -> list[memoryview | StoreFull]:
+        """Write messages; once this returns, those that came back as views survive a crash.
+
+        Returns:
+            For each message a view of it in the log, or why it was not taken.
+
+        Raises:
+            StoreDamaged: the disk failed; nothing of this call may be acknowledged.
+        """
+        if self._failed:
+            raise StoreDamaged("the report log failed to write before: restart the server")
+        results: list[memoryview | StoreFull] = []
+        touched: set[int] = set()
+        first = len(self._places)
+        try:
+            for message in messages:
+                try:
+                    results.append(self._write(message))
+                    touched.add(self._places[-1][0])
+                except StoreFull as error:
+                    results.append(error)
+            for segment in touched:
+                os.fdatasync(self._segments[segment].handle)
+        except OSError as error:
+            self._failed = True
+            del self._places[first:]
+            raise StoreDamaged(f"the report log cannot be written: {error}") from error
+        return results
+
+    def wipe(self, spans: Iterator[tuple[int, int, int]]) -> None:
+        """Overwrite secrets, then delete the log.
+
+        Args:
+            spans: (position, start, stop) of the secret bytes of messages.
+        """
+        for position, start, stop in spans:
+            segment, offset, _ = self._places[position]
+            os.pwrite(self._segments[segment].handle, bytes(stop - start), offset + start)
+        for part in self._segments:
+            os.fsync(part.handle)
+            part.path.unlink(missing_ok=True)
+        self.close()
+        if self.folder.exists():
+            self.folder.rmdir()
+            sync_folder(self.folder.parent)
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self._segments:
+            segment.close()
+        self._segments, self._places = [], []
+
+    def _write(self, message: bytes) -> memoryview:
+        size = _HEADER.size + len(message)
+        self._make_room(size)
+        segment = self._segments[-1]
+        rest = _HEADER.pack(_MAGIC, 0, len(self._places), len(message))[8:]
+        crc = zlib.crc32(message, zlib.crc32(rest))
+        os.pwritev(segment.handle, [_MAGIC + struct.pack("<I", crc) + rest, message], self._end)
+        start = self._end + _HEADER.size
+        self._places.append((len(self._segments) - 1, start, len(message)))
+        self._end += size + -size % 8
+        return segment.view[start : start + len(message)]
+
+    def _make_room(self, size: int) -> None:
+        if self._segments and self._end + size <= self._segments[-1].size:
+            return
+        wanted = max(self._segment_bytes, size)
+        space = os.statvfs(self.folder)
+        if space.f_bavail * space.f_frsize < wanted + self._reserve:
+            raise StoreFull(
+                f"less than {self._reserve + wanted} bytes are free on the disk of {self.folder}: "
+                "no more reports are taken in this round"
+            )
+        try:
+            path = self.folder / f"{len(self._segments):06d}.log"
+            self._segments.append(_Segment(path, wanted))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise StoreFull(f"the disk of {self.folder} is full: {error}") from error
+        self._end = 0
+
+    def _scan(self) -> None:
+        """Find the whole records; the log goes on behind the last one."""
+        for number, segment in enumerate(self._segments):
+            end = 0
+            while end + _HEADER.size <= segment.size:
+                magic, crc, sequence, length = _HEADER.unpack_from(segment.view, end)
+                start = end + _HEADER.size
+                if magic != _MAGIC or length > segment.size - start:
+                    break
+                if sequence != len(self._places):
+                    break
+                if zlib.crc32(segment.view[end + 8 : start + length]) != crc:
+                    break
+                self._places.append((number, start, length))
+                end = start + length + -(length + _HEADER.size) % 8
+            self._end = end
+            if not end:  # nothing behind an empty segment was ever written
+                for later in self._segments[number + 1 :]:
+                    later.close()
+                    later.path.unlink(missing_ok=True)
+                del self._segments[number + 1 :]
+                break

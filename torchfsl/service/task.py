@@ -1,0 +1,160 @@
+"""A task as it is handed to a server: plan, nonce of its session, model, server optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.plan import Plan
+from torchfsl.server_model import ServerAdam, ServerModel, ServerOptimizer, ServerSGD
+from torchfsl.service import arrays
+from torchfsl.service.arrays import Array
+from torchfsl.service.identity import Authorities
+
+_MODEL, _OPTIMIZER = "model/", "optimizer/"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """The servers' optimizer: `sgd` (lr, momentum) or `adam` (lr, beta1, beta2, eps)."""
+
+    name: Literal["sgd", "adam"] = "sgd"
+    lr: float = 1.0
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if self.name not in ("sgd", "adam"):
+            raise ParameterError(f"server optimizer {self.name!r} is unknown; use sgd or adam")
+        for field_ in dataclasses.fields(self)[1:]:
+            if not isinstance(getattr(self, field_.name), (int, float)):
+                raise ParameterError(f"{field_.name} of the server optimizer is not a number")
+
+    def build(self) -> ServerOptimizer:
+        """A fresh optimizer."""
+        if self.name == "adam":
+            return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
+        return ServerSGD(self.lr, momentum=self.momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What both servers must be given alike.
+
+    Attributes:
+        plan: its session number must be `Authorities.session(nonce)`.
+        nonce: 16 random bytes.
+        optimizer: on the aggregate.
+        source: see `ServerModel`.
+        reduce: see `ServerModel`.
+    """
+
+    plan: Plan
+    nonce: bytes
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    source: Literal["delta", "gradient"] = "delta"
+    reduce: Literal["mean", "sum"] = "mean"
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "plan": self.plan.to_json(),
+            "nonce": self.nonce.hex(),
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "source": self.source,
+            "reduce": self.reduce,
+        }
+
+    @classmethod
+    def from_settings(cls, fields: Mapping[str, Any]) -> Task:
+        """Inverse of `settings`.
+
+        Raises:
+            DecodeError: a field is missing or wrong.
+        """
+        try:
+            return cls(
+                Plan.from_json(fields["plan"]),
+                bytes.fromhex(fields["nonce"]),
+                OptimizerSettings(**fields["optimizer"]),
+                fields["source"],
+                fields["reduce"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DecodeError(f"not a valid task: {error}") from error
+
+    def check(self, authorities: Authorities, min_clients: int) -> None:
+        """Refuse a task for other servers, or one that opens sums over too few clients.
+
+        Raises:
+            ParameterError: either.
+        """
+        if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
+            raise ParameterError(
+                "the plan's session is not bound to these two servers' authorities: make it with "
+                "`bind_plan`, and check that all sides hold the same ca-server-0 and ca-server-1"
+            )
+        if self.plan.min_clients < min_clients:
+            raise ParameterError(
+                f"the plan opens sums over {self.plan.min_clients} reports, this server's operator "
+                f"wants {min_clients} or more"
+            )
+
+    def new_model(self, state: Mapping[str, Array], moments: Mapping[str, Array]) -> ServerModel:
+        """A server's model from arrays."""
+        optimizer = self.optimizer.build()
+        if moments:
+            optimizer.load_state(moments)
+        return ServerModel(state, optimizer, source=self.source, reduce=self.reduce)
+
+
+def bind_plan(plan: Plan, authorities: Authorities, nonce: bytes) -> Plan:
+    """The plan for these two servers: its session number names both."""
+    return dataclasses.replace(plan, session=authorities.session(nonce))
+
+
+def encode_task(task: Task, state: Mapping[str, Array]) -> bytes:
+    """A task and its initial model for the servers."""
+    return arrays.encode({_MODEL + name: value for name, value in state.items()}, task.settings())
+
+
+def decode_task(data: bytes) -> tuple[Task, ServerModel]:
+    """Inverse of `encode_task`.
+
+    Raises:
+        DecodeError, ParameterError: it is none, or the model does not fit the plan.
+    """
+    values, settings = arrays.decode(data)
+    task = Task.from_settings(settings)
+    model = task.new_model(_under(_MODEL, values), {})
+    model.check(task.plan)
+    return task, model
+
+
+def encode_model(model: ServerModel, version: int) -> bytes:
+    """A model version with its optimizer's state."""
+    values = {_MODEL + name: value for name, value in model.state.items()}
+    values |= {_OPTIMIZER + name: value for name, value in model.optimizer.state().items()}
+    return arrays.encode(values, {"version": version, "digest": model.digest().hex()})
+
+
+def decode_model(task: Task, data: bytes) -> ServerModel:
+    """Inverse of `encode_model`.
+
+    Raises:
+        DecodeError: damaged, or not of this task.
+    """
+    values, meta = arrays.decode(data)
+    model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
+    if model.digest().hex() != meta.get("digest"):
+        raise DecodeError("the model does not have the digest it was stored with")
+    return model
+
+
+def _under(prefix: str, values: Mapping[str, Array]) -> dict[str, Array]:
+    return {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
