@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from federation import (
     make_plan,
     make_segment,
@@ -15,8 +16,11 @@ from federation import (
     start,
 )
 
+from torchfsl import dpf
+from torchfsl.backends import kernels
 from torchfsl.client import Client
 from torchfsl.client_trees import ClientTrees
+from torchfsl.entropy import random_below
 from torchfsl.keys import ReportContext, TreeContext
 
 
@@ -31,13 +35,15 @@ def test_all_roots_of_a_client_differ() -> None:
     seen: list[bytes] = []
     for round_number, client_id in ((1, 0), (1, 1), (2, 0)):
         trees = ClientTrees(plan, client_id, round_number)
-        for segment, party in itertools.product(plan.segments, (0, 1)):
-            roots = trees.context.roots(segment, trees.master_seeds[party], party)
+        report = ReportContext(trees.context, round_number, bytes(16))
+        sources = (trees.context, report)  # trees that travel early, and late
+        for source, segment, party in itertools.product(sources, plan.segments, (0, 1)):
+            roots = source.roots(segment, trees.master_seeds[party], party)
             assert roots.shape == (segment.num_trees, 16)
             assert np.all(roots[:, 0] & 1 == party)
             seen += [root.tobytes() for root in roots]
     cleared = {bytes([root[0] & 0xFE]) + root[1:] for root in seen}
-    assert len(cleared) == len(seen) == 3 * 2 * (17 + 17 + 3)
+    assert len(cleared) == len(seen) == 3 * 2 * 2 * (17 + 17 + 3)
 
 
 def test_one_seed_gives_other_roots_in_any_other_context() -> None:
@@ -91,6 +97,45 @@ def test_hint_keys_differ_by_nonce_round_and_segment() -> None:
         for segment in plan.segments
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_dummies_select_random_positions_of_their_whole_domain() -> None:
+    """Seen by one who evaluates both keys: where the parties' states differ."""
+    plan = make_plan(make_segment("s", "scalars", (600,), k_max=3, theta=6, stash=3))
+    segment, chosen = plan.segments[0], []
+    for _ in range(2):
+        trees = ClientTrees(plan, 0, 1)
+        parts = trees.grow(segment, np.empty(0, dtype=np.int64))
+        key = trees.context.tree_key(segment)
+        roots = [trees.context.roots(segment, trees.master_seeds[b], b) for b in (0, 1)]
+        where = []
+        for (group, span), part in zip(dpf.split(segment), parts, strict=True):
+            states = [
+                kernels().tree_eval(key, r[span], part.cw, part.cw_right, group.num_leaves)
+                for r in roots
+            ]
+            differs = np.any(states[0] != states[1], axis=2)
+            assert np.all(differs.sum(axis=1) == 1)
+            where.append(differs.argmax(axis=1))
+        chosen.append(where)
+    bins = np.concatenate([where[0] for where in chosen])
+    counts = np.bincount(bins, minlength=6)
+    assert len(bins) == 600
+    assert np.all(np.abs(counts - 100) < 6 * np.sqrt(100))
+    assert not np.array_equal(chosen[0][0], chosen[1][0])
+    assert len({*chosen[0][1].tolist(), *chosen[1][1].tolist()}) >= 4
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 1000, 2**31 + 11, 2**32 - 5, 2**32])
+def test_secret_integers_are_128_random_bits_modulo_their_bound(
+    bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = np.random.default_rng(bound).bytes(16 * 50) + bytes(16) + b"\xff" * 16
+    monkeypatch.setattr("os.urandom", lambda size: data[:size])
+    drawn = random_below(bound, 52)
+    wanted = [int.from_bytes(data[i : i + 16], "little") % bound for i in range(0, len(data), 16)]
+    assert drawn.dtype == np.uint64
+    assert drawn.tolist() == wanted
 
 
 def test_secrets_never_appear_in_a_repr() -> None:
