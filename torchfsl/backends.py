@@ -11,10 +11,17 @@ import importlib
 import logging
 import os
 from types import ModuleType
+from typing import Final
 
 from torchfsl.errors import ParameterError
 
 log = logging.getLogger("torchfsl.backends")
+
+KERNELS: Final = (
+    "tree_gen", "tree_eval", "convert", "hint_gen", "accumulate", "answer", "gather", "match",
+    "check_gen", "verify", "authenticate", "tags",
+)  # fmt: skip
+"""What a backend must offer; `portable` documents each."""
 
 
 @functools.cache
@@ -25,15 +32,23 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
     if wanted not in ("auto", "native"):
         raise ParameterError(f"TORCHFSL_BACKEND is {wanted!r}; set it to auto, portable or native")
     try:
-        return "native", importlib.import_module("torchfsl._native")
+        return "native", _import_native()
     except ImportError as error:
         if wanted == "native":
             raise ParameterError(
-                "TORCHFSL_BACKEND=native, but the extension is not built: reinstall torchfsl "
-                "with a C++ compiler, or set TORCHFSL_BACKEND=portable"
+                f"TORCHFSL_BACKEND=native, but there is no extension ({error}): reinstall "
+                "torchfsl with a C++ compiler, or set TORCHFSL_BACKEND=portable"
             ) from error
-        log.warning("native extension not built (%s): using the slow portable backend", error)
+        log.warning("no native extension (%s): using the slow portable backend", error)
         return "portable", portable
+
+
+def _import_native() -> ModuleType:
+    native = importlib.import_module("torchfsl._native")
+    missing = [name for name in KERNELS if not hasattr(native, name)]
+    if missing:
+        raise ImportError(f"the built one is older than the library, it lacks {missing}")
+    return native
 
 
 def kernels() -> ModuleType:
