@@ -157,6 +157,8 @@ class Segment:
             or self.num_bins != NUM_HASHES * -(-self.m // self.theta)
         ):
             raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
+        elif self.num_bins * (-(-self.theta >> self.nu) << self.nu) > MAX_POSITIONS:
+            raise ParameterError(f"{where}: more than {MAX_POSITIONS} slots in its bins: split it")
 
     def _check_subset(self, where: str) -> None:
         if not self.subset:
