@@ -291,6 +291,25 @@ def test_a_plan_whose_messages_no_peer_would_take_is_refused() -> None:
         make_plan(make_segment("a", "rows", (2**20, 2**20), k_max=1, tau=2**20))
 
 
+def test_a_bin_layout_beyond_32_bits_is_refused() -> None:
+    """Slots of the layout are counted in 32 bits: three sub-tables, bins padded to whole leaves."""
+    shape = {"policy": "scalars", "tau": 1, "k_max": 1, "stash": 0}
+    for m, theta, nu, fits in (
+        (2**30, 2**20, 0, True),
+        (2**30, 3, 2, False),
+        (3 * 2**29, 2**20, 0, False),
+    ):
+        fields = {
+            **shape, "tensors": (TensorSpec("t", (m,)),), "m": m, "theta": theta, "nu": nu,
+            "num_bins": 3 * -(-m // theta),
+        }  # fmt: skip
+        if fits:
+            segment(**fields)
+        else:
+            with pytest.raises(ParameterError, match="slots in its bins"):
+                segment(**fields)
+
+
 def test_the_lane_of_a_full_cohort_must_fit_the_ring() -> None:
     tiny = FixedPoint(16, 0, 1.0)
     one = make_segment("a", "dense", (3,))
