@@ -40,17 +40,18 @@ def make_segment(
     retrieve: bool = False,
     secure: bool = True,
     dtype: str = "float32",
+    subset: tuple[int, ...] = (),
 ) -> Segment:
     """A segment of tensors `name.0`, `name.1`, ...; theta 0 means full-domain trees."""
     tensors = tuple(TensorSpec(f"{name}.{i}", shape, dtype) for i, shape in enumerate(shapes))
-    m = positions(policy, tensors, tau)
+    m = len(subset) or positions(policy, tensors, tau)
     if policy == "dense":
         return Segment(name, policy, tensors, m, 1, m)
     bins = 3 * -(-m // theta) if theta else 0
     return Segment(
         name, policy, tensors, m, tau, k_max, bins, theta, nu, stash if theta else k_max, retrieve,
         check_bytes=CHECK_BYTES if secure else 0,
-        tag_bytes=TAG_BYTES if secure and retrieve else 0,
+        tag_bytes=TAG_BYTES if secure and retrieve else 0, subset=subset,
     )  # fmt: skip
 
 
@@ -133,7 +134,8 @@ def random_update(
         if segment.policy != "dense":
             count = int(rng.integers(segment.k_max + 1)) if rows is None else rows
             count = min(count, segment.k_max)
-            chosen = rng.choice(segment.m, size=count, replace=False)
+            allowed = segment.subset or segment.m
+            chosen = rng.choice(allowed, size=count, replace=False)
             indices = np.sort(chosen).astype(np.int64)
         values = rng.integers(-limit, limit, size=(count, segment.tau), endpoint=True)
         if largest:

@@ -40,6 +40,10 @@ def segments(draw: st.DrawFn, name: str, secure: bool) -> Segment:
     if policy == "dense":
         return make_segment(name, "dense", *shapes)
     m = sum(sizes) if policy != "blocks" else sum(-(-size // tau) for size in sizes)
+    subset = ()
+    if draw(st.sampled_from([False, False, True])):
+        subset = tuple(sorted(draw(st.sets(st.integers(0, m - 1), min_size=1))))
+        m = len(subset)
     k_max = draw(st.integers(1, min(m, 7)))
     return make_segment(
         name,
@@ -53,6 +57,7 @@ def segments(draw: st.DrawFn, name: str, secure: bool) -> Segment:
         retrieve=policy == "rows" and draw(st.booleans()),
         secure=secure,
         dtype=draw(st.sampled_from(["float32", "float64", "float16"])),
+        subset=subset,
     )
 
 

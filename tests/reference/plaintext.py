@@ -19,16 +19,16 @@ class Contribution:
 
 
 def sums(plan: Any, contributions: Sequence[Contribution]) -> dict[str, Any]:
-    """By segment, the exact sums `int64[m, tau]`, summed as Python integers."""
+    """By segment, the exact sums `int64[positions, tau]`, summed as Python integers."""
     totals = {}
     for segment in plan.segments:
-        table = [[0] * segment.tau for _ in range(segment.m)]
+        table = [[0] * segment.tau for _ in range(segment.index_space)]
         for position, values, weight in _entries(segment, contributions):
             table[position] = [
                 total + weight * int(value)
                 for total, value in zip(table[position], values, strict=True)
             ]
-        totals[segment.name] = np.array(table, dtype=np.int64).reshape(segment.m, segment.tau)
+        totals[segment.name] = np.array(table, dtype=np.int64).reshape(-1, segment.tau)
     return totals
 
 
@@ -38,7 +38,7 @@ def lanes(plan: Any, contributions: Sequence[Contribution]) -> dict[str, Any]:
     for segment in plan.segments:
         if plan.lane == "none" or segment.policy == "dense":
             continue
-        counts = [0] * segment.m
+        counts = [0] * segment.index_space
         for position, _, weight in _entries(segment, contributions):
             counts[position] += weight
         totals[segment.name] = np.array(counts, dtype=np.int64)
