@@ -79,8 +79,9 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "servers",
         "in-process|URL0,URL1",
         str,
-        "where the two servers run; this version has in-process",
+        "where the two servers run: here, or two `torchfsl serve` that wait for a task",
     ),
+    ("tls", "DIR", str, "certificates of owner and clients for --servers, see `torchfsl certs`"),
     ("threads", "N", int, "of torch and of the native backend; default: theirs"),
     ("device", "D", str, "torch device of the clients' training; default cpu"),
     ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
@@ -147,13 +148,8 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "aggregation", "eval_every", "seed",
-             "threads", "device", "above_break_even")  # fmt: skip
+             "threads", "device", "servers", "tls", "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
-    if options.servers not in (None, "in-process"):
-        raise ConfigError(
-            f"--servers {options.servers}: this version runs both servers in this process; "
-            "leave the option out"
-        )
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     return merge(config, {name: value for name, value in chosen.items() if value is not None})

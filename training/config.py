@@ -164,6 +164,8 @@ class Config:
             tags on answers, by which clients notice altered rows.
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
+        servers: `in-process`, or the URLs of both servers with a comma between.
+        tls: folder of certificates for servers elsewhere.
     """
 
     preset: str
@@ -178,6 +180,8 @@ class Config:
     malicious_security: bool = True
     device: str = "cpu"
     threads: int = 0
+    servers: str = "in-process"
+    tls: str = ""
     din: Din = Din()
     sentences: Sentences = Sentences()
     images: Images = Images()

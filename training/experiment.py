@@ -96,4 +96,5 @@ def _build(config: Config, task: Task, saved: Checkpoint | None) -> Federation:
         plan=saved.plan,
         state=saved.state,
         optimizer_state=saved.optimizer_state,
+        finished=saved.round,
     )

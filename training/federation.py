@@ -73,6 +73,7 @@ def build(
     plan: Plan | None = None,
     state: Mapping[str, Array] | None = None,
     optimizer_state: Mapping[str, Array] | None = None,
+    finished: int = 0,
 ) -> Federation:
     """Set everything up.
 
@@ -82,6 +83,7 @@ def build(
         plan: of an earlier run that is continued; a fresh one when None.
         state: the servers' model of an earlier run.
         optimizer_state: the servers' optimizer of an earlier run.
+        finished: rounds of an earlier run.
 
     Raises:
         ParameterError: the settings make no valid plan.
@@ -100,15 +102,21 @@ def build(
             malicious_security=config.malicious_security,
         )
     initial = handle.server_state() if state is None else state
+    in_process = config.servers == "in-process"
     models = tuple(
         _server_model(config, engine, initial, optimizer_state)
-        for _ in range(1 if config.aggregation == "plain" else 2)
+        for _ in range(2 if in_process and config.aggregation != "plain" else 1)
     )
-    aggregation: Aggregation = (
-        Plain(plan, models[0])
-        if config.aggregation == "plain"
-        else TwoServers(plan, (models[0], models[1]))
-    )
+    aggregation: Aggregation
+    if config.aggregation == "plain":
+        aggregation = Plain(plan, models[0])
+    elif in_process:
+        aggregation = TwoServers(plan, (models[0], models[1]))
+    else:
+        from training.remote import RemoteServers  # needs the service extra
+
+        aggregation = RemoteServers(config, plan, models[0], finished=finished)
+        plan = aggregation.plan
     return Federation(model, optimizer, engine, handle, plan, models, Audit(aggregation))
 
 

@@ -18,7 +18,7 @@ from training.config import Config, ConfigError
 from training.federation import Federation
 from training.trainer import RoundRecord
 
-_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every")
+_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every", "servers", "tls")
 """Settings that a resumed run may change: they do not alter what a round does."""
 
 
@@ -92,6 +92,7 @@ def summarise(
     """What a run came to."""
     evaluated = [record.metrics for record in records if record.metrics]
     values = [metrics[metric] for metrics in evaluated]
+    messages = getattr(federation.audit.aggregation, "messages", None)
     return {
         "preset": config.preset,
         "data": config.data,
@@ -109,6 +110,7 @@ def summarise(
         "download_bytes_per_client_round": float(np.mean([r.download_bytes for r in records])),
         "client_seconds": float(np.mean([r.client_seconds for r in records])),
         "server_seconds_per_round": float(np.mean([r.server_seconds for r in records])),
+        **({} if messages is None else {"messages": dict(messages)}),
         "exact_rounds": sum(record.exact for record in records),
         "exact_retrieval_rounds": (
             sum(bool(record.exact_retrieval) for record in records)

@@ -178,6 +178,12 @@ class Ledger:
             found = self._db.execute(query, values).fetchall()
         return [RoundRow(int(row[0]), *row[1:]) for row in found]
 
+    def delete_rounds(self) -> None:
+        """Forget all rounds and what was said in them."""
+        with self.transaction():
+            self._do("DELETE FROM rounds")
+            self._do("DELETE FROM steps")
+
     # --- what was said between the servers ----------------------------------------------------
 
     def step(self, number: int, kind: Kind, *, sent: bool) -> bytes | None:

@@ -163,20 +163,25 @@ class Node:
             return
         if self.running() is not None:
             raise ProtocolError("a round of another task is running: close or abandon it first")
-        last = self.ledger.last_round()
+        used = f"used/{task.plan.digest.hex()}"
+        if self.ledger.setting(used) is not None:
+            raise ProtocolError(
+                "this plan was used before: its round numbers are spent; make one of another nonce"
+            )
         vault.write_whole(self._model_file(0), encode_model(model, 0))
         with self.ledger.transaction():
+            self.ledger.delete_rounds()  # numbers are per session, which the plan names
             for client in self.ledger.sessions():
                 self.ledger.delete_session(client)
             self.ledger.put_setting("task", json.dumps(task.settings()).encode())
             self.ledger.put_setting("halted", None)
+            self.ledger.put_setting(used, b"1")
             self._put_model_version(0, model.digest())
         self._stored_sessions = {}
         self.task = task
         self._server = Server(
-            self.party, plan=task.plan, model=model, max_sessions=self.settings.max_sessions,
-            last_round=-1 if last is None else last.number,
-        )  # fmt: skip
+            self.party, plan=task.plan, model=model, max_sessions=self.settings.max_sessions
+        )
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 
     # --- clients ------------------------------------------------------------------------------

@@ -419,6 +419,12 @@ class Owner:
             raise ProtocolError("the servers hold different models: tell their operators")
         return model
 
+    def nonce(self) -> bytes:
+        """The nonce of the task at server 0."""
+        link = self.links.links[0]
+        answer = link.call("Plan", calls.encode_request(), limit=_PLAN_BYTES)
+        return bytes.fromhex(json.loads(answer)["nonce"])
+
     def close(self) -> None:
         """Close the channels."""
         self.links.close()

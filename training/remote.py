@@ -1,0 +1,102 @@
+"""An experiment on two running servers: this process is the owner of the task and all its clients.
+
+Every client has a certificate and a connection of its own, as on a machine of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from torchfsl import Plan
+from torchfsl.opened import Opened
+from torchfsl.server_model import ServerModel
+from torchfsl.service.channels import TlsFiles
+from torchfsl.service.remote import Connection, Owner, connect
+from torchfsl.service.task import OptimizerSettings, Task, bind_plan
+from training.aggregation import Participant
+from training.config import Config, ConfigError
+
+_ROUND_SECONDS = 24 * 3600.0
+
+
+class RemoteServers:
+    """The protocol through two server processes; see `training.aggregation.Aggregation`.
+
+    Args:
+        config: names the servers and the folder of certificates.
+        plan: any plan; `self.plan` is the same one bound to these servers.
+        model: initial model. Follows the servers' after every round.
+        finished: rounds of this experiment that the servers have applied already.
+
+    Attributes:
+        messages: calls that succeeded, by server and phase, over all clients and rounds.
+    """
+
+    def __init__(self, config: Config, plan: Plan, model: ServerModel, *, finished: int) -> None:
+        """Hand the task to both servers, or find it there when a run is resumed."""
+        self._urls = config.servers.split(",")
+        self._tls = Path(config.tls)
+        if len(self._urls) != 2 or not config.tls:
+            raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+        self._owner = Owner(self._urls, TlsFiles.in_folder(self._tls, "owner"))
+        self.model, self.messages = model, Counter[str]()
+        self._number = -1
+        self.server_seconds = 0.0
+        self._connections: list[Connection] = []
+        if finished:
+            self._check_same(plan, finished)
+            nonce = self._owner.nonce()
+        else:
+            nonce = os.urandom(16)
+            plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        server = config.server
+        optimizer = OptimizerSettings(
+            name=server.optimizer, lr=server.lr, beta1=server.beta1, beta2=server.beta2,
+            eps=server.eps,
+        )  # fmt: skip
+        self.plan = plan
+        self._task = Task(plan, nonce, optimizer, model.source, model.reduce)
+        if not finished:
+            self._owner.set_up(self._task, model.state)
+
+    def open_round(self, round_number: int) -> None:
+        """See `Aggregation`."""
+        start = time.perf_counter()
+        self._number = round_number
+        self._owner.open_round(round_number, seconds=_ROUND_SECONDS)
+        self.server_seconds = time.perf_counter() - start
+
+    def participant(self, client: int) -> Participant:
+        """See `Aggregation`."""
+        connection = connect(self._urls, self._tls, client)
+        self._connections.append(connection)
+        return connection.client
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`. The time counts as the servers', who compute in it."""
+        start = time.perf_counter()
+        for connection in self._connections:
+            for link in connection.links.links:
+                for method, count in link.counts.items():
+                    self.messages[f"{method} to server {link.party}"] += count
+            connection.close()
+        self._connections = []
+        self._owner.close_round(self._number)
+        opened, number = self._owner.result()
+        assert number == self._number
+        fresh = self._owner.model(self._task)
+        self.model.state, self.model.optimizer = fresh.state, fresh.optimizer
+        self.server_seconds += time.perf_counter() - start
+        return opened
+
+    def _check_same(self, plan: Plan, finished: int) -> None:
+        for party in (0, 1):
+            info = self._owner.links.info(party)
+            if info["plan_digest"] != plan.digest.hex() or info["round"] != finished:
+                raise ConfigError(
+                    f"server {party} is at round {info['round']} of a task, the run in --out at "
+                    f"round {finished} of its own: a run on servers resumes only where they are"
+                )
