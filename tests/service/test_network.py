@@ -1,0 +1,214 @@
+"""Rounds through two server processes over mutual TLS."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from federation import make_plan, make_segment, mixed_plan, wanted_rows
+from local_servers import ROOT
+from network import Pair, assert_sums
+
+from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.service.outbox import Outbox
+from torchfsl.service.remote import RemoteServers, submit
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    plan = dataclasses.replace(mixed_plan(min_clients=2), max_clients=8)
+    with Pair(tmp_path_factory.mktemp("pair"), plan) as started:
+        started.start()
+        started.set_up()
+        yield started
+
+
+def test_a_round_is_exact_and_each_client_sends_one_message_a_server_and_phase(pair: Pair) -> None:
+    number = pair.open()
+    contributions = pair.take_part([0, 1])
+    with pair.client(2) as connection:
+        assert connection.wait_for_round(seconds=5) == number
+        before = connection.model_version()
+        session = connection.client.start_round(
+            number, indices=wanted_rows(pair.plan, pair.update(2))
+        )
+        session.download()
+        session.retrieve()
+        session.abort()
+        for link in connection.links.links:
+            phases = {m: link.attempts[m] for m in ("Model", "Retrieve", "Submit", "Upload")}
+            assert phases == {"Model": 1, "Retrieve": 1, "Submit": 1, "Upload": 0}
+    opened = pair.close()
+    assert opened.num_clients == 3
+    assert_sums(pair.plan, opened, contributions)
+    model = pair.owner.model(pair.task)
+    with pair.client(2) as connection:
+        after = connection.model_version()
+    assert after == (before[0] + 1, model.digest().hex())
+
+
+@pytest.mark.parametrize("step", ["before anything", "after the trees", "between the servers"])
+@pytest.mark.parametrize("dropped", [2, 4, 6])
+def test_a_round_completes_without_clients_that_drop_out(
+    pair: Pair, step: str, dropped: int
+) -> None:
+    pair.open()
+    contributions = pair.take_part(range(dropped, 8))
+    if step != "before anything":
+        for client in range(dropped):
+            _drop_out(pair, client, step)
+    opened = pair.close()
+    assert opened.clients == tuple(range(dropped, 8))
+    assert_sums(pair.plan, opened, contributions)
+
+
+def _drop_out(pair: Pair, client: int, step: str) -> None:
+    with pair.client(client) as connection:
+        update = pair.update(client)
+        session = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
+        session.retrieve()
+        if step == "between the servers":
+            transport = connection.client.servers
+            assert isinstance(transport, RemoteServers)
+            held: dict[int, bytes] = {}
+            transport.send = held.__setitem__  # type: ignore[method-assign, assignment]
+            session.submit(update)
+            party = client // 2 % 2  # half of them reach server 0 only, half server 1 only
+            connection.links.links[party].call("Submit", held[party], limit=64)
+
+
+def test_a_round_of_too_few_closes_unopened_and_says_so(pair: Pair) -> None:
+    pair.open()
+    pair.take_part([5])
+    with pytest.raises(ProtocolError, match="1 acceptable reports, the plan wants 2"):
+        pair.close()
+    pair.open()
+    pair.assert_serves()
+
+
+def test_a_round_closes_by_itself_when_all_expected_came_or_time_is_over(pair: Pair) -> None:
+    pair.number += 1
+    pair.owner.open_round(pair.number, expected=2, seconds=60)
+    pair.take_part([0, 1])
+    assert pair.close().clients == (0, 1)
+    pair.number += 1
+    pair.owner.open_round(pair.number, seconds=0.3)
+    with pytest.raises(ProtocolError, match="0 acceptable reports"):
+        pair.close()
+
+
+def test_an_interrupted_client_sends_the_same_bytes_again(pair: Pair, tmp_path: Path) -> None:
+    pair.open()
+    box = tmp_path / "outbox"
+    with pair.client(4, outbox=box) as connection:
+        update = pair.update(4)
+        session = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
+        transport = connection.client.servers
+        assert isinstance(transport, RemoteServers)
+        held: dict[int, bytes] = {}
+        transport.send = held.__setitem__  # type: ignore[method-assign, assignment]
+        session.retrieve()
+        session.submit(update)
+        Outbox(box).put(held)
+        connection.links.links[1].call("Submit", held[1], limit=64)  # then the power fails
+    with pair.client(4, outbox=box) as connection:
+        assert connection.resume()
+        assert not connection.resume()
+        assert not box.exists()
+        submit(connection.links, held, None)  # again: accepted, and counted once
+    pair.take_part([5])
+    assert pair.close().clients == (4, 5)
+
+
+def test_late_messages_and_messages_of_old_rounds_are_refused(pair: Pair) -> None:
+    pair.open()
+    with pair.client(4) as connection:
+        update = pair.update(4)
+        held: dict[int, bytes] = {}
+        session = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
+        session.retrieve()
+        transport = connection.client.servers
+        assert isinstance(transport, RemoteServers)
+        send = transport.send
+        transport.send = held.__setitem__  # type: ignore[method-assign, assignment]
+        session.submit(update)
+        pair.assert_serves()
+        with pytest.raises(RejectedSubmission, match=r"closed|no round is open"):
+            submit(connection.links, held, None)
+        pair.open()
+        with pytest.raises(RejectedSubmission, match=f"message for round {pair.number - 1}"):
+            submit(connection.links, held, None)
+        transport.send = send  # type: ignore[method-assign]
+        pair.assert_serves()
+
+
+def test_many_clients_at_once(pair: Pair) -> None:
+    pair.open()
+    threads = [threading.Thread(target=pair.take_part, args=([c],)) for c in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pair.close().clients == tuple(range(8))
+
+
+def test_serving_imports_no_torch(pair: Pair) -> None:
+    for process in pair.processes:
+        assert process is not None
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair) -> None:
+    pair.open()
+    pair.assert_serves()
+    for party in (0, 1):
+        base = f"http://127.0.0.1:{pair.metrics_ports[party]}"
+        metrics = urllib.request.urlopen(f"{base}/metrics").read().decode()  # noqa: S310
+        assert re.search(r'torchfsl_calls_total\{code="OK",method="Submit"\} \d', metrics)
+        assert "torchfsl_rounds_applied" in metrics
+        health = json.loads(urllib.request.urlopen(f"{base}/health").read())  # noqa: S310
+        assert health["ok"]
+        assert health["round"] == pair.number
+        for line in pair.log(party).splitlines():
+            fields = json.loads(line)
+            assert fields["logger"].startswith("torchfsl")
+            assert not re.search(r"\b[0-9a-f]{32}\b", json.dumps(fields))
+    shown = _command("status", "--state", str(pair.state(0)))
+    assert re.search(rf"^ +{pair.number} applied +2 +2 ", shown, re.MULTILINE)
+    shown = _command("status", "--servers", ",".join(pair.urls), "--tls", str(pair.tls))
+    assert "server 1: torchfsl" in shown
+    assert "processor features" in _command("doctor", "--tls", str(pair.tls))
+
+
+def _command(*arguments: str) -> str:
+    command = [sys.executable, "-m", "torchfsl.service.command", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_sessions_send_trees_once_through_the_network(tmp_path: Path) -> None:
+    table = make_segment("t", "rows", (13, 3), k_max=4, tau=3, theta=3, stash=1, retrieve=True)
+    with Pair(tmp_path, make_plan(table, max_epochs=3)) as pair:
+        pair.start()
+        pair.set_up()
+        with pair.client(1) as connection:
+            update = pair.update(1)
+            rows = update["t"].indices
+            assert rows is not None
+            session = connection.client.open_session(indices={"t": rows})
+            for _ in range(2):
+                one = session.start_round(pair.open())
+                one.retrieve()
+                one.submit(update)
+                assert np.array_equal(pair.close().sums["t"][rows], update["t"].values)
+            for link in connection.links.links:
+                assert link.counts["Retrieve"] == 1
+                assert link.counts["Answer"] == 1
