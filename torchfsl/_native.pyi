@@ -110,6 +110,50 @@ def gather(
         num_threads: as above.
     """
 
+def check_gen(
+    key: bytes,
+    leaf0: _Bytes,
+    leaf1: _Bytes,
+    leaf: npt.NDArray[np.uint64],
+    first_tree: int,
+) -> _Bytes:
+    """Check words `[T, 32]`; see `portable_checks.check_gen`."""
+
+def verify(
+    key_tree: bytes,
+    key_check: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    num_leaves: int,
+    check_words: _Bytes,
+    first_tree: int,
+    key_fold: bytes,
+    delta_trees: _Bytes,
+    delta_low: _Bytes,
+    delta_high: _Bytes,
+    num_threads: int = 1,
+) -> bytes:
+    """Fold of the corrected leaf hashes, 16 bytes; see `portable_checks.verify`.
+
+    Law: equal at both parties for honest trees.
+    """
+
+def authenticate(
+    key_tree: bytes,
+    key_mac: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    num_leaves: int,
+    table: _Bytes,
+    num_threads: int = 1,
+) -> tuple[_Bytes, _Bytes]:
+    """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable_checks`."""
+
+def tags(key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, rows: _Bytes) -> _Bytes:
+    """Tags `[T, 16]` that honest answers XOR to; see `portable_checks.tags`."""
+
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.
 

@@ -1,8 +1,18 @@
-// Bump allocation in a thread's scratch memory; arena_bytes() in path.h covers every use.
+// Common to the code of all paths. Bump allocation in a thread's scratch memory; arena_bytes() in
+// path.h covers every use.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+// Inner loops live in registers only if everything in them is one function.
+#define FSL_INLINE inline __attribute__((always_inline))
+#if defined(__clang__)
+#define FSL_UNROLL _Pragma("unroll")
+#else
+#define FSL_UNROLL _Pragma("GCC unroll 16")
+#endif
+#define FSL_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace fsl {
 namespace {

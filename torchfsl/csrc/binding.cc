@@ -1,162 +1,19 @@
 // Python binding: checks every buffer, releases the GIL, calls the kernels. Shapes and meanings are
 // documented in _native.pyi.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
-#include <memory>
-#include <new>
-#include <stdexcept>
-#include <string>
-#include <type_traits>
-#include <vector>
 
-#include "aes_key.h"
+#include "arguments.h"
+#include "binding_checks.h"
 #include "dispatch.h"
 #include "kernels.h"
 
-namespace nb = nanobind;
+using namespace fsl::arguments;
 using nb::literals::operator""_a;
 
 namespace {
-
-using In = nb::ndarray<nb::ro>;
-using InOut = nb::ndarray<>;
-template <class T>
-using Out = nb::ndarray<nb::numpy, T>;
-using Bytes = Out<std::uint8_t>;
-using Shape = std::initializer_list<std::size_t>;
-
-[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
-
-std::size_t product(Shape factors) {
-  std::size_t result = 1;
-  for (const std::size_t factor : factors) {
-    if (__builtin_mul_overflow(result, factor, &result) || result >> 62) {
-      refuse("the arrays asked for are too large");
-    }
-  }
-  return result;
-}
-
-std::string describe(Shape shape) {
-  std::string text;
-  for (const std::size_t extent : shape) {
-    text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  }
-  return "[" + text + "]";
-}
-
-// Data of a C-contiguous host array of the given element type and number of dimensions.
-template <class T, class Array>
-auto data_of(const Array& array, const char* name, std::size_t ndim) {
-  using Pointer = std::conditional_t<std::is_same_v<Array, In>, const T*, T*>;
-  const std::string label = name;
-  if (array.device_type() != nb::device::cpu::value) refuse(label + " is not in host memory");
-  if (array.dtype() != nb::dtype<T>()) {
-    refuse(label + " must have dtype uint" + std::to_string(8 * sizeof(T)));
-  }
-  if (array.ndim() != ndim) refuse(label + " must have " + std::to_string(ndim) + " dimensions");
-  std::int64_t stride = 1;
-  for (std::size_t i = ndim; i-- > 0 && array.size() > 0;) {
-    if (array.shape(i) != 1 && array.stride(i) != stride) refuse(label + " must be C-contiguous");
-    stride *= static_cast<std::int64_t>(array.shape(i));
-  }
-  if (reinterpret_cast<std::uintptr_t>(array.data()) % sizeof(T)) refuse(label + " is not aligned");
-  return static_cast<Pointer>(array.data());
-}
-
-// The same, with a check of the whole shape.
-template <class T, class Array>
-auto data_of(const Array& array, const char* name, Shape shape) {
-  const auto data = data_of<T>(array, name, shape.size());
-  std::size_t i = 0;
-  for (const std::size_t extent : shape) {
-    if (array.shape(i++) != extent) refuse(std::string(name) + " must be " + describe(shape));
-  }
-  return data;
-}
-
-fsl::KeySchedule schedule_of(const nb::bytes& key) {
-  if (key.size() != 16) refuse("a key has 16 bytes");
-  return fsl::expand_key(reinterpret_cast<const std::uint8_t*>(key.c_str()));
-}
-
-unsigned checked_width(std::int64_t width, std::size_t payload) {
-  for (const unsigned legal : {2u, 3u, 4u, 6u, 8u, 16u}) {
-    if (width != legal) continue;
-    if (payload % legal) refuse("rows must hold whole ring values of the given width");
-    return legal;
-  }
-  refuse("width must be 2, 3, 4, 6, 8 or 16 bytes");
-}
-
-std::size_t checked_payload(std::size_t payload) {
-  if (payload < 1 || payload > fsl::kMaxPayload) {
-    refuse("a payload has 1 to " + std::to_string(fsl::kMaxPayload) + " bytes");
-  }
-  return payload;
-}
-
-unsigned checked_threads(std::int64_t num_threads) {
-  if (num_threads < 0 || num_threads > 1024) refuse("num_threads must be in [0, 1024]");
-  return static_cast<unsigned>(num_threads);
-}
-
-// Uninitialised elements that become a NumPy array.
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(Shape shape)
-      : shape_(shape.begin(), shape.end()),
-        data_(static_cast<T*>(::operator new(product(shape) * sizeof(T), kAlignment))) {}
-
-  T* data() const { return data_.get(); }
-
-  Out<T> release() {
-    T* data = data_.release();
-    const nb::capsule owner(data, [](void* p) noexcept { ::operator delete(p, kAlignment); });
-    return Out<T>(data, shape_.size(), shape_.data(), owner);
-  }
-
- private:
-  static constexpr std::align_val_t kAlignment{64};
-  struct Free {
-    void operator()(T* p) const { ::operator delete(p, kAlignment); }
-  };
-  std::vector<std::size_t> shape_;
-  std::unique_ptr<T[], Free> data_;
-};
-using ByteBuffer = Buffer<std::uint8_t>;
-
-// The checked arguments that describe one party's trees.
-struct TreeArguments {
-  TreeArguments(const nb::bytes& key_bytes, const In& roots, const In& cw, const In& cw_right,
-                std::int64_t num_leaves)
-      : key(schedule_of(key_bytes)) {
-    if (num_leaves < 1 || num_leaves > std::int64_t{1} << fsl::kMaxDepth) {
-      refuse("num_leaves must be in [1, 2**48]");
-    }
-    trees.key = &key;
-    trees.num_leaves = static_cast<std::size_t>(num_leaves);
-    trees.depth = static_cast<unsigned>(std::bit_width(trees.num_leaves - 1));
-    trees.num_trees = roots.ndim() ? roots.shape(0) : 0;
-    trees.roots = data_of<std::uint8_t>(roots, "roots", {trees.num_trees, 16});
-    trees.cw = data_of<std::uint8_t>(cw, "cw", {trees.depth, trees.num_trees, 16});
-    trees.cw_right = data_of<std::uint8_t>(cw_right, "cw_right", {trees.depth, trees.num_trees});
-    for (std::size_t i = 0; i < trees.depth * trees.num_trees; ++i) stray |= trees.cw_right[i];
-    if (stray > 1) refuse("cw_right holds a value other than 0 and 1");
-  }
-  TreeArguments(const TreeArguments&) = delete;
-  TreeArguments& operator=(const TreeArguments&) = delete;
-
-  const fsl::KeySchedule key;
-  std::uint8_t stray = 0;
-  fsl::Trees trees = {};
-};
 
 nb::tuple tree_gen(const nb::bytes& key_bytes, const In& roots0, const In& roots1, const In& alpha,
                    std::int64_t depth) {
@@ -347,6 +204,7 @@ NB_MODULE(_native, m) {
         "num_leaves"_a, "hints"_a, "party"_a, "width"_a, "acc"_a, "num_threads"_a = 1);
   m.def("answer", answer, "key_tree"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a, "table"_a,
         "num_threads"_a = 1);
+  define_checks(m);
   m.def("gather", gather, "acc"_a, "slots"_a, "out"_a, "width"_a, "num_threads"_a = 1);
   m.def("match", match, "candidates"_a, "num_bins"_a);
   m.def("aes_ceiling", aes_ceiling, "num_blocks"_a, "num_threads"_a = 1);

@@ -1,5 +1,10 @@
-// Conv: pseudorandom bytes from leaf seeds, in vectors over (leaf, counter) pairs so that every
-// register is full whatever the payload size.
+// Conv: pseudorandom bytes from leaf seeds.
+//
+// The blocks of a leaf are converted column by column, for a chunk of leaves at a time. While a
+// register's worth of blocks is left, a register takes neighbouring blocks of one leaf; the rest is
+// taken from two leaves, then from all the leaves that fill it. So registers are full whatever the
+// payload, and seeds reach them by loads alone, without moves between lanes, which would compete
+// with AES for execution ports.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +17,6 @@
 namespace fsl {
 namespace {
 
-// kLanes neighbouring leaves give `blocks` registers of output blocks, in order of leaf, then
-// counter. Register j takes its seeds by `source[j]` and its counters from `counter[j]`; block i
-// of it goes to `offset[j * kLanes + i]` in the packed output of the kLanes leaves.
 template <class V>
 struct Conversion {
   using R = typename V::R;
@@ -23,108 +25,109 @@ struct Conversion {
       : key(V::make_key(schedule)),
         payload(payload),
         blocks((payload + 15) / 16),
-        source(arena.take<R>(blocks)),
-        counter(arena.take<R>(blocks)),
-        offset(arena.take<std::uint32_t>(blocks * V::kLanes)) {
-    const std::size_t fit = kChunkBytes / payload;
-    chunk = fit < V::kLanes ? V::kLanes : fit > kChunkLeaves ? kChunkLeaves : fit;
-    chunk -= chunk % V::kLanes;
-    for (std::size_t j = 0; j < blocks; ++j) {
-      int leaf[V::kLanes];
-      std::uint64_t count[V::kLanes];
-      for (int i = 0; i < V::kLanes; ++i) {
-        const std::size_t block = j * V::kLanes + i;
-        leaf[i] = static_cast<int>(block / blocks);
-        count[i] = block % blocks;
-        offset[block] = static_cast<std::uint32_t>(leaf[i] * payload + count[i] * 16);
-      }
-      V::store(source + j, V::block_index(leaf));
-      V::store(counter + j, V::counters(count));
-    }
+        seeds(arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16)),
+        masks(arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16)) {
+    const std::size_t fit = kChunkBytes / leaf_bytes();
+    chunk = fit < 8 ? 8 : fit > kChunkLeaves ? kChunkLeaves : fit - fit % 8;
   }
+
+  // Bytes of a leaf's whole blocks.
+  std::size_t leaf_bytes() const { return blocks * 16; }
 
   // Room for the conversion of `chunk` leaves, with slack for whole registers.
   std::uint8_t* take_output(Arena& arena) const {
-    return arena.take<std::uint8_t>(chunk * payload + 2 * sizeof(R));
+    return arena.take<std::uint8_t>(chunk * leaf_bytes() + 2 * sizeof(R));
+  }
+
+  // Sets `seeds` and `masks` from `count` states, which are readable up to a multiple of kLanes.
+  void prepare(const std::uint8_t* states, std::size_t count) const {
+    for (std::size_t i = 0; i < count; i += V::kLanes) {
+      const R state = V::load(states + i * 16);
+      V::store(seeds + i * 16, V::sigma(V::clear(state, V::lsb())));
+      V::store(masks + i * 16, V::spread_lsb(state));
+    }
   }
 
   const typename V::Key key;
   const std::size_t payload;
   const std::size_t blocks;
-  std::size_t chunk;  // leaves converted at a time, a multiple of kLanes
-  R* const source;
-  R* const counter;
-  std::uint32_t* const offset;
+  std::size_t chunk;          // leaves converted at a time
+  std::uint8_t* const seeds;  // sigma of the seeds; sigma is linear, so counters are added after it
+  std::uint8_t* const masks;  // control bits as masks of a block
 };
 
-// Position in the sequence of output registers.
-struct Cursor {
-  std::size_t group = 0;      // which kLanes leaves
-  std::size_t register_ = 0;  // which of their registers
-};
-
-inline void advance(Cursor& at, std::size_t blocks) {
-  const bool wraps = ++at.register_ == blocks;
-  at.register_ = wraps ? 0 : at.register_;
-  at.group += wraps;
-}
-
-// The next `n` output registers from `at` on; at[i] receives the position of the i-th.
-template <class V, int n>
-inline void convert_registers(const Conversion<V>& conversion, const std::uint8_t* states,
-                              Cursor& next, Cursor (&at)[n], typename V::R (&out)[n]) {
-  using R = typename V::R;
-  R sigma[n];
+// n registers of blocks of `leaves` leaves each, from `leaf` on: calls `use(leaf, register)`.
+template <class V, int leaves, int n, class F>
+FSL_INLINE void convert_step(const Conversion<V>& conversion, typename V::R counter,
+                             std::size_t leaf, F use) {
+  typename V::R sigma[n], x[n];
+  FSL_UNROLL
   for (int i = 0; i < n; ++i) {
-    at[i] = next;
-    const R seeds = V::clear(V::load(states + next.group * sizeof(R)), V::lsb());
-    const R taken = V::permute(seeds, V::load(conversion.source + next.register_));
-    sigma[i] = V::sigma(V::bit_xor(taken, V::load(conversion.counter + next.register_)));
-    out[i] = sigma[i];
-    advance(next, conversion.blocks);
+    const std::uint8_t* seeds = conversion.seeds + (leaf + i * leaves) * 16;
+    sigma[i] = V::bit_xor(V::template spread<leaves>(seeds), counter);
+    x[i] = sigma[i];
   }
-  V::encrypt(conversion.key, out);
-  for (int i = 0; i < n; ++i) out[i] = V::bit_xor(out[i], sigma[i]);
+  V::encrypt(conversion.key, x);
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) use(leaf + i * leaves, V::bit_xor(x[i], sigma[i]));
 }
 
-// Calls `use(index, position, register)` for all output registers of `count` leaves.
+// Converts kLanes / leaves blocks, from `block` on, of `count` leaves. Calls `use(leaf, register)`,
+// and `use_last` for a register that is filled beyond the last leaf.
+template <class V, int leaves, class F, class G>
+FSL_INLINE void convert_column(const Conversion<V>& conversion, std::size_t block,
+                               std::size_t count, F use, G use_last) {
+  std::uint64_t low[V::kLanes];
+  for (int i = 0; i < V::kLanes; ++i) low[i] = block + i % (V::kLanes / leaves);
+  const typename V::R counter = V::sigma(V::counters(low));
+  std::size_t leaf = 0;
+  for (; leaf + 8 * leaves <= count; leaf += 8 * leaves) {
+    convert_step<V, leaves, 8>(conversion, counter, leaf, use);
+  }
+  for (; leaf + leaves <= count; leaf += leaves) {
+    convert_step<V, leaves, 1>(conversion, counter, leaf, use);
+  }
+  if (leaf < count) convert_step<V, leaves, 1>(conversion, counter, leaf, use_last);
+}
+
+// Calls `column.template operator()<leaves>(block)` for all columns of a leaf's blocks.
 template <class V, class F>
-inline void for_each_register(const Conversion<V>& conversion, const std::uint8_t* states,
-                              std::size_t count, F use) {
-  const std::size_t total = (count * conversion.blocks + V::kLanes - 1) / V::kLanes;
-  Cursor next;
-  std::size_t index = 0;
-  for (; index + 8 <= total; index += 8) {
-    Cursor at[8];
-    typename V::R out[8];
-    convert_registers<V, 8>(conversion, states, next, at, out);
-    for (int i = 0; i < 8; ++i) use(index + i, at[i], out[i]);
+FSL_INLINE void for_each_column(std::size_t blocks, F column) {
+  std::size_t block = 0;
+  for (; block + V::kLanes <= blocks; block += V::kLanes) column.template operator()<1>(block);
+  if constexpr (V::kLanes == 4) {
+    if (block + 2 <= blocks) {
+      column.template operator()<2>(block);
+      block += 2;
+    }
   }
-  for (; index < total; ++index) {
-    Cursor at[1];
-    typename V::R out[1];
-    convert_registers<V, 1>(conversion, states, next, at, out);
-    use(index, at[0], out[0]);
+  if constexpr (V::kLanes > 1) {
+    if (block < blocks) column.template operator()<V::kLanes>(block);
   }
 }
 
-// Packs the conversions of `count` <= chunk leaves at `out`, which has slack after its end.
-// `states` is readable up to a multiple of kLanes.
+// Writes the conversions of `count` <= chunk prepared leaves to `out`, leaf_bytes() a leaf.
 template <class V>
-inline void convert_chunk(const Conversion<V>& conversion, const std::uint8_t* states,
-                          std::size_t count, std::uint8_t* out) {
+void convert_chunk(const Conversion<V>& conversion, std::size_t count, std::uint8_t* out) {
   using R = typename V::R;
-  if (conversion.payload % 16 == 0) {
-    for_each_register<V>(conversion, states, count, [=](std::size_t index, Cursor, R block) {
-      V::store(out + index * sizeof(R), block);
-    });
-    return;
-  }
-  // Blocks are stored in ascending order: what sticks out of a leaf is overwritten by the next.
-  const std::size_t group_bytes = V::kLanes * conversion.payload;
-  for_each_register<V>(conversion, states, count, [&](std::size_t, Cursor at, R block) {
-    V::store_blocks(out + at.group * group_bytes, conversion.offset + at.register_ * V::kLanes,
-                    block);
+  const std::size_t stride = conversion.leaf_bytes();
+  for_each_column<V>(conversion.blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
+    std::uint8_t* const column = out + block * 16;
+    const auto whole = [=](std::size_t leaf, R x)
+                           FSL_INLINE_LAMBDA { V::store(column + leaf * stride, x); };
+    const auto pieces = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
+      constexpr std::size_t kPiece = sizeof(R) / leaves;
+      alignas(64) std::uint8_t spilled[sizeof(R)];
+      V::store(spilled, x);
+      for (std::size_t i = 0; i < leaves && leaf + i < count; ++i) {
+        std::memcpy(column + (leaf + i) * stride, spilled + i * kPiece, kPiece);
+      }
+    };
+    if (leaves == 1 || stride * leaves == sizeof(R)) {
+      convert_column<V, leaves>(conversion, block, count, whole, pieces);
+    } else {
+      convert_column<V, leaves>(conversion, block, count, pieces, pieces);
+    }
   });
 }
 
@@ -134,13 +137,17 @@ void convert(const ConvertArgs& args, void* memory) {
   Arena arena(memory);
   const Conversion<V> conversion(*args.key, args.payload, arena);
   std::uint8_t* const states = arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16);
-  std::uint8_t* const out = conversion.take_output(arena);
+  std::uint8_t* const blocks = conversion.take_output(arena);
   for (std::size_t first = 0; first < args.count; first += conversion.chunk) {
     const std::size_t left = args.count - first;
     const std::size_t count = left < conversion.chunk ? left : conversion.chunk;
     std::memcpy(states, args.states + first * 16, count * 16);
-    convert_chunk<V>(conversion, states, count, out);
-    std::memcpy(args.out + first * args.payload, out, count * args.payload);
+    conversion.prepare(states, count);
+    convert_chunk<V>(conversion, count, blocks);
+    std::uint8_t* out = args.out + first * args.payload;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(out + i * args.payload, blocks + i * conversion.leaf_bytes(), args.payload);
+    }
   }
 }
 

@@ -30,6 +30,8 @@ struct CpuFeatures {
   bool aesni = false;
   bool vaes256 = false;
   bool vaes512 = false;
+  bool pclmul = false;
+  bool vpclmul = false;
 };
 
 CpuFeatures detect() {
@@ -38,8 +40,10 @@ CpuFeatures detect() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
   found.aesni = (c & bit_AES) && (c & bit_SSSE3) && (c & bit_SSE4_2) && (c & bit_POPCNT);
+  found.pclmul = c & bit_PCLMUL;
   if (!found.aesni || !(c & bit_OSXSAVE) || (saved_state() & 0x06) != 0x06) return found;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
+  found.vpclmul = c & bit_VPCLMULQDQ;
   found.vaes256 = (b & bit_AVX2) && (c & bit_VAES);
   found.vaes512 = found.vaes256 && (b & kAvx512) == kAvx512 && (saved_state() & 0xe6) == 0xe6;
   return found;
@@ -70,11 +74,26 @@ const Path& choose_path() {
                               offered);
 }
 
+bool find_carryless_multiply() {
+#if defined(__x86_64__)
+  const CpuFeatures cpu = detect();
+  const Path* path = &active_path();
+  return path == &kAesNiPath ? cpu.pclmul : path != &kPortablePath && cpu.vpclmul;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 const Path& active_path() {
   static const Path& path = choose_path();
   return path;
+}
+
+bool has_carryless_multiply() {
+  static const bool found = find_carryless_multiply();
+  return found;
 }
 
 }  // namespace fsl

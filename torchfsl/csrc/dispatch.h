@@ -10,4 +10,8 @@ namespace fsl {
 // not exist or this CPU lacks it.
 const Path& active_path();
 
+// Whether this CPU has the carry-less multiplication of the active path, which is a feature of its
+// own: PCLMULQDQ, or VPCLMULQDQ for the wide paths.
+bool has_carryless_multiply();
+
 }  // namespace fsl

@@ -23,15 +23,22 @@ void add_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) 
   }
 }
 
-// Values of 3 and 6 bytes.
+// One value of 3 or 6 bytes, put together in registers.
+template <unsigned width>
+std::uint64_t load_packed(const std::uint8_t* from) {
+  std::uint32_t low = 0;
+  std::uint16_t high = 0;
+  if (width == 3) return from[0] | from[1] << 8 | static_cast<std::uint32_t>(from[2]) << 16;
+  std::memcpy(&low, from, 4);
+  std::memcpy(&high, from + 4, 2);
+  return low | static_cast<std::uint64_t>(high) << 32;
+}
+
 template <unsigned width>
 void add_packed_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
   for (std::size_t i = 0; i < num_bytes; i += width) {
-    std::uint64_t a = 0, b = 0;
-    std::memcpy(&a, to + i, width);
-    std::memcpy(&b, from + i, width);
-    a += b;
-    std::memcpy(to + i, &a, width);
+    const std::uint64_t sum = load_packed<width>(to + i) + load_packed<width>(from + i);
+    for (unsigned b = 0; b < width; ++b) to[i + b] = static_cast<std::uint8_t>(sum >> (8 * b));
   }
 }
 

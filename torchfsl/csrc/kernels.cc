@@ -3,45 +3,14 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <new>
 #include <vector>
 
 #include "dispatch.h"
 #include "parallel.h"
+#include "schedule.h"
 
 namespace fsl {
 namespace {
-
-// Scratch memory of one thread.
-class Scratch {
- public:
-  explicit Scratch(std::size_t num_bytes)
-      : memory_(::operator new(num_bytes, std::align_val_t{64})) {}
-  ~Scratch() { ::operator delete(memory_, std::align_val_t{64}); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  void* memory_;
-};
-
-struct Schedule {
-  Partition partition;
-  unsigned num_threads;
-};
-
-Schedule schedule(const Path& path, const Trees& trees, std::size_t work_per_leaf,
-                  unsigned wanted_threads) {
-  const std::size_t work = trees.num_trees * trees.num_leaves * work_per_leaf;
-  const unsigned most = usable_threads(wanted_threads, work, work);
-  const Partition partition = path.partition(trees.num_trees, trees.num_leaves, trees.depth, most);
-  return {partition, usable_threads(most, partition.num_units, work)};
-}
-
-void xor_into(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
-  for (std::size_t i = 0; i < num_bytes; ++i) to[i] ^= from[i];
-}
 
 // Several threads may hold subtrees of one tree: each XORs its part into `out` under the lock.
 void answer_shared(const Path& path, const Trees& trees, const Partition& partition,

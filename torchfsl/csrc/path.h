@@ -12,15 +12,19 @@
 #include <cstdint>
 
 #include "aes_key.h"
+#include "check_path.h"
 
 namespace fsl {
 
-// One party's trees: `roots [T, 16]`, `cw [d, T, 16]`, `cw_right [d, T]`.
+// One party's trees: `roots [T, 16]`, `cw [d, T, 16]`, `cw_right [d, T]`; the latter two with any
+// distance between levels, in bytes.
 struct Trees {
   const KeySchedule* key;
   const std::uint8_t* roots;
   const std::uint8_t* cw;
+  std::size_t cw_stride;
   const std::uint8_t* cw_right;
+  std::size_t right_stride;
   std::size_t num_trees;
   std::size_t num_leaves;
   unsigned depth;
@@ -96,10 +100,9 @@ inline constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
 constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
   const std::size_t stages = (depth / kStageLevels + 2) * (kStageRegisters + 16) * 64;
   const std::size_t words = 2 * (kMaxDepth + 4) * 4 * 64;
-  const std::size_t tiles = 2 * (4 * kChunkLeaves * 16 + 64);
-  const std::size_t tables = (payload / 16 + 1) * (64 + 64 + 16);
-  const std::size_t chunks = 2 * (kChunkBytes + 4 * payload + 256);
-  return stages + words + tiles + tables + chunks + 4 * payload + 4096;
+  const std::size_t tiles = 4 * (4 * kChunkLeaves * 16 + 128);
+  const std::size_t chunks = 2 * (kChunkBytes + 8 * (payload + 16) + 256);
+  return stages + words + tiles + chunks + payload + 4096;
 }
 
 struct Path {
@@ -118,6 +121,7 @@ struct Path {
   void (*hint_gen)(const HintArgs&, void* arena);
   // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.
   void (*hash_blocks)(const KeySchedule&, std::size_t num_blocks, void* arena);
+  CheckPath checks;
 };
 
 extern const Path kPortablePath;

@@ -1,17 +1,32 @@
-// The function table of a path, from its vector type.
+// The function table of a path, from its vector type and its products in GF(2^128), if it has any.
 #pragma once
 
+#include "accumulate.h"
+#include "authenticate.h"
+#include "gf128.h"
+#include "leaf_checks.h"
+#include "leaf_kernels.h"
 #include "path.h"
-#include "shares.h"
 #include "tree_gen.h"
 
 namespace fsl {
 namespace {
 
-template <class V>
+template <class V, template <class> class Products = IntegerProducts>
 constexpr Path make_path(const char* name) {
-  return {name,      tree_gen<V>, partition<V>, tree_eval<V>,  accumulate<V>,
-          answer<V>, convert<V>,  hint_gen<V>,  hash_blocks<V>};
+  return {name,
+          tree_gen<V>,
+          partition<V>,
+          tree_eval<V>,
+          accumulate<V>,
+          answer<V>,
+          convert<V>,
+          hint_gen<V>,
+          hash_blocks<V>,
+          {check_gen<V>,
+           verify<V>,
+           {authenticate<V, IntegerProducts>, authenticate<V, Products>},
+           {tags<V, IntegerProducts>, tags<V, Products>}}};
 }
 
 }  // namespace

@@ -1,93 +1,82 @@
-// Ring arithmetic on runs of packed values of `width` bytes, for widths with and without a native
-// lane. Selection is by masks.
+// Ring arithmetic on runs of packed values of `width` bytes. Values of 3 and 6 bytes are spread
+// over lanes of 4 and 8. Selection is by masks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+
+#include "arena.h"
 
 namespace fsl {
 namespace {
 
-// Widths with a lane in the vector registers; the others (3 and 6 bytes) go value by value.
-constexpr bool has_lane(unsigned width) {
-  return width == 2 || width == 4 || width == 8 || width == 16;
-}
+// Widths that are lanes of a register themselves.
+constexpr bool is_lane(unsigned width) { return width != 3 && width != 6; }
 
-template <unsigned width>
-inline std::uint64_t load_value(const std::uint8_t* from) {
-  std::uint64_t value = 0;
-  std::memcpy(&value, from, width);
-  return value;
-}
-template <unsigned width>
-inline void store_value(std::uint8_t* to, std::uint64_t value) {
-  std::memcpy(to, &value, width);
-}
-
-// Calls `vector(offset, bytes)` for the whole and the last partial register of a run.
-template <class V, class Whole, class Tail>
-inline void for_run(std::size_t num_bytes, Whole whole, Tail tail) {
-  constexpr std::size_t kRegister = sizeof(typename V::R);
-  std::size_t at = 0;
-  for (; at + kRegister <= num_bytes; at += kRegister) whole(at);
-  if (at < num_bytes) tail(at, num_bytes - at);
-}
-
-// acc += sign (conv + (hint and chosen)): one leaf's share. `chosen` and `negate` are 0 or ~0.
+// Loads, stores and lane width for runs of `width`-byte values.
 template <class V, unsigned width>
-inline void add_share(std::uint8_t* acc, const std::uint8_t* conv, const std::uint8_t* hint,
-                      std::uint64_t chosen, std::uint64_t negate, std::size_t num_bytes) {
-  using R = typename V::R;
-  if constexpr (has_lane(width)) {
-    const R mask = V::splat(chosen), sign = V::splat(negate);
-    const auto share = [&](std::size_t at) {
-      const R sum =
-          V::template add<width>(V::load(conv + at), V::bit_and(V::load(hint + at), mask));
-      return V::template sub<width>(V::bit_xor(sum, sign), sign);
-    };
-    for_run<V>(
-        num_bytes,
-        [&](std::size_t at) {
-          V::store(acc + at, V::template add<width>(V::load(acc + at), share(at)));
-        },
-        [&](std::size_t at, std::size_t rest) {
-          const R sum = V::template add<width>(V::load_tail(acc + at, rest), share(at));
-          V::store_tail(acc + at, sum, rest);
-        });
-  } else {
-    for (std::size_t at = 0; at < num_bytes; at += width) {
-      const std::uint64_t sum =
-          load_value<width>(conv + at) + (load_value<width>(hint + at) & chosen);
-      store_value<width>(acc + at, load_value<width>(acc + at) + ((sum ^ negate) - negate));
+struct Lanes {
+  using Vector = std::conditional_t<is_lane(width), V, typename V::Packed>;
+  using R = typename Vector::R;
+  static constexpr int kLane = width == 3 ? 4 : width == 6 ? 8 : width;
+
+  template <int n>
+  static R load(const std::uint8_t* from) {
+    if constexpr (!is_lane(width)) {
+      return Vector::template load_packed<width, n>(from);
+    } else if constexpr (n == sizeof(R)) {
+      return Vector::load(from);
+    } else {
+      return Vector::template load_part<n>(from);
     }
   }
+  template <int n>
+  static void store(std::uint8_t* to, R value) {
+    if constexpr (!is_lane(width)) {
+      Vector::template store_packed<width, n>(to, value);
+    } else if constexpr (n == sizeof(R)) {
+      Vector::store(to, value);
+    } else {
+      Vector::template store_part<n>(to, value);
+    }
+  }
+  static R splat(std::uint64_t value) { return Vector::splat(value); }
+  static R add(R a, R b) { return Vector::template add<kLane>(a, b); }
+  static R sub(R a, R b) { return Vector::template sub<kLane>(a, b); }
+  static R chosen(R a, R mask) { return Vector::bit_and(a, mask); }
+  // a or -a, as `sign` is 0 or all ones.
+  static R signed_by(R sign, R a) { return sub(Vector::bit_xor(a, sign), sign); }
+};
+
+// One step of `for_run` if n bytes are left.
+template <int n, class F>
+FSL_INLINE void run_part(std::size_t num_bytes, std::size_t& at, F& step) {
+  if (num_bytes - at < n) return;
+  step.template operator()<n>(at);
+  at += n;
 }
 
-// out = sign ((value and chosen) - conv0 + conv1): one slot of a hint.
-template <class V, unsigned width>
-inline void hint_slot(std::uint8_t* out, const std::uint8_t* value, const std::uint8_t* conv0,
-                      const std::uint8_t* conv1, std::uint64_t chosen, std::uint64_t negate,
-                      std::size_t num_bytes) {
-  using R = typename V::R;
-  if constexpr (has_lane(width)) {
-    const R mask = V::splat(chosen), sign = V::splat(negate);
-    const auto word = [&](R beta, std::size_t at) {
-      const R less = V::template sub<width>(V::bit_and(beta, mask), V::load(conv0 + at));
-      const R sum = V::template add<width>(less, V::load(conv1 + at));
-      return V::template sub<width>(V::bit_xor(sum, sign), sign);
-    };
-    for_run<V>(
-        num_bytes, [&](std::size_t at) { V::store(out + at, word(V::load(value + at), at)); },
-        [&](std::size_t at, std::size_t rest) {
-          V::store_tail(out + at, word(V::load_tail(value + at, rest), at), rest);
-        });
+// Calls `step.operator()<n>(offset)` for pieces of n bytes that make up a run of values.
+template <class V, unsigned width, class F>
+FSL_INLINE void for_run(std::size_t num_bytes, F step) {
+  std::size_t at = 0;
+  if constexpr (is_lane(width)) {
+    constexpr int whole = sizeof(typename V::R);
+    while (at + whole <= num_bytes) run_part<whole>(num_bytes, at, step);
+    if (at == num_bytes) return;
+    if constexpr (whole > 32) run_part<32>(num_bytes, at, step);
+    if constexpr (whole > 16) run_part<16>(num_bytes, at, step);
+    if constexpr (width <= 8) run_part<8>(num_bytes, at, step);
+    if constexpr (width <= 4) run_part<4>(num_bytes, at, step);
+    if constexpr (width <= 2) run_part<2>(num_bytes, at, step);
+    if constexpr (width <= 1) run_part<1>(num_bytes, at, step);
   } else {
-    for (std::size_t at = 0; at < num_bytes; at += width) {
-      const std::uint64_t sum = (load_value<width>(value + at) & chosen) -
-                                load_value<width>(conv0 + at) + load_value<width>(conv1 + at);
-      store_value<width>(out + at, (sum ^ negate) - negate);
-    }
+    while (at + 12 <= num_bytes) run_part<12>(num_bytes, at, step);
+    if constexpr (width == 3) run_part<9>(num_bytes, at, step);
+    run_part<6>(num_bytes, at, step);
+    if constexpr (width == 3) run_part<3>(num_bytes, at, step);
   }
 }
 

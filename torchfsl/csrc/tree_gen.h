@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "arena.h"
 #include "path.h"
 
 namespace fsl {
@@ -23,20 +24,23 @@ struct GenGroup {
 
 // One level of `n` registers of trees: writes the correction words, moves both parties' states on.
 template <class V, int n>
-inline void generate_level(const typename V::Key& key, const std::uint64_t* alpha, unsigned shift,
-                           typename V::R (&state)[2 * n], std::uint8_t* cw,
-                           std::uint8_t* cw_right) {
+FSL_INLINE void generate_level(const typename V::Key& key, const std::uint64_t* alpha,
+                               unsigned shift, typename V::R (&state)[2 * n], std::uint8_t* cw,
+                               std::uint8_t* cw_right) {
   using R = typename V::R;
   const R lsb = V::lsb(), lsb_high = V::lsb_high();
   R sigma[2 * n], x[4 * n];  // children of party b in register k: x[4k + 2b] left, + 1 right
+  FSL_UNROLL
   for (int i = 0; i < 2 * n; ++i) {
     sigma[i] = V::sigma(V::clear(state[i], lsb));
     x[2 * i] = sigma[i];
     x[2 * i + 1] = V::bit_xor(sigma[i], lsb_high);  // sigma(s xor 1)
   }
   V::encrypt(key, x);
+  FSL_UNROLL
   for (int k = 0; k < n; ++k) {
     R left[2], right[2];
+    FSL_UNROLL
     for (int b = 0; b < 2; ++b) {
       left[b] = V::bit_xor(x[4 * k + 2 * b], sigma[2 * k + b]);
       right[b] = V::xor3(x[4 * k + 2 * b + 1], sigma[2 * k + b], lsb_high);
@@ -51,6 +55,7 @@ inline void generate_level(const typename V::Key& key, const std::uint64_t* alph
     V::store(cw + k * sizeof(R), left_word);
     V::bits_to_bytes(right_word, cw_right + k * V::kLanes);
     const R kept_word = V::select(go_right, right_word, left_word);
+    FSL_UNROLL
     for (int b = 0; b < 2; ++b) {
       const R kept = V::select(go_right, right[b], left[b]);
       state[2 * k + b] = V::xor_and(kept, V::spread_lsb(state[2 * k + b]), kept_word);
@@ -61,7 +66,9 @@ inline void generate_level(const typename V::Key& key, const std::uint64_t* alph
 template <class V, int n>
 inline void generate_group(const typename V::Key& key, const GenGroup& group, unsigned depth) {
   typename V::R state[2 * n];
+  FSL_UNROLL
   for (int k = 0; k < n; ++k) {
+    FSL_UNROLL
     for (int b = 0; b < 2; ++b) {
       state[2 * k + b] = V::load(group.roots[b] + k * sizeof(typename V::R));
     }
@@ -71,7 +78,9 @@ inline void generate_group(const typename V::Key& key, const GenGroup& group, un
                          group.cw + level * group.cw_stride,
                          group.cw_right + level * group.right_stride);
   }
+  FSL_UNROLL
   for (int k = 0; k < n; ++k) {
+    FSL_UNROLL
     for (int b = 0; b < 2; ++b) {
       V::store(group.leaf[b] + k * sizeof(typename V::R), state[2 * k + b]);
     }
@@ -88,6 +97,7 @@ void generate_rest(const typename V::Key& key, const TreeGenArgs& args, std::siz
   alignas(64) std::uint8_t cw[kMaxDepth * kGroup * 16];
   alignas(64) std::uint8_t cw_right[kMaxDepth * kGroup];
   std::uint64_t alpha[kGroup] = {};
+  FSL_UNROLL
   for (int b = 0; b < 2; ++b) std::memcpy(roots[b], args.roots[b] + first * 16, count * 16);
   std::memcpy(alpha, args.alpha + first, count * sizeof *alpha);
   const GenGroup group = {{roots[0], roots[1]}, alpha, cw, kGroup * 16, cw_right, kGroup,
@@ -98,6 +108,7 @@ void generate_rest(const typename V::Key& key, const TreeGenArgs& args, std::siz
     std::memcpy(args.cw + to * 16, cw + level * kGroup * 16, count * 16);
     std::memcpy(args.cw_right + to, cw_right + level * kGroup, count);
   }
+  FSL_UNROLL
   for (int b = 0; b < 2; ++b) std::memcpy(args.leaf[b] + first * 16, leaf[b], count * 16);
 }
 

@@ -27,12 +27,13 @@ inline std::size_t ceil_shift(std::size_t value, unsigned shift) {
 // Children of `nodes` parents of `n` interleaved registers. `words`: n left, then n right words.
 // Reads all parents before it writes, so children may overlap them.
 template <class V, int n, int nodes>
-inline void expand_nodes(const typename V::Key& key, const typename V::R* words,
-                         const typename V::R* parents, typename V::R* children) {
+FSL_INLINE void expand_nodes(const typename V::Key& key, const typename V::R* words,
+                             const typename V::R* parents, typename V::R* children) {
   using R = typename V::R;
   constexpr int count = n * nodes;
   const R lsb_high = V::lsb_high();
   R sigma[count], chosen[count], x[2 * count];
+  FSL_UNROLL
   for (int i = 0; i < count; ++i) {
     const R state = V::load(parents + i);
     chosen[i] = V::spread_lsb(state);
@@ -41,6 +42,7 @@ inline void expand_nodes(const typename V::Key& key, const typename V::R* words,
     x[2 * i + 1] = V::bit_xor(sigma[i], lsb_high);  // sigma(s xor 1)
   }
   V::encrypt(key, x);
+  FSL_UNROLL
   for (int i = 0; i < count; ++i) {
     const int node = i / n, k = i % n;
     const R left = V::bit_xor(x[2 * i], sigma[i]);
@@ -50,20 +52,18 @@ inline void expand_nodes(const typename V::Key& key, const typename V::R* words,
   }
 }
 
-// Replaces `width` nodes by their children, in place and therefore from the last node down.
-template <class V, int n>
+// Replaces `width` nodes by their children, in place and therefore from the last node down, `step`
+// nodes at a time while there are so many.
+template <class V, int n, int step = 4 / n>
 inline void expand_level(const typename V::Key& key, const typename V::R* words,
                          typename V::R* nodes, std::size_t width) {
-  constexpr int step = 4 / n;
   while (width >= step) {
     width -= step;
     expand_nodes<V, n, step>(key, words, nodes + width * n, nodes + 2 * width * n);
   }
-  if (step == 4 && width >= 2) {
-    width -= 2;
-    expand_nodes<V, n, 2>(key, words, nodes + width * n, nodes + 2 * width * n);
+  if constexpr (step > 1) {
+    if (width) expand_level<V, n, step / 2>(key, words, nodes, width);
   }
-  if (width == 1) expand_nodes<V, n, 1>(key, words, nodes, nodes);
 }
 
 template <class V, int n>
@@ -119,11 +119,10 @@ class Walker {
     const std::size_t left = trees_.num_trees - tree;
     const std::size_t count = left < kGroup ? left : kGroup;
     for (unsigned level = 0; level < trees_.depth; ++level) {
-      const std::size_t at = level * trees_.num_trees + tree;
       R words[n];
       std::uint8_t right[kGroup] = {};
-      load_blocks(trees_.cw + at * 16, count, words);
-      std::memcpy(right, trees_.cw_right + at, count);
+      load_blocks(trees_.cw + level * trees_.cw_stride + tree * 16, count, words);
+      std::memcpy(right, trees_.cw_right + level * trees_.right_stride + tree, count);
       for (int k = 0; k < n; ++k) {
         set_words(level, k, words[k], V::bits_from_bytes(right + k * V::kLanes));
       }
@@ -139,12 +138,11 @@ class Walker {
   // Expands one tree down to the split level, into the first stage, as one lane of one register.
   void expand_top(std::size_t tree) {
     for (unsigned level = 0; level < trees_.depth; ++level) {
-      const std::size_t at = level * trees_.num_trees + tree;
       alignas(64) std::uint8_t copies[V::kLanes * 16];
       std::uint8_t right[V::kLanes];
       for (int lane = 0; lane < V::kLanes; ++lane) {
-        std::memcpy(copies + 16 * lane, trees_.cw + at * 16, 16);
-        right[lane] = trees_.cw_right[at];
+        std::memcpy(copies + 16 * lane, trees_.cw + level * trees_.cw_stride + tree * 16, 16);
+        right[lane] = trees_.cw_right[level * trees_.right_stride + tree];
       }
       for (int k = 0; k < n; ++k) {
         set_words(level, k, V::load(copies), V::bits_from_bytes(right));

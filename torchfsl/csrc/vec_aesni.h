@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "aes_key.h"
+#include "arena.h"
+#include "vec_x86.h"
 
 namespace fsl {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct AesNi {
   static constexpr int kLanes = 1;
   using R = __m128i;
+  using Packed = AesNi;
   struct Key {
     R round[11];
   };
@@ -26,28 +29,35 @@ struct AesNi {
   }
 
   template <int n>
-  static void encrypt(const Key& key, R (&x)[n]) {
+  static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm_xor_si128(x[i], key.round[0]);
+    FSL_UNROLL
     for (int r = 1; r < 10; ++r) {
+      FSL_UNROLL
       for (int i = 0; i < n; ++i) x[i] = _mm_aesenc_si128(x[i], key.round[r]);
     }
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], key.round[10]);
   }
 
   static R load(const void* from) { return _mm_loadu_si128(static_cast<const R*>(from)); }
   static void store(void* to, R r) { _mm_storeu_si128(static_cast<R*>(to), r); }
-  static R load_tail(const void* from, std::size_t num_bytes) {
-    if (num_bytes == 8) return _mm_loadl_epi64(static_cast<const R*>(from));
-    R r = zero();
-    std::memcpy(&r, from, num_bytes);
-    return r;
+  template <int n>
+  static R load_part(const void* from) {
+    return x86::load_part<n>(from);
   }
-  static void store_tail(void* to, R r, std::size_t num_bytes) {
-    if (num_bytes == 8) return _mm_storel_epi64(static_cast<R*>(to), r);
-    std::memcpy(to, &r, num_bytes);
+  template <int n>
+  static void store_part(void* to, R r) {
+    x86::store_part<n>(to, r);
   }
-  static void store_blocks(std::uint8_t* to, const std::uint32_t* offset, R r) {
-    store(to + offset[0], r);
+  template <int width, int n>
+  static R load_packed(const std::uint8_t* from) {
+    return _mm_shuffle_epi8(x86::load_part<n>(from), spread_index<width>());
+  }
+  template <int width, int n>
+  static void store_packed(std::uint8_t* to, R r) {
+    x86::store_part<n>(to, _mm_shuffle_epi8(r, join_index<width>()));
   }
 
   static R zero() { return _mm_setzero_si128(); }
@@ -81,8 +91,10 @@ struct AesNi {
   }
 
   static void transpose(const R* rows, std::size_t, R* columns) { columns[0] = rows[0]; }
-  static R block_index(const int*) { return zero(); }
-  static R permute(R x, R) { return x; }
+  template <int leaves>
+  static R spread(const std::uint8_t* blocks) {
+    return load(blocks);
+  }
 
   template <int bytes>
   static R pack(R a, R b) {
@@ -117,6 +129,23 @@ struct AesNi {
   }
 
  private:
+  // Byte positions that spread packed values over lanes, and that join them again. Functions and
+  // not constants: no code of a path may run before the CPU is known.
+  template <int width>
+  static R spread_index() {
+    if constexpr (width == 3) return bytes(0x80020100, 0x80050403, 0x80080706, 0x800b0a09);
+    if constexpr (width == 6) return bytes(0x03020100, 0x80800504, 0x09080706, 0x80800b0a);
+  }
+  template <int width>
+  static R join_index() {
+    if constexpr (width == 3) return bytes(0x04020100, 0x09080605, 0x0e0d0c0a, 0x80808080);
+    if constexpr (width == 6) return bytes(0x03020100, 0x09080504, 0x0d0c0b0a, 0x80808080);
+  }
+  static R bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+    return _mm_setr_epi32(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c),
+                          static_cast<int>(d));
+  }
+
   // All ones in the 64-bit lanes where a < b, unsigned.
   static R less(R a, R b) {
     const R top = splat(std::uint64_t{1} << 63);

@@ -4,10 +4,13 @@
 //   R               a register of kLanes AES blocks, one tree (or one leaf) a lane
 //   lsb, lsb_high   constants with bit 0 of every block, or bit 0 of its upper half, set
 //   spread_lsb      all ones in the blocks whose bit 0 is set: the control bit as a mask
-//   permute         every output block is the input block that `block_index` named
+//   spread<n>       n blocks from memory, each kLanes / n times
 //   transpose       kLanes registers of kLanes blocks, rows to columns
 //   pack<B>         the low B bytes of every 2B-byte element of two registers, in order
 //   add<B>, sub<B>  lanes of B bytes, modulo 2^(8B)
+//   load_part<n>    n bytes, zero above; store_part<n> stores the low n bytes
+//   Packed          type whose load_packed<B, n> spreads n bytes of B-byte values (B = 3 or 6, n up
+//                   to 12) over lanes of 4 or 8 bytes, and whose store_packed<B, n> packs them
 #pragma once
 
 #include <cstddef>
@@ -22,6 +25,7 @@ namespace {
 
 struct Portable {
   static constexpr int kLanes = 4;
+  using Packed = Portable;
   struct R {
     std::uint64_t word[2 * kLanes];
   };
@@ -52,14 +56,29 @@ struct Portable {
     return r;
   }
   static void store(void* to, R r) { std::memcpy(to, &r, sizeof r); }
-  static R load_tail(const void* from, std::size_t num_bytes) {
+  template <int n>
+  static R load_part(const void* from) {
     R r = {};
-    std::memcpy(&r, from, num_bytes);
+    std::memcpy(&r, from, n);
     return r;
   }
-  static void store_tail(void* to, R r, std::size_t num_bytes) { std::memcpy(to, &r, num_bytes); }
-  static void store_blocks(std::uint8_t* to, const std::uint32_t* offset, R r) {
-    for (int lane = 0; lane < kLanes; ++lane) std::memcpy(to + offset[lane], r.word + 2 * lane, 16);
+  template <int n>
+  static void store_part(void* to, R r) {
+    std::memcpy(to, &r, n);
+  }
+  template <int width, int n>
+  static R load_packed(const std::uint8_t* from) {
+    constexpr int lane = width == 3 ? 4 : 8;
+    R r = {};
+    auto* bytes = reinterpret_cast<std::uint8_t*>(&r);
+    for (int i = 0; i < n; ++i) bytes[i / width * lane + i % width] = from[i];
+    return r;
+  }
+  template <int width, int n>
+  static void store_packed(std::uint8_t* to, R r) {
+    constexpr int lane = width == 3 ? 4 : 8;
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&r);
+    for (int i = 0; i < n; ++i) to[i] = bytes[i / width * lane + i % width];
   }
 
   template <class F>
@@ -124,11 +143,13 @@ struct Portable {
       }
     }
   }
-  static R block_index(const int* source) {
-    return each([&](int i) { return static_cast<std::uint64_t>(2 * source[i / 2] + i % 2); });
-  }
-  static R permute(R x, R index) {
-    return each([&](int i) { return x.word[index.word[i] & (2 * kLanes - 1)]; });
+  template <int leaves>
+  static R spread(const std::uint8_t* blocks) {
+    R r;
+    for (int i = 0; i < kLanes; ++i) {
+      std::memcpy(r.word + 2 * i, blocks + i * leaves / kLanes * 16, 16);
+    }
+    return r;
   }
 
   template <int bytes>

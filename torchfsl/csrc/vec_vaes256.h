@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "aes_key.h"
+#include "arena.h"
+#include "vec_aesni.h"
 
 namespace fsl {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct Vaes256 {
   static constexpr int kLanes = 2;
   using R = __m256i;
+  using Packed = AesNi;
   struct Key {
     R round[11];
   };
@@ -29,33 +32,27 @@ struct Vaes256 {
   }
 
   template <int n>
-  static void encrypt(const Key& key, R (&x)[n]) {
+  static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm256_xor_si256(x[i], key.round[0]);
+    FSL_UNROLL
     for (int r = 1; r < 10; ++r) {
+      FSL_UNROLL
       for (int i = 0; i < n; ++i) x[i] = _mm256_aesenc_epi128(x[i], key.round[r]);
     }
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], key.round[10]);
   }
 
   static R load(const void* from) { return _mm256_loadu_si256(static_cast<const R*>(from)); }
   static void store(void* to, R r) { _mm256_storeu_si256(static_cast<R*>(to), r); }
-  static R load_tail(const void* from, std::size_t num_bytes) {
-    if (num_bytes == 8) {
-      return _mm256_zextsi128_si256(_mm_loadl_epi64(static_cast<const __m128i*>(from)));
-    }
-    R r = zero();
-    std::memcpy(&r, from, num_bytes);
-    return r;
+  template <int n>
+  static R load_part(const void* from) {
+    return _mm256_zextsi128_si256(x86::load_part<n>(from));
   }
-  static void store_tail(void* to, R r, std::size_t num_bytes) {
-    if (num_bytes == 8) {
-      return _mm_storel_epi64(static_cast<__m128i*>(to), _mm256_castsi256_si128(r));
-    }
-    std::memcpy(to, &r, num_bytes);
-  }
-  static void store_blocks(std::uint8_t* to, const std::uint32_t* offset, R r) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + offset[0]), _mm256_castsi256_si128(r));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + offset[1]), _mm256_extracti128_si256(r, 1));
+  template <int n>
+  static void store_part(void* to, R r) {
+    x86::store_part<n>(to, _mm256_castsi256_si128(r));
   }
 
   static R zero() { return _mm256_setzero_si256(); }
@@ -99,12 +96,11 @@ struct Vaes256 {
     columns[0] = _mm256_permute2x128_si256(a, b, 0x20);
     columns[1] = _mm256_permute2x128_si256(a, b, 0x31);
   }
-  static R block_index(const int* source) {
-    const R first = _mm256_set_epi32(3, 2, 1, 0, 3, 2, 1, 0);
-    const int low = 4 * source[0], high = 4 * source[1];
-    return _mm256_add_epi32(first, _mm256_set_epi32(high, high, high, high, low, low, low, low));
+  template <int leaves>
+  static R spread(const std::uint8_t* blocks) {
+    if constexpr (leaves == 2) return load(blocks);
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks)));
   }
-  static R permute(R x, R index) { return _mm256_permutevar8x32_epi32(x, index); }
 
   template <int bytes>
   static R pack(R a, R b) {

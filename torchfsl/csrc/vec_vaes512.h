@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "aes_key.h"
+#include "arena.h"
+#include "vec_aesni.h"
 
 namespace fsl {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 struct Vaes512 {
   static constexpr int kLanes = 4;
   using R = __m512i;
+  using Packed = AesNi;
   struct Key {
     R round[11];
   };
@@ -29,27 +32,36 @@ struct Vaes512 {
   }
 
   template <int n>
-  static void encrypt(const Key& key, R (&x)[n]) {
+  static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm512_xor_si512(x[i], key.round[0]);
+    FSL_UNROLL
     for (int r = 1; r < 10; ++r) {
+      FSL_UNROLL
       for (int i = 0; i < n; ++i) x[i] = _mm512_aesenc_epi128(x[i], key.round[r]);
     }
+    FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm512_aesenclast_epi128(x[i], key.round[10]);
   }
 
   static R load(const void* from) { return _mm512_loadu_si512(from); }
   static void store(void* to, R r) { _mm512_storeu_si512(to, r); }
-  static R load_tail(const void* from, std::size_t num_bytes) {
-    return _mm512_maskz_loadu_epi8((std::uint64_t{1} << num_bytes) - 1, from);
+  // Not by masked stores: a later load of bytes near by would wait for them to reach the cache.
+  template <int n>
+  static R load_part(const void* from) {
+    if constexpr (n == 32) {
+      return _mm512_zextsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+    } else {
+      return _mm512_zextsi128_si512(x86::load_part<n>(from));
+    }
   }
-  static void store_tail(void* to, R r, std::size_t num_bytes) {
-    _mm512_mask_storeu_epi8(to, (std::uint64_t{1} << num_bytes) - 1, r);
-  }
-  static void store_blocks(std::uint8_t* to, const std::uint32_t* offset, R r) {
-    store_block(to + offset[0], _mm512_castsi512_si128(r));
-    store_block(to + offset[1], _mm512_extracti32x4_epi32(r, 1));
-    store_block(to + offset[2], _mm512_extracti32x4_epi32(r, 2));
-    store_block(to + offset[3], _mm512_extracti32x4_epi32(r, 3));
+  template <int n>
+  static void store_part(void* to, R r) {
+    if constexpr (n == 32) {
+      _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_castsi512_si256(r));
+    } else {
+      x86::store_part<n>(to, _mm512_castsi512_si128(r));
+    }
   }
 
   static R zero() { return _mm512_setzero_si512(); }
@@ -104,12 +116,14 @@ struct Vaes512 {
     columns[2] = _mm512_shuffle_i64x2(ab_high, cd_high, 0x88);
     columns[3] = _mm512_shuffle_i64x2(ab_high, cd_high, 0xdd);
   }
-  static R block_index(const int* source) {
-    long long index[8];
-    for (int i = 0; i < 8; ++i) index[i] = 2 * source[i / 2] + i % 2;
-    return load(index);
+  template <int leaves>
+  static R spread(const std::uint8_t* blocks) {
+    if constexpr (leaves == 4) return load(blocks);
+    const __m128i* block = reinterpret_cast<const __m128i*>(blocks);
+    const R first = _mm512_broadcast_i32x4(_mm_loadu_si128(block));
+    if constexpr (leaves == 1) return first;
+    return _mm512_mask_broadcast_i32x4(first, 0xff00, _mm_loadu_si128(block + 1));
   }
-  static R permute(R x, R index) { return _mm512_permutexvar_epi64(index, x); }
 
   template <int bytes>
   static R pack(R a, R b) {
@@ -153,9 +167,6 @@ struct Vaes512 {
   }
 
  private:
-  static void store_block(std::uint8_t* to, __m128i block) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), block);
-  }
   // Four words to the lower halves of the four blocks.
   static R spread_low(__m256i words) {
     return _mm512_maskz_permutexvar_epi64(0x55, _mm512_set_epi64(0, 3, 0, 2, 0, 1, 0, 0),

@@ -1,0 +1,269 @@
+// Output shares of all leaves, added to the accumulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "arena.h"
+#include "conversion.h"
+#include "path.h"
+#include "ring_lanes.h"
+#include "tree_walk.h"
+
+namespace fsl {
+namespace {
+
+template <class V>
+struct Accumulation {
+  const AccumulateArgs* args;
+  const Conversion<V>* conversion;
+  std::size_t num_leaves;
+  std::size_t next_unit;  // distance of the accumulator's next unit of work, 0 if far
+  std::uint8_t* conv;     // conversion of one chunk
+  std::uint8_t* hint;     // the tree's hint, with slack
+};
+
+// acc +- share
+template <class V, unsigned width, bool negate>
+FSL_INLINE typename V::R with_share(typename V::R acc, typename V::R share) {
+  return negate ? V::template sub<width>(acc, share) : V::template add<width>(acc, share);
+}
+
+// Adds `leaves` pieces of `num_bytes` from a register of shares, `stride` bytes apart.
+template <class V, unsigned width, bool negate, int leaves>
+FSL_INLINE void add_pieces(std::uint8_t* acc, typename V::R share, std::size_t stride,
+                           std::size_t num_leaves, std::size_t num_bytes) {
+  using L = Lanes<V, width>;
+  alignas(64) std::uint8_t shares[2 * sizeof share];  // read in whole registers, so twice the size
+  V::store(shares, share);
+  for (std::size_t i = 0; i < leaves && i < num_leaves; ++i) {
+    const std::uint8_t* from = shares + i * (sizeof share / leaves);
+    std::uint8_t* to = acc + i * stride;
+    for_run<V, width>(num_bytes, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      const auto sum = with_share<V, width, negate>(L::template load<n>(to + at),
+                                                    L::template load<n>(from + at));
+      L::template store<n>(to + at, sum);
+    });
+  }
+}
+
+// Ring values without a lane: convert into scratch memory, then add leaf by leaf.
+template <class V, unsigned width, bool negate>
+void add_packed(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
+  using L = Lanes<V, width>;
+  const Conversion<V>& conversion = *a.conversion;
+  convert_chunk<V>(conversion, count, a.conv);
+  const std::size_t payload = conversion.payload, leaf_bytes = conversion.leaf_bytes();
+  for (std::size_t i = 0; i < count; ++i) {
+    const typename L::R mask = L::splat(control_mask(conversion.masks + i * 16));
+    const std::uint8_t* conv = a.conv + i * leaf_bytes;
+    std::uint8_t* to = acc + i * payload;
+    for_run<V, width>(payload, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      const auto word = L::chosen(L::template load<n>(a.hint + at), mask);
+      const auto share = L::add(L::template load<n>(conv + at), word);
+      const auto old = L::template load<n>(to + at);
+      L::template store<n>(to + at, negate ? L::sub(old, share) : L::add(old, share));
+    });
+  }
+}
+
+// One column of blocks, straight from the registers into the accumulator.
+template <class V, unsigned width, bool negate, int leaves>
+FSL_INLINE void add_column(const Accumulation<V>& a, std::size_t block, std::size_t count,
+                           std::uint8_t* acc) {
+  using R = typename V::R;
+  constexpr std::size_t kPiece = sizeof(R) / leaves;
+  const Conversion<V>& conversion = *a.conversion;
+  const std::size_t payload = conversion.payload, left = payload - block * 16;
+  const std::size_t piece = left < kPiece ? left : kPiece;
+  const std::uint8_t* const masks = conversion.masks;
+  alignas(64) std::uint8_t words[sizeof(R)];
+  for (int i = 0; i < leaves; ++i) std::memcpy(words + i * kPiece, a.hint + block * 16, kPiece);
+  const R hint = V::load(words);
+  const auto share = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
+    return V::template add<width>(x,
+                                  V::bit_and(hint, V::template spread<leaves>(masks + leaf * 16)));
+  };
+  std::uint8_t* const column = acc + block * 16;
+  const auto pieces = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
+    add_pieces<V, width, negate, leaves>(column + leaf * payload, share(leaf, x), payload,
+                                         count - leaf, piece);
+  };
+  if (piece == kPiece && (leaves == 1 || payload == kPiece)) {
+    const auto whole = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
+      std::uint8_t* to = column + leaf * payload;
+      V::store(to, with_share<V, width, negate>(V::load(to), share(leaf, x)));
+    };
+    convert_column<V, leaves>(conversion, block, count, whole, pieces);
+  } else {
+    convert_column<V, leaves>(conversion, block, count, pieces, pieces);
+  }
+}
+
+// Any payload of ring values with a lane.
+template <class V, unsigned width, bool negate>
+void add_columns(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
+  for_each_column<V>(a.conversion->blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
+    add_column<V, width, negate, leaves>(a, block, count, acc);
+  });
+}
+
+// The low `bytes` bytes of every block of 16 / bytes registers, packed into one.
+template <class V, int bytes>
+FSL_INLINE typename V::R pack_blocks(const typename V::R* blocks) {
+  if constexpr (bytes == 16) {
+    return blocks[0];
+  } else {
+    return V::template pack<bytes>(pack_blocks<V, 2 * bytes>(blocks),
+                                   pack_blocks<V, 2 * bytes>(blocks + 8 / bytes));
+  }
+}
+
+// Converts n registers of leaves and adds them: all, or else the first `rest` leaves.
+template <class V, int payload, unsigned width, bool negate, int n, bool all = true>
+FSL_INLINE void add_small_step(const Accumulation<V>& a, std::size_t leaf, std::uint8_t* acc,
+                               std::size_t rest = 0) {
+  using R = typename V::R;
+  constexpr int kRegisters = 16 / payload;
+  R sigma[n], blocks[n], masks[n];
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    sigma[i] = V::load(a.conversion->seeds + leaf * 16 + i * sizeof(R));
+    blocks[i] = sigma[i];
+  }
+  V::encrypt(a.conversion->key, blocks);
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    blocks[i] = V::bit_xor(blocks[i], sigma[i]);
+    masks[i] = V::load(a.conversion->masks + leaf * 16 + i * sizeof(R));
+  }
+  const R hint = V::load(a.hint);
+  acc += leaf * payload;
+  FSL_UNROLL
+  for (int i = 0; i < n; i += kRegisters) {
+    const R word = V::bit_and(hint, pack_blocks<V, payload>(masks + i));
+    const R share = V::template add<width>(pack_blocks<V, payload>(blocks + i), word);
+    std::uint8_t* to = acc + i / kRegisters * sizeof(R);
+    if constexpr (all) {
+      V::store(to, with_share<V, width, negate>(V::load(to), share));
+    } else {
+      add_pieces<V, width, negate, 1>(to, share, 0, 1, rest * payload);
+    }
+  }
+}
+
+// Payloads of 2, 4 or 8 bytes: the useful ends of several blocks are packed into one register.
+template <class V, int payload, unsigned width, bool negate>
+void add_small(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
+  constexpr std::size_t kRegisters = 16 / payload;
+  constexpr std::size_t kLeaves = kRegisters * V::kLanes;
+  std::size_t i = 0;
+  for (; i + 8 * V::kLanes <= count; i += 8 * V::kLanes) {
+    add_small_step<V, payload, width, negate, 8>(a, i, acc);
+  }
+  for (; i + kLeaves <= count; i += kLeaves) {
+    add_small_step<V, payload, width, negate, kRegisters>(a, i, acc);
+  }
+  if (i < count) add_small_step<V, payload, width, negate, kRegisters, false>(a, i, acc, count - i);
+}
+
+template <class V>
+using AddChunk = void (*)(const Accumulation<V>&, std::size_t, std::uint8_t*);
+
+template <class V, unsigned width, bool negate>
+AddChunk<V> choose_add(std::size_t payload) {
+  if constexpr (!is_lane(width)) {
+    return add_packed<V, width, negate>;
+  } else {
+    if constexpr (width <= 2) {
+      if (payload == 2) return add_small<V, 2, width, negate>;
+    }
+    if constexpr (width <= 4) {
+      if (payload == 4) return add_small<V, 4, width, negate>;
+    }
+    if constexpr (width <= 8) {
+      if (payload == 8) return add_small<V, 8, width, negate>;
+    }
+    return add_columns<V, width, negate>;
+  }
+}
+
+template <class V, bool negate>
+AddChunk<V> choose_add(unsigned width, std::size_t payload) {
+  switch (width) {
+    case 2:
+      return choose_add<V, 2, negate>(payload);
+    case 3:
+      return choose_add<V, 3, negate>(payload);
+    case 4:
+      return choose_add<V, 4, negate>(payload);
+    case 6:
+      return choose_add<V, 6, negate>(payload);
+    case 8:
+      return choose_add<V, 8, negate>(payload);
+    default:
+      return choose_add<V, 16, negate>(payload);
+  }
+}
+
+// Copies the hint, or fills a register with it if that is how add_small wants it.
+template <class V>
+inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uint8_t* to) {
+  if (payload != 2 && payload != 4 && payload != 8) {
+    std::memcpy(to, hint, payload);
+    return;
+  }
+  std::uint64_t pattern = 0;
+  std::memcpy(&pattern, hint, payload);
+  if (payload == 2) pattern *= 0x0001000100010001;
+  if (payload == 4) pattern *= 0x0000000100000001;
+  V::store(to, V::splat(pattern));
+}
+
+template <class V>
+struct AccumulateSink {
+  Accumulation<V> state;
+  AddChunk<V> add;
+
+  static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
+                   std::size_t count) {
+    const AccumulateSink& self = *static_cast<AccumulateSink*>(context);
+    const Accumulation<V>& a = self.state;
+    const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
+    lay_out_hint<V>(a.args->hints + tree * payload, payload, a.hint);
+    std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
+    if (a.next_unit) {
+      for (std::size_t i = 0; i < count * payload; i += 64) {
+        __builtin_prefetch(acc + a.next_unit + i, 1, 2);
+      }
+    }
+    for (std::size_t i = 0; i < count; i += chunk) {
+      const std::size_t now = count - i < chunk ? count - i : chunk;
+      a.conversion->prepare(states + i * 16, now);
+      self.add(a, now, acc + i * payload);
+    }
+  }
+};
+
+template <class V>
+void accumulate(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+                const AccumulateArgs& args, void* memory) {
+  constexpr std::size_t kNear = std::size_t{1} << 18;
+  Arena arena(memory);
+  const Conversion<V> conversion(*args.key, args.payload, arena);
+  const std::size_t next_unit = partition.trees_per_unit * trees.num_leaves * args.payload;
+  AccumulateSink<V> sink = {};
+  sink.state.args = &args;
+  sink.state.conversion = &conversion;
+  sink.state.num_leaves = trees.num_leaves;
+  sink.state.next_unit = next_unit < kNear ? next_unit : 0;
+  sink.state.conv = conversion.take_output(arena);
+  sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
+  sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
+                        : choose_add<V, false>(args.width, args.payload);
+  walk<V>(trees, partition, begin, end, {AccumulateSink<V>::take, &sink}, arena);
+}
+
+}  // namespace
+}  // namespace fsl

@@ -1,0 +1,176 @@
+// Authenticated retrieval: answers with one-time tags that both servers hold in shares.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "arena.h"
+#include "check_path.h"
+#include "conversion.h"
+#include "path.h"
+#include "ring_lanes.h"
+#include "tree_walk.h"
+
+namespace fsl {
+namespace {
+
+// Answers and tags in one pass over rows and leaves: the mask blocks y of a register of leaves meet
+// the row words of the same leaves as soon as they are made.
+template <class V, template <class> class Products>
+class Authentication {
+ public:
+  using R = typename V::R;
+
+  // `next_chunk`: distance in bytes of the rows that are needed after those of a chunk.
+  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, std::size_t next_chunk,
+                 Arena& arena)
+      : args_(args),
+        num_leaves_(num_leaves),
+        next_chunk_(next_chunk),
+        conversion_(*args.key, args.row_bytes, arena),
+        pieces_{arena.take<std::uint8_t>(kPiecesBytes), arena.take<std::uint8_t>(kPiecesBytes)} {
+    std::memset(pieces_[0], 0, kPiecesBytes);
+    std::memset(pieces_[1], 0, kPiecesBytes);
+  }
+
+  static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
+                   std::size_t count) {
+    const Authentication& self = *static_cast<Authentication*>(context);
+    const AuthenticateArgs& args = self.args_;
+    const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves_ + first;
+    const std::uint8_t* const rows = args.table + row * args.row_bytes;
+    const std::size_t at = tree - args.first_tree, blocks = self.conversion_.blocks;
+    std::uint8_t* const answer = args.answers + at * args.row_bytes;
+    for (std::size_t i = 0; i < count * args.row_bytes; i += 64) {
+      __builtin_prefetch(rows + self.next_chunk_ + i);
+    }
+    for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
+      if (!self.template is_whole<leaves>(block)) {
+        self.template copy_pieces<leaves>(rows, block, count);
+      }
+    });
+    self.conversion_.prepare(states, count);
+    Products<V> products;
+    for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
+      self.template add_column<leaves>(rows, block, count, answer, products);
+    });
+    products.reduce_into(args.tags + at * 16);
+  }
+
+ private:
+  static constexpr std::size_t kPiecesBytes = (kChunkLeaves + 1) * sizeof(R);
+
+  // Whether a column's registers lie within the rows.
+  template <int leaves>
+  bool is_whole(std::size_t block) const {
+    return leaves == 1 && args_.row_bytes >= block * 16 + sizeof(R);
+  }
+
+  // Copies a column that does not: its pieces one after another, zeros where a row ends and behind
+  // the last piece. At most two columns are copied, one of several leaves and the last one.
+  template <int leaves>
+  FSL_INLINE void copy_pieces(const std::uint8_t* rows, std::size_t block,
+                              std::size_t count) const {
+    using Bytes = Lanes<V, 1>;
+    constexpr std::size_t kPiece = sizeof(R) / leaves;
+    const std::size_t stride = args_.row_bytes, left = stride - block * 16;
+    std::uint8_t* const pieces = pieces_of<leaves>();
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint8_t* const from = rows + i * stride + block * 16;
+      for_run<V, 1>(left < kPiece ? left : kPiece, [=]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+        Bytes::template store<n>(pieces + i * kPiece + at, Bytes::template load<n>(from + at));
+      });
+    }
+    V::store(pieces + count * kPiece, V::zero());
+  }
+  template <int leaves>
+  std::uint8_t* pieces_of() const {
+    return pieces_[leaves == V::kLanes];
+  }
+
+  // One column of words of `count` rows: to the sum of products, and chosen by control bits to the
+  // answer.
+  template <int leaves>
+  FSL_INLINE void add_column(const std::uint8_t* rows, std::size_t block, std::size_t count,
+                             std::uint8_t* answer, Products<V>& products) const {
+    constexpr std::size_t kPiece = sizeof(R) / leaves;
+    const std::size_t stride = args_.row_bytes, left = stride - block * 16;
+    const bool whole = is_whole<leaves>(block);
+    const std::uint8_t* const words = whole ? rows + block * 16 : pieces_of<leaves>();
+    const std::size_t step = whole ? stride : kPiece;
+    const std::uint8_t* const masks = conversion_.masks;
+    Products<V> total = products;
+    R sum = V::zero();
+    const auto use = [&](std::size_t leaf, R mask_block) FSL_INLINE_LAMBDA {
+      const R word = V::load(words + leaf * step);
+      total.add(mask_block, word);
+      sum = V::xor_and(sum, word, V::template spread<leaves>(masks + leaf * 16));
+    };
+    convert_column<V, leaves>(conversion_, block, count, use, use);
+    products = total;
+    alignas(64) std::uint8_t sums[sizeof(R)];
+    V::store(sums, sum);
+    for (std::size_t i = 0; i < leaves; ++i) {
+      for (std::size_t b = 0; b < kPiece && b < left; ++b) {
+        answer[block * 16 + b] ^= sums[i * kPiece + b];
+      }
+    }
+  }
+
+  const AuthenticateArgs args_;
+  const std::size_t num_leaves_;
+  const std::size_t next_chunk_;
+  const Conversion<V> conversion_;
+  std::uint8_t* const pieces_[2];
+};
+
+template <class V, template <class> class Products>
+void authenticate(const Trees& trees, const Partition& partition, std::size_t begin,
+                  std::size_t end, const AuthenticateArgs& args, void* memory) {
+  Arena arena(memory);
+  const unsigned below = trees.depth - partition.split_level;
+  const std::size_t next_row =
+      partition.units_per_tree ? std::size_t{1} << below : args.shared_table ? 0 : trees.num_leaves;
+  Authentication<V, Products> authentication(args, trees.num_leaves, next_row * args.row_bytes,
+                                             arena);
+  walk<V>(trees, partition, begin, end, {Authentication<V, Products>::take, &authentication},
+          arena);
+}
+
+// The client's side: both parties' mask blocks are known, so that a tag is one inner product.
+template <class V, template <class> class Products>
+void tags(const TagsArgs& args, void* memory) {
+  using R = typename V::R;
+  Arena arena(memory);
+  const Conversion<V> conversion(*args.key, args.row_bytes, arena);
+  const std::size_t leaf_bytes = conversion.leaf_bytes();
+  std::uint8_t* const states = arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16);
+  std::uint8_t* const conv[2] = {conversion.take_output(arena), conversion.take_output(arena)};
+  std::uint8_t* const words = arena.take<std::uint8_t>(leaf_bytes + sizeof(R));
+  std::memset(words, 0, leaf_bytes + sizeof(R));
+  for (std::size_t first = 0; first < args.num_trees; first += conversion.chunk) {
+    const std::size_t left = args.num_trees - first;
+    const std::size_t count = left < conversion.chunk ? left : conversion.chunk;
+    for (int b = 0; b < 2; ++b) {
+      std::memcpy(states, args.leaf[b] + first * 16, count * 16);
+      conversion.prepare(states, count);
+      convert_chunk<V>(conversion, count, conv[b]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(words, args.rows + (first + i) * args.row_bytes, args.row_bytes);
+      Products<V> products;
+      for (std::size_t at = 0; at < leaf_bytes; at += sizeof(R)) {
+        const std::size_t from = i * leaf_bytes + at;
+        const R mask = V::bit_xor(V::load(conv[0] + from), V::load(conv[1] + from));
+        products.add(mask, V::load(words + at));
+      }
+      std::uint8_t* const tag = args.out + (first + i) * 16;
+      std::memset(tag, 0, 16);
+      products.reduce_into(tag);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsl

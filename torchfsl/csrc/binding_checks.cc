@@ -1,0 +1,132 @@
+#include "binding_checks.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "arguments.h"
+#include "check_kernels.h"
+
+using namespace fsl::arguments;
+using nb::literals::operator""_a;
+
+namespace {
+
+fsl::LeafKeys leaf_keys_of(const nb::bytes& key) {
+  if (key.size() != 16) refuse("a key has 16 bytes");
+  return fsl::expand_leaf_keys(reinterpret_cast<const std::uint8_t*>(key.c_str()));
+}
+
+// Number of the first tree; the last one's must fit the tweak's four bytes too.
+std::uint64_t checked_first_tree(std::int64_t first_tree, std::size_t num_trees) {
+  constexpr std::int64_t kTrees = std::int64_t{1} << 32;
+  const bool fits = first_tree >= 0 && first_tree <= kTrees &&
+                    num_trees <= static_cast<std::size_t>(kTrees - first_tree);
+  if (!fits) refuse("tree numbers must be in [0, 2**32)");
+  return static_cast<std::uint64_t>(first_tree);
+}
+
+Bytes check_gen(const nb::bytes& key, const In& leaf0, const In& leaf1, const In& leaf,
+                std::int64_t first_tree) {
+  const fsl::LeafKeys keys = leaf_keys_of(key);
+  fsl::CheckGenArgs args = {};
+  args.keys = &keys;
+  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
+  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
+  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+  args.alpha = data_of<std::uint64_t>(leaf, "leaf", {args.num_trees});
+  args.first_tree = checked_first_tree(first_tree, args.num_trees);
+  ByteBuffer out({args.num_trees, fsl::kHashBytes});
+  args.out = out.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::check_gen(args);
+  }
+  return out.release();
+}
+
+nb::bytes verify(const nb::bytes& key_tree, const nb::bytes& key_check, const In& roots,
+                 const In& cw, const In& cw_right, std::int64_t num_leaves, const In& check_words,
+                 std::int64_t first_tree, const nb::bytes& key_fold, const In& delta_trees,
+                 const In& delta_low, const In& delta_high, std::int64_t num_threads) {
+  const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
+  const fsl::Trees& trees = arguments.trees;
+  const fsl::LeafKeys keys = leaf_keys_of(key_check);
+  const fsl::KeySchedule fold_key = schedule_of(key_fold);
+  fsl::VerifyArgs args = {};
+  args.keys = &keys;
+  args.key_fold = &fold_key;
+  args.check_words =
+      data_of<std::uint8_t>(check_words, "check_words", {trees.num_trees, fsl::kHashBytes});
+  args.first_tree = checked_first_tree(first_tree, trees.num_trees);
+  args.delta_trees = data_of<std::uint8_t>(delta_trees, "delta_trees", {trees.num_trees, 16});
+  const std::uint8_t* low =
+      data_of<std::uint8_t>(delta_low, "delta_low", {fsl::kLowLeaves, 2, 16});
+  args.delta_high = data_of<std::uint8_t>(delta_high, "delta_high", 2);
+  const std::size_t num_high = (trees.num_leaves - 1) / fsl::kLowLeaves + 1;
+  if (delta_high.shape(0) < num_high || delta_high.shape(1) != 16) {
+    refuse("delta_high must have at least " + std::to_string(num_high) + " rows of 16 bytes");
+  }
+  const unsigned threads = checked_threads(num_threads);
+  std::uint8_t fold[16];
+  {
+    nb::gil_scoped_release release;
+    fsl::verify(trees, args, low, fold, threads);
+  }
+  return nb::bytes(fold, sizeof fold);
+}
+
+nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, const In& roots,
+                       const In& cw, const In& cw_right, std::int64_t num_leaves, const In& table,
+                       std::int64_t num_threads) {
+  const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
+  const fsl::Trees& trees = arguments.trees;
+  const fsl::KeySchedule key = schedule_of(key_mac);
+  fsl::AuthenticateArgs args = {};
+  args.key = &key;
+  args.table = data_of<std::uint8_t>(table, "table", 3);
+  args.shared_table = table.shape(0) == 1;
+  if (!args.shared_table && table.shape(0) != trees.num_trees) {
+    refuse("table must have one entry, or one a tree");
+  }
+  if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
+  args.row_bytes = checked_payload(table.shape(2));
+  const unsigned threads = checked_threads(num_threads);
+  ByteBuffer answers({trees.num_trees, args.row_bytes}), tags({trees.num_trees, 16});
+  {
+    nb::gil_scoped_release release;
+    fsl::authenticate(trees, args, answers.data(), tags.data(), threads);
+  }
+  return nb::make_tuple(answers.release(), tags.release());
+}
+
+Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& rows) {
+  const fsl::KeySchedule key = schedule_of(key_mac);
+  fsl::TagsArgs args = {};
+  args.key = &key;
+  args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
+  args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
+  args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
+  args.rows = data_of<std::uint8_t>(rows, "rows", 2);
+  if (rows.shape(0) != args.num_trees) refuse("rows must have one row a tree");
+  args.row_bytes = checked_payload(rows.shape(1));
+  ByteBuffer out({args.num_trees, 16});
+  args.out = out.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::tags(args);
+  }
+  return out.release();
+}
+
+}  // namespace
+
+void define_checks(nb::module_& m) {
+  m.def("check_gen", check_gen, "key"_a, "leaf0"_a, "leaf1"_a, "leaf"_a, "first_tree"_a);
+  m.def("verify", verify, "key_tree"_a, "key_check"_a, "roots"_a, "cw"_a, "cw_right"_a,
+        "num_leaves"_a, "check_words"_a, "first_tree"_a, "key_fold"_a, "delta_trees"_a,
+        "delta_low"_a, "delta_high"_a, "num_threads"_a = 1);
+  m.def("authenticate", authenticate, "key_tree"_a, "key_mac"_a, "roots"_a, "cw"_a, "cw_right"_a,
+        "num_leaves"_a, "table"_a, "num_threads"_a = 1);
+  m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "rows"_a);
+}

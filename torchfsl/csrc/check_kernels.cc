@@ -1,0 +1,108 @@
+#include "check_kernels.h"
+
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "aes_bitsliced.h"
+#include "dispatch.h"
+#include "parallel.h"
+#include "schedule.h"
+
+namespace fsl {
+namespace {
+
+// Several threads may hold subtrees of one tree: each XORs its part into the results under the
+// lock.
+void authenticate_shared(const Path& path, const Trees& trees, const Partition& partition,
+                         AuthenticateArgs args, std::size_t begin, std::size_t end, void* arena,
+                         std::uint8_t* answers, std::uint8_t* tags, std::mutex& mutex) {
+  args.first_tree = begin / partition.units_per_tree;
+  const std::size_t count = (end - 1) / partition.units_per_tree - args.first_tree + 1;
+  std::vector<std::uint8_t> rows(count * args.row_bytes), own_tags(count * 16);
+  args.answers = rows.data();
+  args.tags = own_tags.data();
+  path.checks.authenticate[has_carryless_multiply()](trees, partition, begin, end, args, arena);
+  const std::lock_guard<std::mutex> lock(mutex);
+  xor_into(answers + args.first_tree * args.row_bytes, rows.data(), rows.size());
+  xor_into(tags + args.first_tree * 16, own_tags.data(), own_tags.size());
+}
+
+}  // namespace
+
+LeafKeys expand_leaf_keys(const std::uint8_t* key) {
+  const KeySchedule schedule = expand_key(key);
+  bitsliced::Planes round_keys[11];
+  for (int r = 0; r < 11; ++r) {
+    std::uint64_t copies[8];
+    for (int block = 0; block < 4; ++block) std::memcpy(copies + 2 * block, schedule.round[r], 16);
+    round_keys[r] = bitsliced::slice(copies);
+  }
+  std::uint64_t blocks[8] = {0, 0, 1, 0, 2, 0, 3, 0};
+  bitsliced::encrypt(round_keys, blocks);
+  LeafKeys keys;
+  for (int i = 0; i < 3; ++i) {
+    keys.schedule[i] = expand_key(reinterpret_cast<const std::uint8_t*>(blocks + 2 * i));
+  }
+  return keys;
+}
+
+void check_gen(const CheckGenArgs& args) { active_path().checks.check_gen(args); }
+
+void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delta_low,
+            std::uint8_t* fold, unsigned num_threads) {
+  const Path& path = active_path();
+  const Schedule plan = schedule(path, trees, 7, num_threads);
+  std::vector<std::uint8_t> low(2 * kLowStride);
+  for (std::size_t i = 0; i < kLowLeaves; ++i) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      std::memcpy(&low[half * kLowStride + 16 * i], delta_low + 32 * i + 16 * half, 16);
+    }
+  }
+  std::memset(fold, 0, 16);
+  std::mutex mutex;
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, 16));
+    std::uint8_t part[16] = {};
+    VerifyArgs own = args;
+    own.delta_low = low.data();
+    own.fold = part;
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      path.checks.verify(trees, plan.partition, begin, end, own, scratch.get());
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    xor_into(fold, part, 16);
+  });
+}
+
+void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
+                  std::uint8_t* tags, unsigned num_threads) {
+  const Path& path = active_path();
+  const Schedule plan = schedule(path, trees, 2 + args.row_bytes / 12, num_threads);
+  std::memset(answers, 0, trees.num_trees * args.row_bytes);
+  std::memset(tags, 0, trees.num_trees * 16);
+  std::mutex mutex;
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, args.row_bytes));
+    AuthenticateArgs own = args;
+    own.answers = answers;
+    own.tags = tags;
+    own.first_tree = 0;
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      if (plan.partition.units_per_tree) {
+        authenticate_shared(path, trees, plan.partition, args, begin, end, scratch.get(), answers,
+                            tags, mutex);
+      } else {
+        path.checks.authenticate[has_carryless_multiply()](trees, plan.partition, begin, end, own,
+                                                           scratch.get());
+      }
+    }
+  });
+}
+
+void tags(const TagsArgs& args) {
+  const Scratch scratch(arena_bytes(0, args.row_bytes));
+  active_path().checks.tags[has_carryless_multiply()](args, scratch.get());
+}
+
+}  // namespace fsl

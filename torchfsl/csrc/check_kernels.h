@@ -1,0 +1,28 @@
+// The kernels of the two checks as the binding calls them; see kernels.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "check_path.h"
+#include "path.h"
+
+namespace fsl {
+
+// The keys AES_key(i), i = 0, 1, 2, of the leaf hash under the 16 bytes at `key`.
+LeafKeys expand_leaf_keys(const std::uint8_t* key);
+
+void check_gen(const CheckGenArgs& args);
+
+// `delta_low [1024, 2, 16]`; `fold`, 16 bytes, is overwritten. `args.delta_low` and `args.fold` are
+// not used.
+void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delta_low,
+            std::uint8_t* fold, unsigned num_threads);
+
+// `answers [T, row_bytes]` and `tags [T, 16]` are overwritten; those of `args` are not used.
+void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
+                  std::uint8_t* tags, unsigned num_threads);
+
+void tags(const TagsArgs& args);
+
+}  // namespace fsl

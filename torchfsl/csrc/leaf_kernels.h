@@ -1,0 +1,182 @@
+// The smaller kernels over leaf states: evaluation, answers to retrievals, hints, the hash rate.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "arena.h"
+#include "conversion.h"
+#include "path.h"
+#include "ring_lanes.h"
+#include "tree_walk.h"
+
+namespace fsl {
+namespace {
+
+struct EvalSink {
+  std::size_t num_leaves;
+  std::uint8_t* out;
+
+  static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
+                   std::size_t count) {
+    const EvalSink& self = *static_cast<EvalSink*>(context);
+    std::memcpy(self.out + (tree * self.num_leaves + first) * 16, states, count * 16);
+  }
+};
+
+template <class V>
+void tree_eval(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+               std::uint8_t* out, void* memory) {
+  Arena arena(memory);
+  EvalSink sink = {trees.num_leaves, out};
+  walk<V>(trees, partition, begin, end, {EvalSink::take, &sink}, arena);
+}
+
+// XORs n registers' width of the chosen rows into `out`.
+template <class V, int n>
+inline void xor_registers(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
+                          std::size_t count, std::uint8_t* out) {
+  using R = typename V::R;
+  R sum[n];
+  FSL_UNROLL
+  for (int j = 0; j < n; ++j) sum[j] = V::load(out + j * sizeof(R));
+  for (std::size_t i = 0; i < count; ++i) {
+    const R mask = V::splat(control_mask(states + i * 16));
+    FSL_UNROLL
+    for (int j = 0; j < n; ++j) {
+      sum[j] = V::xor_and(sum[j], V::load(rows + i * stride + j * sizeof(R)), mask);
+    }
+  }
+  FSL_UNROLL
+  for (int j = 0; j < n; ++j) V::store(out + j * sizeof(R), sum[j]);
+}
+
+template <class V>
+struct AnswerSink {
+  const AnswerArgs* args;
+  std::size_t num_leaves;
+
+  static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
+                   std::size_t count) {
+    using Bytes = Lanes<V, 1>;
+    constexpr std::size_t kWide = 4 * sizeof(typename V::R);
+    const AnswerSink& self = *static_cast<AnswerSink*>(context);
+    const AnswerArgs& args = *self.args;
+    const std::size_t stride = args.row_bytes;
+    const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
+    const std::uint8_t* rows = args.table + row * stride;
+    std::uint8_t* out = args.out + (tree - args.first_tree) * stride;
+    std::size_t wide = 0;
+    for (; wide + kWide <= stride; wide += kWide) {
+      xor_registers<V, 4>(rows + wide, stride, states, count, out + wide);
+    }
+    for_run<V, 1>(stride - wide, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      at += wide;
+      auto sum = Bytes::template load<n>(out + at);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto mask = Bytes::splat(control_mask(states + i * 16));
+        sum = V::xor_and(sum, Bytes::template load<n>(rows + i * stride + at), mask);
+      }
+      Bytes::template store<n>(out + at, sum);
+    });
+  }
+};
+
+template <class V>
+void answer(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+            const AnswerArgs& args, void* memory) {
+  Arena arena(memory);
+  AnswerSink<V> sink = {&args, trees.num_leaves};
+  walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, &sink}, arena);
+}
+
+// Combines the two conversions of `count` trees into hints sign (beta - conv0 + conv1); every slot
+// is written the same way.
+template <class V, unsigned width>
+void combine_hints(const HintArgs& args, std::size_t first, std::size_t count,
+                   std::size_t leaf_bytes, const std::uint8_t* conv0, const std::uint8_t* conv1) {
+  using L = Lanes<V, width>;
+  const std::size_t row_bytes = args.payload >> args.nu;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t tree = first + i;
+    const std::uint8_t* value = args.values + tree * row_bytes;
+    const typename L::R sign = L::splat(control_mask(args.leaf[1] + tree * 16));
+    for (std::size_t slot = 0; slot < std::size_t{1} << args.nu; ++slot) {
+      const std::uint64_t differs = args.slots[tree] ^ slot;
+      const typename L::R mask = L::splat(((differs | (0 - differs)) >> 63) - 1);
+      const std::size_t from = i * leaf_bytes + slot * row_bytes;
+      std::uint8_t* out = args.out + tree * args.payload + slot * row_bytes;
+      for_run<V, width>(row_bytes, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+        const auto beta = L::chosen(L::template load<n>(value + at), mask);
+        const auto less = L::sub(beta, L::template load<n>(conv0 + from + at));
+        const auto word = L::add(less, L::template load<n>(conv1 + from + at));
+        L::template store<n>(out + at, L::signed_by(sign, word));
+      });
+    }
+  }
+}
+
+template <class V>
+using CombineHints = void (*)(const HintArgs&, std::size_t, std::size_t, std::size_t,
+                              const std::uint8_t*, const std::uint8_t*);
+
+template <class V>
+CombineHints<V> choose_combine(unsigned width) {
+  switch (width) {
+    case 2:
+      return combine_hints<V, 2>;
+    case 3:
+      return combine_hints<V, 3>;
+    case 4:
+      return combine_hints<V, 4>;
+    case 6:
+      return combine_hints<V, 6>;
+    case 8:
+      return combine_hints<V, 8>;
+    default:
+      return combine_hints<V, 16>;
+  }
+}
+
+template <class V>
+void hint_gen(const HintArgs& args, void* memory) {
+  Arena arena(memory);
+  const Conversion<V> conversion(*args.key, args.payload, arena);
+  const CombineHints<V> combine = choose_combine<V>(args.width);
+  std::uint8_t* const states = arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16);
+  std::uint8_t* const conv[2] = {conversion.take_output(arena), conversion.take_output(arena)};
+  for (std::size_t first = 0; first < args.num_trees; first += conversion.chunk) {
+    const std::size_t left = args.num_trees - first;
+    const std::size_t count = left < conversion.chunk ? left : conversion.chunk;
+    for (int b = 0; b < 2; ++b) {
+      std::memcpy(states, args.leaf[b] + first * 16, count * 16);
+      conversion.prepare(states, count);
+      convert_chunk<V>(conversion, count, conv[b]);
+    }
+    combine(args, first, count, conversion.leaf_bytes(), conv[0], conv[1]);
+  }
+}
+
+// Keeps 8 registers in flight over a 4 KiB buffer: the rate that no use of the hash can exceed.
+template <class V>
+void hash_blocks(const KeySchedule& schedule, std::size_t num_blocks, void* memory) {
+  using R = typename V::R;
+  constexpr std::size_t kSteps = 4096 / (8 * sizeof(R));
+  const typename V::Key key = V::make_key(schedule);
+  R* const buffer = Arena(memory).take<R>(8 * kSteps);
+  for (std::size_t i = 0; i < 8 * kSteps; ++i) V::store(buffer + i, V::splat(i));
+  for (std::size_t done = 0; done < num_blocks;) {
+    for (std::size_t step = 0; step < kSteps; ++step, done += 8 * V::kLanes) {
+      R sigma[8], x[8];
+      FSL_UNROLL
+      for (int i = 0; i < 8; ++i) x[i] = sigma[i] = V::sigma(V::load(buffer + 8 * step + i));
+      V::encrypt(key, x);
+      FSL_UNROLL
+      for (int i = 0; i < 8; ++i) V::store(buffer + 8 * step + i, V::bit_xor(x[i], sigma[i]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsl
