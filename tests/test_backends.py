@@ -313,7 +313,7 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
             for table in tables
             for part in module.authenticate(keys[0], keys[2], *public, table, threads)
         ],
-        "tags": module.tags(keys[2], leaf0, leaf1, tables[1][:, 0]),
+        "tags": module.tags(keys[2], leaf0, leaf1, np.ascontiguousarray(tables[1][:, 0])),
         "gather": gathered,
         "check_gen": check,
         "verify": np.frombuffer(fold, dtype=np.uint8),
