@@ -171,8 +171,9 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     from training.experiment import run_experiment
 
     logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    limits = [limit for limit in (config.threads, config.torch_threads) if limit]
+    if limits:
+        torch.set_num_threads(min(limits))
     console = Console(quiet=options.quiet)
     summary = run_experiment(config, folder, resume=options.resume, console=console)
     exact = summary["exact_rounds"] == summary["rounds"]

@@ -164,6 +164,7 @@ class Config:
             tags on answers, by which clients notice altered rows.
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
+        torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
         servers: `in-process`, or the URLs of both servers with a comma between.
         tls: folder of certificates for servers elsewhere.
     """
@@ -180,6 +181,7 @@ class Config:
     malicious_security: bool = True
     device: str = "cpu"
     threads: int = 0
+    torch_threads: int = 0
     servers: str = "in-process"
     tls: str = ""
     din: Din = Din()
@@ -197,8 +199,9 @@ class Config:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"seed is {self.seed}; choose one in [0, 2**63)")
-        if self.threads < 0:
-            raise ConfigError(f"threads is {self.threads}; choose 0 (default) or more")
+        for name in ("threads", "torch_threads"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; choose 0 (default) or more")
 
 
 def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:

@@ -23,6 +23,7 @@ PRESETS = {
             rounds=300,
             clients_per_round=100,
             eval_every=20,
+            torch_threads=1,
             din=Din(),
             # One gradient of all samples; dividing the sum by a constant lets users with more
             # samples weigh more. The divisor only places gradients inside the encoding's range.
