@@ -149,13 +149,19 @@ def test_lazy_and_odd_parameters_are_refused_by_name() -> None:
         SubmodelEngine().attach(Recommender(), [])
 
 
+def test_averaged_sgd_moves_every_row_too() -> None:
+    model = Recommender()
+    with pytest.raises(ParameterError, match=r"item\.weight: ASGD with lambd=0\.0001 moves every"):
+        SubmodelEngine().attach(model, torch.optim.ASGD(model.parameters()))
+
+
 def test_an_optimizer_without_step_hooks_is_refused() -> None:
     class Odd(torch.optim.SGD):
         def __init__(self, inner: torch.optim.SGD) -> None:
             self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, {}
 
     model = Recommender()
-    with pytest.raises(ParameterError, match=r"Odd did not call.*__init__"):
+    with pytest.raises(ParameterError, match=r"item\.weight and .*: Odd did not call.*__init__"):
         SubmodelEngine().attach(model, Odd(sgd(model)))
 
 

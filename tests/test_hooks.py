@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchfsl.engine import SubmodelEngine
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.touched import SlottedRows, SortedRows
 
 
@@ -156,7 +156,7 @@ def test_a_closure_gives_the_same_update_as_a_plain_step(case: Any, source: str,
 
 @pytest.mark.parametrize("how", ["torch.compile", "module.compile", "submodule"])
 def test_a_compiled_model_attached_before_its_first_call_works(how: str) -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model, optimizers = CASES[0].build()
     other, others = CASES[0].build()
     call: Any = model
@@ -186,6 +186,26 @@ def test_a_compiled_model_attached_before_its_first_call_works(how: str) -> None
         for name in mine:
             assert ((mine[name] != 0) == (theirs[name] != 0)).all()
             torch.testing.assert_close(mine[name], theirs[name])
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_model_that_ran_compiled_before_attach_is_caught_and_mended(reset: bool) -> None:
+    torch.compiler.reset()
+    model, optimizers = CASES[0].build()
+    call = torch.compile(model, backend="eager")
+    train(call, optimizers, [make_batch(1)])
+    engine = SubmodelEngine()
+    handle = engine.attach(call, optimizers)
+    plan = engine_plan(engine, handle)
+    if reset:
+        torch.compiler.reset()
+    handle.begin_round()
+    train(call, optimizers, [make_batch(2)])
+    if reset:
+        assert any(part.any() for part in scatter(plan, handle.update(plan)).values())
+    else:
+        with pytest.raises(ParameterError, match=r"compiled before attach.*torch\.compiler\.reset"):
+            handle.update(plan)
 
 
 def test_hooks_do_nothing_between_rounds() -> None:

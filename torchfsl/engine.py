@@ -249,9 +249,10 @@ def row_budget(
         return rows.chooser.count(m)
     if rows.budget is not None:
         return min(rows.budget, m)
+    named = ", ".join(t.name for t in tensors)
     raise ParameterError(
-        f"segment {name!r}: how many rows may a client send? Pass rows_per_client= to engine.plan "
-        "or Rows(budget=); it is public and fixes the size of every message"
+        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client= to "
+        "engine.plan or Rows(budget=); it is public and fixes the size of every message"
     )
 
 

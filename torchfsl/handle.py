@@ -21,7 +21,7 @@ from torchfsl.client import Client, Session
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.exchange import BUFFERS, Exchange
 from torchfsl.hooks import LookupHook, StepHooks
-from torchfsl.inventory import Inventory, take_inventory, unwrap
+from torchfsl.inventory import Inventory, clean_name, take_inventory, unwrap
 from torchfsl.optimizers import (
     check_optimizer,
     check_rows,
@@ -90,8 +90,9 @@ class Handle:
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
         self._check = check
+        names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
         for optimizer in self.optimizers:
-            check_optimizer(optimizer)
+            check_optimizer(optimizer, names)
         self.inventory = self._take_inventory()
         self.validate()
         self.exchange = Exchange(self.inventory, average_buffers)

@@ -8,7 +8,7 @@ can hold: that is refused, or handled as `Rows(untouched=...)` says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -70,22 +70,29 @@ def owner(optimizers: Sequence[Optimizer], weight: nn.Parameter) -> Optimizer:
     raise AssertionError("the inventory holds trained parameters only")
 
 
-def check_optimizer(optimizer: Optimizer) -> None:
+def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:
     """Refuse optimizers whose steps hooks cannot follow.
+
+    Args:
+        optimizer: unwrapped.
+        names: of the model's parameters, by id.
 
     Raises:
         ParameterError: LBFGS, or an object without step hooks.
     """
     name = type(optimizer).__name__
+    trained = [names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]]
+    what = ", ".join(trained[:1]) + (f" and {len(trained) - 1} others" if trained[1:] else "")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ParameterError(
-            "LBFGS evaluates its closure many times inside one step, after the step hook, and its "
-            "line search mixes all parameters: train with SGD, Adagrad or Adam"
+            f"{what}: LBFGS evaluates its closure many times inside one step, after the step hook, "
+            "and its line search mixes all parameters: train with SGD, Adagrad or Adam instead"
         )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise ParameterError(
-            f"{name} did not call torch.optim.Optimizer.__init__, so step hooks do not work on "
-            "it: attach the optimizer that it wraps, or call super().__init__ in its constructor"
+            f"{what}: {name} did not call torch.optim.Optimizer.__init__, so step hooks do not "
+            "work on it: attach the optimizer that it wraps, or call super().__init__ in its "
+            "constructor"
         )
 
 

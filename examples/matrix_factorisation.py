@@ -1,0 +1,82 @@
+"""Matrix factorisation with sparse gradients: `sparse=True` and `SparseAdam`.
+
+    python examples/matrix_factorisation.py [--rounds 5]
+
+Every parameter is an embedding row, so a client's cost does not depend on the catalogue's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+from two_servers import TwoServers, report
+
+from torchfsl import SubmodelEngine
+
+ITEMS, USERS, CLIENTS, RATINGS = 2000, 200, 5, 24
+
+
+class Factors(nn.Module):
+    """A rating is the product of a user's and an item's vector, and a bias of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = nn.Embedding(USERS, 8, sparse=True)
+        self.item = nn.Embedding(ITEMS, 8, sparse=True)
+        self.item_bias = nn.Embedding(ITEMS, 1, sparse=True)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        """Ratings, float [B]."""
+        return (self.user(user) * self.item(item)).sum(1) + self.item_bias(item).squeeze(1)
+
+
+def clients_data(seed: int = 0) -> list[tuple[torch.Tensor, ...]]:
+    """Ratings made of a user's and an item's hidden taste."""
+    g = torch.Generator().manual_seed(seed)
+    data = []
+    for client in range(CLIENTS):
+        item = torch.randperm(ITEMS, generator=g)[:RATINGS]
+        rating = (item % 5 == client % 5).float() * 2 - 1
+        data.append((torch.full((RATINGS,), client), item, rating))
+    return data
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[torch.Tensor, ...]):
+    """The user's own loop: five steps; returns the last loss."""
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(*batch[:2]), batch[2])
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
+
+
+def main() -> None:
+    """Train, and print a line a round."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    torch.manual_seed(0)
+    model, data = Factors(), clients_data()
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+    # torchfsl:
+    engine = SubmodelEngine()
+    handle = engine.attach(model, optimizer)
+    plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows8": 25, "rows1": 24})
+    servers = TwoServers(plan, handle.server_state())
+    for _ in range(rounds):
+        losses = []
+        with servers.round() as number:
+            for client, batch in enumerate(data):
+                rows = {"user": batch[0], "item": batch[1], "item_bias": batch[1]}
+                with engine.round(servers.client(client), rows=rows, number=number) as rnd:
+                    losses.append(train(model, optimizer, batch))
+                rnd.submit()
+                servers.sent(rnd)
+        report(number, sum(losses) / CLIENTS, servers)
+
+
+if __name__ == "__main__":
+    main()
