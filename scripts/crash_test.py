@@ -40,6 +40,7 @@ from torchfsl.plan import Plan, TensorSpec
 from torchfsl.planner import SegmentSpec, build_plan
 from torchfsl.server_model import ServerModel
 from torchfsl.service.ledger import OPEN_STATES
+from torchfsl.service.outbox import Outbox
 from torchfsl.service.remote import Connection, Owner, RetryPolicy, connect
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.update import SegmentUpdate, Update
@@ -94,16 +95,15 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
     """Take part in every round; note in a file what both servers have acknowledged."""
     acknowledged = folder / f"acknowledged-{client}"
     outbox = folder / f"outbox-{client}"
-    sending = folder / f"sending-{client}"
     connection: Connection | None = None
     while connection is None:
         try:
             connection = connect(urls, tls, client, outbox=outbox, policy=POLICY)
         except FslError:
             time.sleep(0.2)
-    if outbox.exists() and connection.resume():
-        note(acknowledged, sending.read_text())
-    last = -1
+    last = Outbox(outbox).last_round()
+    if connection.resume():
+        note(acknowledged, f"{last}\n")
     while True:
         try:
             last = connection.wait_for_round(after=last, seconds=3600)
@@ -112,7 +112,6 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
             with connection.client.start_round(last, indices=wanted) as session:  # type: ignore[arg-type]
                 session.download()
                 session.retrieve()
-                sending.write_text(f"{last}\n")
                 session.submit(update)
             note(acknowledged, f"{last}\n")
         except FslError:

@@ -46,7 +46,8 @@ class FaultProxy:
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._ready = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready, self._stopped = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> FaultProxy:
@@ -57,8 +58,7 @@ class FaultProxy:
 
     def stop(self) -> None:
         """Reset everything and stop."""
-        self.break_all()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(timeout=5)
 
     def break_all(self) -> None:
@@ -67,14 +67,27 @@ class FaultProxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        serving = asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        server = self._loop.run_until_complete(serving)
+        self._loop.run_until_complete(self._listen())
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
-        with contextlib.suppress(RuntimeError):
-            self._loop.run_forever()
+        await self._stopped.wait()
+        server.close()
+        for writer in list(self._writers):
+            self._reset(writer)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)  # asyncio keeps no strong reference of its own
+        task.add_done_callback(self._tasks.discard)
         if self.faults.down:
             self._reset(writer)
             return
@@ -125,11 +138,12 @@ class FaultProxy:
                     await asyncio.sleep(len(data) / self.faults.bytes_per_second)
 
         tasks = [asyncio.create_task(read()), asyncio.create_task(write())]
-        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in rest:
-            task.cancel()
-        for task in done:
-            task.exception()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

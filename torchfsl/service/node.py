@@ -287,6 +287,7 @@ class Node:
         Raises:
             ProtocolError: the round ends unopened; its reason is stored.
         """
+        self._check_runs(number)
         theirs = self.ledger.step(number, kind, sent=False)
         assert theirs is not None
         server = self.server

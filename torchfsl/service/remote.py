@@ -172,9 +172,14 @@ class RemoteServers:
         self._trees: dict[int, bytes] = {}
         self._report: dict[int, bytes] = {}
         self._answers: dict[int, bytes] = {}
+        self._begun = -1
 
     def send(self, party: int, message: bytes) -> None:
         """Send what is complete for both servers; returns when both have it on disk."""
+        number = int.from_bytes(message[8:16], "little")
+        if self._outbox is not None and number != self._begun:
+            self._outbox.begin(number)
+        self._begun = number
         if message[6] in (Kind.TREES, Kind.TREES_COMMIT):
             self._answers = {}
             self._trees[party] = message
@@ -249,7 +254,7 @@ class Connection:
         self.client = Client(self.plan, transport, client_id=client_id)
 
     def wait_for_round(self, *, after: int = -1, seconds: float = 300.0) -> int:
-        """The number of the open round, once there is one above `after`.
+        """The number of the open round, once there is one above `after` that was not begun before.
 
         Raises:
             NotReady: there was none in time.
@@ -257,6 +262,8 @@ class Connection:
         """
         deadline = time.monotonic() + seconds
         pause = 0.05
+        if self._outbox is not None:
+            after = max(after, self._outbox.last_round())
         while True:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:

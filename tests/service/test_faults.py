@@ -1,0 +1,138 @@
+"""Bad networks between everybody: rounds finish or fail cleanly, and nothing hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fault_proxy import FaultProxy, Faults
+from network import HASTY, Pair, assert_sums, wait_until
+
+from torchfsl.errors import ProtocolError
+from torchfsl.service import calls
+from torchfsl.service.remote import Link
+
+
+class Network:
+    """A pair whose every connection, also that between the servers, goes through proxies."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.proxies = [FaultProxy(port).start() for port in pair.ports]
+        pair.seen_ports = [proxy.port for proxy in self.proxies]
+
+    def set(self, **faults: object) -> None:
+        for proxy in self.proxies:
+            proxy.faults = Faults(**faults)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    network = Network(pair)
+    with pair:
+        pair.start()
+        pair.set_up()
+        yield network
+        network.set()
+    for proxy in network.proxies:
+        proxy.stop()
+
+
+@pytest.fixture(autouse=True)
+def healthy_after(network: Network) -> Iterator[None]:
+    network.set()
+    network.pair.open()
+    yield
+    network.set()
+    network.pair.assert_serves()
+
+
+def finish(network: Network, clients: list[int]) -> None:
+    pair = network.pair
+    contributions = pair.take_part(clients)
+    opened = pair.close()
+    assert_sums(pair.plan, opened, contributions)
+    assert opened.clients == tuple(clients)
+    pair.open()
+
+
+def test_delays_only_take_time(network: Network) -> None:
+    network.set(delay=0.02, jitter=0.03)
+    finish(network, [0, 1])
+
+
+def test_resets_at_random_are_survived_by_resending_the_same_bytes(network: Network) -> None:
+    network.set(reset=0.04)
+    finish(network, [0, 1, 2])
+
+
+def test_a_slow_link_only_takes_time(network: Network) -> None:
+    network.set(bytes_per_second=100_000)
+    finish(network, [0])
+
+
+def test_a_half_open_connection_ends_at_the_deadline(network: Network) -> None:
+    pair = network.pair
+    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link.call("Info", b"{}", limit=1 << 16)
+    network.set(swallow=True)
+    start = time.monotonic()
+    with pytest.raises(calls.NotReady):
+        link.call("Info", b"{}", limit=1 << 16)
+    assert time.monotonic() - start < 2 * HASTY.total_seconds
+    for proxy in network.proxies:
+        proxy.break_all()
+
+
+def test_a_reader_that_stops_reading_holds_nobody_up(network: Network) -> None:
+    pair = network.pair
+    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link.call("Info", b"{}", limit=1 << 16)
+    network.proxies[0].faults = Faults(bytes_per_second=10)
+    with pytest.raises(calls.NotReady):
+        link.call("Plan", b"{}", limit=1 << 25)
+    network.set()
+    network.proxies[0].break_all()
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_server_that_is_down_for_a_while_is_waited_for(network: Network, party: int) -> None:
+    pair = network.pair
+    contributions = pair.take_part([0])
+    pair.kill(party)
+    time.sleep(1.0)
+    pair.spawn(party)
+    contributions += pair.take_part([1])
+    pair.wait(party)
+    opened = pair.close()
+    assert_sums(pair.plan, opened, contributions)
+    pair.open()
+
+
+def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
+    network: Network,
+) -> None:
+    pair = network.pair
+    contributions = pair.take_part([0, 1])
+    network.proxies[1].faults = Faults(down=True)
+    network.proxies[1].break_all()
+    link = Link(pair.urls[0], 0, pair.files("owner"), HASTY)
+    request = calls.encode_request(round=pair.number)
+    with pytest.raises(calls.NotReady):  # the caller's deadline, not the round's end
+        link.call("Close", request, limit=1 << 16, seconds=1.0)
+    wait_until(lambda: "REPORT_SET" in pair.owner.links.info(0)["stalled"])
+    network.set()
+    opened = pair.close()
+    assert_sums(pair.plan, opened, contributions)
+    pair.open()
+
+
+def test_an_abandoned_round_ends_at_both_servers(network: Network) -> None:
+    pair = network.pair
+    pair.take_part([0, 1])
+    pair.owner.abandon_round(pair.number, "the operator said so")
+    with pytest.raises(ProtocolError, match="unopened: the operator said so"):
+        pair.close()
+    pair.open()  # server 1 gives the old round up when it hears of the new one
