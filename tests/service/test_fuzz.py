@@ -1,0 +1,19 @@
+"""A taste of scripts/fuzz_messages.py; the corpus in the repository stays small."""
+
+from __future__ import annotations
+
+import fuzz_messages
+
+
+def test_no_decoder_raises_anything_but_its_documented_errors() -> None:
+    targets = fuzz_messages.make_targets()
+    fuzz_messages.load_corpus(targets)
+    done, failures = fuzz_messages.fuzz(targets, 60_000, 20.0, seed=1)
+    assert not failures
+    assert sum(done.values()) >= 30_000
+
+
+def test_the_corpus_is_small() -> None:
+    sizes = [path.stat().st_size for path in fuzz_messages.CORPUS.iterdir()]
+    assert 50 < len(sizes) < 600
+    assert sum(sizes) < 400_000
