@@ -106,7 +106,13 @@ def test_plans_of_two_engines_with_the_same_public_choices_are_equal() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rows": "all"}, {"buffers": "mean"}, {"source": "weights"}, {"check": "crc"}],
+    [
+        {"rows": "all"},
+        {"buffers": "mean"},
+        {"source": "weights"},
+        {"check": "crc"},
+        {"buffers": "average", "source": "gradient"},
+    ],
     ids=str,
 )
 def test_unknown_options_are_refused(options: dict[str, str]) -> None:
@@ -608,3 +614,21 @@ def test_random_rows_follow_the_public_seed() -> None:
 
 def test_dense_is_the_default_rest_policy() -> None:
     assert SubmodelEngine().rest == Dense()
+
+
+def test_memory_is_the_touched_rows_and_a_whole_table_only_where_a_policy_needs_it() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(20_000, 16), "top": nn.Linear(16, 1)})
+    table_bytes = 20_000 * 16 * 4
+    for options, copied in (({"weight_decay": 0.0}, []), ({"weight_decay": 0.1}, ["table.weight"])):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+        handle = SubmodelEngine(rows=Rows(untouched="restrict")).attach(model, optimizer)
+        assert handle.status().copied_tables == copied
+        handle.begin_round()
+        for seed in range(3):
+            ids = torch.randint(0, 100, (200,), generator=torch.Generator().manual_seed(seed))
+            optimizer.zero_grad()
+            model["top"](model["table"](ids)).sum().backward()
+            optimizer.step()
+        held = handle.status().saved_bytes["table.weight"] - (table_bytes if copied else 0)
+        assert 0 < held <= 100 * (16 * 4 + 2 * 8)
+        handle.remove()

@@ -36,10 +36,12 @@ def one_round(handle: Handle, plan: Plan, number: int) -> Update:
         (Rows(choose=RandomK(9)), RandomK(5)),
         (Rows(budget=6), TopK(3)),
     ],
-    ids=str,
+    ids=["touched", "top", "random", "budget"],
 )
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.name in ("Adam", "SGD momentum", "SparseAdam")], ids=str
+    "case",
+    [c for c in CASES if c.name in ("Adam", "SGD momentum", "SparseAdam")],
+    ids=lambda c: c.name.replace(" ", "-"),
 )
 def test_a_resumed_client_sends_the_same_updates(case: Case, rows: Rows, rest: RestPolicy) -> None:
     engine = SubmodelEngine(rows=rows, rest=rest)

@@ -28,7 +28,7 @@ from torchfsl.selection import Fixed, Rows, TopK
         (Rows(budget=30), None, True),
         (None, TopK(0.2), None),
     ],
-    ids=str,
+    ids=["touched", "whole tables", "top", "budget", "no rows"],
 )
 def test_the_opened_sum_is_the_sum_of_what_clients_sent(
     rows: Rows | None, rest: TopK | None, retrieve: bool | None
@@ -427,3 +427,61 @@ def test_rows_are_averaged_by_who_sent_them_under_a_count_lane() -> None:
             count += held & (one[name] != 0).any(1)
         expected = before[name] + total / np.maximum(count, 1)[:, None]
         np.testing.assert_allclose(task.state[name], expected, atol=1e-6)
+
+
+DECAYING = {
+    "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.01, weight_decay=0.1),
+    "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
+    "SGD": lambda m: torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1),
+    "Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.01, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", DECAYING)
+@pytest.mark.parametrize("policy", ["restrict", "touched"])
+def test_rows_that_were_nan_train_when_they_come_back(name: str, policy: str) -> None:
+    engine = SubmodelEngine(rows=Rows(untouched=policy))  # type: ignore[arg-type]
+    task = Task(engine, optimize=DECAYING[name])
+    for low, high in ((0, 10), (10, 20), (5, 15)):
+        link = task.begin()
+        batch = make_batch(low, low, high)
+        for number, handle in enumerate(task.handles):
+            with engine.round(
+                task.client(link, number), rows=wanted(batch), handle=handle, number=task.number
+            ) as rnd:
+                train(handle.model, handle.optimizers, [batch])
+            rnd.submit()
+        task.finish()
+        assert all(np.isfinite(value).all() for value in task.state.values())
+    for handle in task.handles:
+        state = handle.optimizers[0].state
+        tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        assert all(v.isfinite().all() for v in tensors)
+
+
+def test_clipped_values_are_reported_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    engine = SubmodelEngine(encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=0.01))
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    client = task.client(link, 0)
+    with engine.round(client, rows=wanted(make_batch(1)), handle=handle) as rnd:
+        train(handle.model, handle.optimizers, [make_batch(1)])
+    with caplog.at_level(logging.WARNING, "torchfsl"):
+        rnd.submit()
+    assert rnd.clip_report is not None
+    assert rnd.clip_report.num_clipped > 0
+    assert "beyond clip = 0.01" in caplog.text
+
+
+def test_a_finished_round_holds_no_memory() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    client = task.client(link, 0)
+    with engine.round(client, rows=wanted(make_batch(1)), handle=handle) as rnd:
+        train(handle.model, handle.optimizers, [make_batch(1)])
+        held = handle.status().saved_bytes["item.weight"]
+        rows = len(rnd.rows["item.weight"])
+        assert 0 < held <= 2 * rows * (4 * 4 + 8) + 50
+    assert set(handle.status().saved_bytes.values()) == {0}
+    rnd.submit()

@@ -50,6 +50,30 @@ def test_rows_are_saved_when_first_touched(
         assert saved.tolist() == [expected[i] for i in sorted(expected)]
 
 
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.name in ("SGD", "Adam", "SparseAdam")], ids=lambda c: c.name
+)
+@pytest.mark.parametrize("source", ["delta", "gradient"])
+def test_the_notes_of_accelerators_give_the_same_updates(
+    case: Any, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates = []
+    for kind in (SortedRows, SlottedRows):
+        monkeypatch.setattr("torchfsl.watch.touched_rows", kind)
+        model, optimizers = case.build()
+        engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
+        handle = engine.attach(model, optimizers)
+        plan = engine_plan(engine, handle)
+        for number in range(3):
+            handle.begin_round()
+            train(model, optimizers, [make_batch(number), make_batch(number + 5, 5, 15)])
+            updates.append(scatter(plan, handle.update(plan)))
+            handle.restore()
+    for one, other in zip(updates[:3], updates[3:], strict=True):
+        for name in one:
+            assert (one[name] == other[name]).all()
+
+
 def test_an_id_outside_the_table_is_left_to_the_lookup_to_refuse() -> None:
     model, optimizers = CASES[0].build()
     handle = SubmodelEngine().attach(model, optimizers)

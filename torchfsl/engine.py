@@ -39,7 +39,8 @@ class SubmodelEngine:
         rest: policy of all other trained parameters, flattened in `named_parameters` order.
         encoding: fixed-point parameters of plans made here.
         buffers: `local` leaves buffers (BatchNorm statistics) alone: they are neither sent nor
-            loaded. `average` sends the change of floating-point buffers as a dense segment.
+            loaded. `average` sends the change of floating-point buffers as a dense segment (with
+            source `delta`).
         source: `delta` sends how the parameters changed over the round. `gradient` sends the sum
             of the gradients of the round's steps (FedSGD); the steps themselves then change
             nothing, neither parameters nor optimizer state.
@@ -64,6 +65,11 @@ class SubmodelEngine:
             raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
         if source not in ("delta", "gradient"):
             raise ParameterError(f"source is {source!r}: choose 'delta' or 'gradient'")
+        if source == "gradient" and buffers == "average":
+            raise ParameterError(
+                "buffers='average' sends how buffers change over a round of training: it needs "
+                "source='delta'; with 'gradient' leave buffers='local'"
+            )
         if check not in ("checksum", "sample", "off"):
             raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
         self.rows: Rows | None = Rows() if isinstance(rows, str) else rows

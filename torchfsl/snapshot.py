@@ -17,16 +17,21 @@ class HeldRows:
 
     def __init__(self) -> None:
         """Nothing known: tables may hold any row."""
-        self._held: dict[str, tuple[int, torch.Tensor]] = {}
+        self._held: dict[str, tuple[tuple[int, int], torch.Tensor]] = {}
 
     def note(self, table: Table, ids: torch.Tensor) -> None:
         """From now on exactly `ids` and the padding row of `table` hold numbers."""
-        self._held[table.name] = (table.weight._version, ids)
+        self._held[table.name] = (_state_of(table), ids)
 
     def of(self, table: Table) -> torch.Tensor | None:
         """Ids of the rows with numbers, without padding; None when it may be any row."""
-        version, ids = self._held.get(table.name, (-1, None))
-        return ids if version == table.weight._version else None
+        state, ids = self._held.get(table.name, (None, None))
+        return ids if state == _state_of(table) else None
+
+
+def _state_of(table: Table) -> tuple[int, int]:
+    """Differs once something has written to the table or replaced its storage."""
+    return table.weight._version, table.weight.data_ptr()
 
 
 class Snapshot:

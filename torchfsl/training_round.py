@@ -147,6 +147,7 @@ class TrainingRound:
         else:
             for table in self._handle.inventory.all_tables if self._retrieving else []:
                 self._handle.held_rows.note(table, self.rows[table.name])
+            self._handle.close_round()
         del self._before
 
     def submit(self, *, weight: int = 1) -> Receipt:
@@ -174,6 +175,12 @@ class TrainingRound:
             residual.discard()
             self._abort()
             raise
+        if self.clip_report.num_clipped:
+            log.warning(
+                "%d of %d values beyond clip = %g were cut, the largest was %g",
+                self.clip_report.num_clipped, self.clip_report.num_values,
+                plan.encoding.clip, self.clip_report.largest,
+            )  # fmt: skip
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:

@@ -209,10 +209,6 @@ class TableWatch:
         before = self._initial(known, ids).to(torch.float64)
         return TableChange(ids, self.weight.index_select(0, ids).to(torch.float64) - before)
 
-    def stop(self) -> None:
-        """Stop recording without looking at anything."""
-        self._recording = False
-
     @torch.no_grad()
     def restore(self) -> None:
         """Put the table back to the start of the round."""
@@ -226,9 +222,21 @@ class TableWatch:
 
     def close(self) -> None:
         """End the round: drop everything that was saved."""
+        if self._open:
+            self._mend_state()
         self._recording = self._open = False
         self._touched.clear()
         self._copy, self._untouched, self._gradient = None, None, None
+
+    def _mend_state(self) -> None:
+        """Weight decay reads rows that are NaN and writes NaN into their optimizer state."""
+        if self._present is None or not self._all_moves:
+            return
+        shape = self.table.weight.shape
+        for value in self._optimizer.state.get(self.table.weight, {}).values():
+            if isinstance(value, torch.Tensor) and value.shape == shape and not value.is_sparse:
+                rows = torch.nonzero(value.isnan().any(dim=1)).flatten()
+                value.index_fill_(0, rows[~torch.isin(rows, self._present)], 0.0)
 
     # --- parts --------------------------------------------------------------------------------
 
