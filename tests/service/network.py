@@ -19,7 +19,10 @@ from torchfsl.service.remote import Connection, Owner, RetryPolicy, connect
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.update import Update
 
-QUICK = RetryPolicy(attempt_seconds=20, total_seconds=30, longest_pause=0.3)
+DOWN_SECONDS = float(os.environ.get("TORCHFSL_TEST_DOWN_SECONDS", "1"))
+"""How long a server is down in the tests; 60 in the acceptance run."""
+
+QUICK = RetryPolicy(attempt_seconds=20, total_seconds=30 + DOWN_SECONDS, longest_pause=0.3)
 HASTY = RetryPolicy(attempt_seconds=2, total_seconds=2, longest_pause=0.3)
 CONFIG = """
 [storage]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from fault_proxy import FaultProxy, Faults
-from network import HASTY, Pair, assert_sums, wait_until
+from network import DOWN_SECONDS, HASTY, Pair, assert_sums, wait_until
 
 from torchfsl.errors import ProtocolError
 from torchfsl.service import calls
@@ -102,7 +102,7 @@ def test_a_server_that_is_down_for_a_while_is_waited_for(network: Network, party
     pair = network.pair
     contributions = pair.take_part([0])
     pair.kill(party)
-    time.sleep(1.0)
+    time.sleep(DOWN_SECONDS)
     pair.spawn(party)
     contributions += pair.take_part([1])
     pair.wait(party)
