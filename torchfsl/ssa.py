@@ -64,8 +64,10 @@ class Accumulator:
     ) -> None:
         """Add one client's report: `roots [num_trees, 16]`, `hints [num_trees, W/8 << nu]`."""
         for (group, span), part, total in zip(split(self._segment), trees, self._sums, strict=True):
-            one_by_one = [slice(i, i + 1) for i in range(group.num_trees)]
-            for step in one_by_one if group.is_stash else [slice(None)]:  # a stash has one sum
+            steps = [slice(None)]
+            if group.is_stash:  # all of whose trees share one sum
+                steps = [slice(i, i + 1) for i in range(group.num_trees)]
+            for step in steps:
                 kernels().accumulate(
                     key_tree,
                     key_convert,
