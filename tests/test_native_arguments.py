@@ -19,6 +19,7 @@ def good_calls() -> dict[str, dict[str, object]]:
         "num_leaves": 10,
     }
     hints = np.zeros((3, 24), dtype=np.uint8)
+    blocks = np.zeros((3, 16), dtype=np.uint8)
     return {
         "tree_gen": {
             "key": K_TREE,
@@ -54,6 +55,38 @@ def good_calls() -> dict[str, dict[str, object]]:
             "table": np.zeros((3, 10, 5), dtype=np.uint8),
             "num_threads": 1,
         },
+        "check_gen": {
+            "key": K_CONVERT,
+            "leaf0": trees.leaves[0],
+            "leaf1": trees.leaves[1],
+            "leaf": trees.alpha,
+            "first_tree": 0,
+        },
+        "verify": {
+            "key_tree": K_TREE,
+            "key_check": K_CONVERT,
+            **public,
+            "check_words": np.zeros((3, 32), dtype=np.uint8),
+            "first_tree": 0,
+            "key_fold": K_CONVERT,
+            "delta_trees": blocks,
+            "delta_low": np.zeros((1024, 2, 16), dtype=np.uint8),
+            "delta_high": np.zeros((1, 16), dtype=np.uint8),
+            "num_threads": 1,
+        },
+        "authenticate": {
+            "key_tree": K_TREE,
+            "key_mac": K_CONVERT,
+            **public,
+            "table": np.zeros((3, 10, 5), dtype=np.uint8),
+            "num_threads": 1,
+        },
+        "tags": {
+            "key_mac": K_CONVERT,
+            "leaf0": trees.leaves[0],
+            "leaf1": trees.leaves[1],
+            "rows": hints,
+        },
         "gather": {
             "acc": np.zeros((9, 24), dtype=np.uint8),
             "slots": np.zeros((3, 4), dtype=np.uint32),
@@ -88,7 +121,13 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
         np.asfortranarray(np.repeat(good, 2, axis=0)) if good.ndim > 1 else good[::-1],
     ]
     grown = np.concatenate([good, good[-1:]])
-    if (kernel, name) not in {("convert", "states"), ("gather", "acc"), ("gather", "slots")}:
+    growable = {
+        ("convert", "states"),
+        ("gather", "acc"),
+        ("gather", "slots"),
+        ("verify", "delta_high"),
+    }
+    if (kernel, name) not in growable:
         malformed.append(grown)
     for bad in malformed:
         with pytest.raises(ValueError, match=r"must|aligned"):
@@ -129,6 +168,25 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
         ("accumulate", {"num_leaves": 9}),
         ("answer", {"num_leaves": 11}),
         ("answer", {"table": np.zeros((2, 10, 5), dtype=np.uint8)}),
+        ("check_gen", {"key": b""}),
+        ("check_gen", {"first_tree": -1}),
+        ("check_gen", {"first_tree": 2**32 - 2}),
+        ("check_gen", {"first_tree": 2**62}),
+        ("verify", {"key_check": bytes(17)}),
+        ("verify", {"key_fold": bytes(15)}),
+        ("verify", {"num_leaves": 17}),
+        ("verify", {"first_tree": -1}),
+        ("verify", {"first_tree": 2**32}),
+        ("verify", {"delta_high": np.zeros((0, 16), dtype=np.uint8)}),
+        ("verify", {"delta_high": np.zeros((1, 32), dtype=np.uint8)}),
+        ("verify", {"num_threads": 1025}),
+        ("authenticate", {"key_mac": b"short"}),
+        ("authenticate", {"num_leaves": 9}),
+        ("authenticate", {"table": np.zeros((2, 10, 5), dtype=np.uint8)}),
+        ("authenticate", {"table": np.zeros((3, 10, 0), dtype=np.uint8)}),
+        ("authenticate", {"num_threads": -1}),
+        ("tags", {"key_mac": b"short"}),
+        ("tags", {"rows": np.zeros((3, 0), dtype=np.uint8)}),
         ("gather", {"width": 7}),
         ("match", {"num_bins": 0}),
         ("match", {"num_bins": -1}),

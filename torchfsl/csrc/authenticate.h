@@ -76,12 +76,13 @@ class Authentication {
     constexpr std::size_t kPiece = sizeof(R) / leaves;
     const std::size_t stride = args_.row_bytes, left = stride - block * 16;
     std::uint8_t* const pieces = pieces_of<leaves>();
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint8_t* const from = rows + i * stride + block * 16;
-      for_run<V, 1>(left < kPiece ? left : kPiece, [=]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-        Bytes::template store<n>(pieces + i * kPiece + at, Bytes::template load<n>(from + at));
-      });
-    }
+    const std::uint8_t* const from = rows + block * 16;
+    for_run<V, 1>(left < kPiece ? left : kPiece, [=]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto bytes = Bytes::template load<n>(from + i * stride + at);
+        Bytes::template store<n>(pieces + i * kPiece + at, bytes);
+      }
+    });
     V::store(pieces + count * kPiece, V::zero());
   }
   template <int leaves>
@@ -109,13 +110,22 @@ class Authentication {
     };
     convert_column<V, leaves>(conversion_, block, count, use, use);
     products = total;
-    alignas(64) std::uint8_t sums[sizeof(R)];
-    V::store(sums, sum);
-    for (std::size_t i = 0; i < leaves; ++i) {
-      for (std::size_t b = 0; b < kPiece && b < left; ++b) {
-        answer[block * 16 + b] ^= sums[i * kPiece + b];
-      }
-    }
+    xor_pieces<leaves>(sum, answer + block * 16, left < kPiece ? left : kPiece);
+  }
+
+  // XORs the first `num_bytes` bytes of the register's pieces into those at `to`.
+  template <int leaves>
+  FSL_INLINE static void xor_pieces(R sum, std::uint8_t* to, std::size_t num_bytes) {
+    using Bytes = Lanes<V, 1>;
+    constexpr std::size_t kPiece = sizeof(R) / leaves;
+    alignas(64) std::uint8_t pieces[2 * sizeof(R)] = {};  // read in whole registers
+    V::store(pieces, sum);
+    for (std::size_t i = kPiece; i < sizeof(R); ++i) pieces[i % kPiece] ^= pieces[i];
+    for_run<V, 1>(num_bytes, [=, &pieces]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      const auto old = Bytes::template load<n>(to + at);
+      const auto piece = Bytes::template load<n>(pieces + at);
+      Bytes::template store<n>(to + at, V::bit_xor(old, piece));
+    });
   }
 
   const AuthenticateArgs args_;
@@ -129,9 +139,8 @@ template <class V, template <class> class Products>
 void authenticate(const Trees& trees, const Partition& partition, std::size_t begin,
                   std::size_t end, const AuthenticateArgs& args, void* memory) {
   Arena arena(memory);
-  const unsigned below = trees.depth - partition.split_level;
-  const std::size_t next_row =
-      partition.units_per_tree ? std::size_t{1} << below : args.shared_table ? 0 : trees.num_leaves;
+  std::size_t next_row = args.shared_table ? 0 : trees.num_leaves;
+  if (partition.units_per_tree) next_row = std::size_t{1} << (trees.depth - partition.split_level);
   Authentication<V, Products> authentication(args, trees.num_leaves, next_row * args.row_bytes,
                                              arena);
   walk<V>(trees, partition, begin, end, {Authentication<V, Products>::take, &authentication},

@@ -102,9 +102,9 @@ void check_gen(const CheckGenArgs& args) {
 template <class V>
 struct ChunkMasks {
   using R = typename V::R;
-  R word[2];               // halves of the tree's check word
-  R base;                  // D_j xor F
-  const std::uint8_t* low; // E at the first leaf, half 0; half 1 is kLowStride further on
+  R word[2];                // halves of the tree's check word
+  R base;                   // D_j xor F
+  const std::uint8_t* low;  // E at the first leaf, half 0; half 1 is kLowStride further on
 };
 
 template <class V>
@@ -113,10 +113,7 @@ class Verification {
   using R = typename V::R;
 
   explicit Verification(const VerifyArgs& args)
-      : args_(args),
-        hash_(*args.keys),
-        fold_(V::make_key(*args.key_fold)),
-        sum_(V::zero()) {}
+      : args_(args), hash_(*args.keys), fold_(V::make_key(*args.key_fold)), sum_(V::zero()) {}
 
   // A chunk never crosses a multiple of 1024 leaves: it has at most 64, and lies in an aligned
   // power of two of them.
