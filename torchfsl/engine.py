@@ -153,8 +153,14 @@ class SubmodelEngine:
         """
         if max_epochs > 1:
             _check_fixed(handle)
+        segments = handle.segment_tensors
+        if isinstance(rows_per_client, Mapping) and not set(rows_per_client) <= set(segments):
+            raise ParameterError(
+                f"rows_per_client names {sorted(set(rows_per_client) - set(segments))}: the rows "
+                f"segments are {sorted(handle.inventory.tables)}"
+            )
         specs = []
-        for name, tensors in handle.segment_tensors.items():
+        for name, tensors in segments.items():
             if name == BUFFERS:
                 specs.append(SegmentSpec(name, "dense", tensors))
             elif name == REST:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torchfsl.client import Client, Session
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.exchange import BUFFERS, Exchange
+from torchfsl.guards import Guards
 from torchfsl.hooks import LookupHook, StepHooks
 from torchfsl.inventory import Inventory, clean_name, take_inventory, unwrap
 from torchfsl.optimizers import (
@@ -102,7 +103,7 @@ class Handle:
         self._hidden, self._held = HiddenGradients(), HeldRows()
         self._sessions: WeakKeyDictionary[Client, Session] = WeakKeyDictionary()
         self.close_round()
-        self._trained = self._identities()
+        self._guards = Guards(self.model, self.optimizers, self.inventory)
         self._hooks = self._register()
 
     def __repr__(self) -> str:
@@ -219,13 +220,14 @@ class Handle:
         if not self._hooks:
             raise ProtocolError("this handle was removed: attach the model again")
         self.close_round()
-        self._check_unchanged()
+        self._guards.check_unchanged(self._take_inventory)
         self.validate()
         self._present = None if present is None else dict(present)
         for watch in self._watches:
             watch.begin(None if present is None else present[watch.table.name])
         self._rest.begin()
         self._buffers.begin()
+        self._guards.begin()
         self._steps, self._rounds = 0, self._rounds + 1
         self._recording = self._began = True
 
@@ -254,9 +256,12 @@ class Handle:
         if not self._began:
             raise ProtocolError("no round to take an update from: call begin_round first")
         self._recording = False
+        self._guards.check_bystanders()
+        if self.source == "gradient":
+            self._rest.check_still()
         if self._changes is None:
             self._changes = {w.table.name: w.finish() for w in self._watches}
-        self._check_plan(plan)
+        self.check_plan(plan)
         return {
             segment.name: self._raw(segment, residual, round_number) for segment in plan.segments
         }
@@ -289,7 +294,8 @@ class Handle:
         """See `hooks.StepListener`."""
         if not self._recording:
             return
-        self._check_not_noised()
+        if not self._noised:
+            self._guards.check_not_noised()
         self._steps += 1
         factor = _unscale_factor(optimizer) if self.source == "gradient" else None
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -332,34 +338,12 @@ class Handle:
                 hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         return hooks
 
-    def _identities(self) -> list[tuple[int, bool]]:
-        """Which parameters there are, in the model and in the optimizers."""
-        trained = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
-        return [(id(p), p.requires_grad) for p in [*self.model.parameters(), *trained]]
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a plan that was made for another model.
 
-    def _check_unchanged(self) -> None:
-        if self._identities() == self._trained:
-            return
-        now = self._take_inventory().fingerprint
-        before = self.inventory.fingerprint
-        differences = sorted(set(now.items()) ^ set(before.items()))
-        odd = differences[0][0] if differences else next(iter(now), "a parameter")
-        raise ParameterError(
-            f"{odd} is not what it was when the model was attached (a parameter was added, "
-            "replaced, frozen or unfrozen): call handle.remove(), attach again and make a new plan"
-        )
-
-    def _check_not_noised(self) -> None:
-        if self._noised or not self._watches:
-            return
-        weight = self._watches[0].table.weight
-        if getattr(weight, "grad_sample", None) is not None:
-            raise ParameterError(
-                f"{self._watches[0].table.name}: Opacus took over after attach, and its noise "
-                "lands on every row: attach the optimizer that make_private returned"
-            )
-
-    def _check_plan(self, plan: Plan) -> None:
+        Raises:
+            ParameterError: a segment differs.
+        """
         mine = self.segment_tensors
         theirs = {segment.name: segment.tensors for segment in plan.segments}
         if mine != theirs:

@@ -66,12 +66,14 @@ class Inventory:
         rest: trained parameters outside the tables, in `named_parameters` order.
         buffers: floating-point buffers of the state_dict.
         frozen: names of parameters that no optimizer trains.
+        bystanders: of these the ones that could be trained: they require gradients.
     """
 
     tables: dict[str, list[Table]]
     rest: dict[str, nn.Parameter]
     buffers: dict[str, torch.Tensor]
     frozen: list[str]
+    bystanders: dict[str, nn.Parameter]
 
     @property
     def all_tables(self) -> list[Table]:
@@ -132,13 +134,16 @@ def take_inventory(
     tables: list[Table] = []
     rest: dict[str, nn.Parameter] = {}
     frozen: list[str] = []
+    bystanders: dict[str, nn.Parameter] = {}
     for raw_name, parameter in model.named_parameters():
         name = clean_name(raw_name)
         if not parameter.requires_grad or id(parameter) not in trained:
             frozen.append(name)
+            if parameter.requires_grad:
+                bystanders[name] = parameter
             continue
         _check_parameter(name, parameter)
-        wanted = rows is not None and (rows.tables is None or name in rows.tables)
+        wanted = rows is not None and (rows.tables is None or _is_named(name, rows.tables))
         if wanted and id(parameter) in lookups:
             tables.append(_table(name, parameter, lookups[id(parameter)]))
         else:
@@ -146,7 +151,11 @@ def take_inventory(
     _check_wanted(rows, tables, frozen, rest)
     if rows is not None and rows.find == "hooks":
         _check_not_shared(model, tables)
-    return Inventory(_group(tables), rest, _float_buffers(model), frozen)
+    return Inventory(_group(tables), rest, _float_buffers(model), frozen, bystanders)
+
+
+def _is_named(name: str, names: Iterable[str]) -> bool:
+    return any(given in (name, name.removesuffix(".weight")) for given in names)
 
 
 def _lookups(model: nn.Module) -> dict[int, list[Lookup]]:
@@ -230,10 +239,11 @@ def _check_wanted(
             raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {sorted(held)}")
         fixed = {table.name: fixed for table in tables}
     for table in tables:
-        if any(i >= table.num_rows for i in fixed.get(table.name, ())):
+        ids = rows.choose.ids(table.name) if isinstance(rows.choose, Fixed) else ()
+        if any(i >= table.num_rows for i in ids):
             raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
     for name in [*(rows.tables or ()), *sorted(fixed)]:
-        if name in held:
+        if any(_is_named(table, [name]) for table in held):
             continue
         if name in frozen:
             why = "is frozen or in no optimizer"

@@ -32,10 +32,20 @@ _STATELESS_MOVERS: Final = (
 
 
 def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
-    """The user's optimizer inside Opacus's wrapper, where hooks see the noised gradient."""
-    while is_opacus(optimizer):
-        optimizer = optimizer.original_optimizer  # type: ignore[attr-defined]
-    return optimizer
+    """The torch optimizer inside a wrapper.
+
+    Inside Opacus's, hooks see the noised gradient. Wrappers that are optimizers themselves but
+    skip `Optimizer.__init__` (and so have no hooks) keep theirs as `.optimizer`.
+    """
+    while True:
+        inner = None
+        if is_opacus(optimizer):
+            inner = optimizer.original_optimizer  # type: ignore[attr-defined]
+        elif not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            return optimizer
+        optimizer = inner
 
 
 def is_opacus(optimizer: Optimizer) -> bool:

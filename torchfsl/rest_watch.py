@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.errors import ParameterError
+from torchfsl.guards import still_message
 
 
 class RestWatch:
@@ -48,6 +49,16 @@ class RestWatch:
             p.detach().to(torch.float64) - self._before[n].to(torch.float64)
             for n, p in self._parameters.items()
         ]
+
+    def check_still(self) -> None:
+        """Refuse any change since `begin`.
+
+        Raises:
+            ParameterError: a parameter moved.
+        """
+        for name, parameter in self._parameters.items():
+            if not torch.equal(parameter.detach(), self._before[name]):
+                raise ParameterError(still_message(name))
 
     def gradients(self) -> list[torch.Tensor]:
         """What `capture` added up, zero where there was no gradient: float64."""

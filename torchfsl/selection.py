@@ -181,7 +181,8 @@ class Fixed:
     The servers learn how many there are, not which; under Opacus they must be public.
 
     Attributes:
-        positions: distinct, not negative. In `Rows`, a mapping from table name to row ids.
+        positions: distinct, not negative. In `Rows`, a mapping from table name (`items.weight` or
+            `items`) to row ids.
         block: values a position; 1 sends scalars. Rows have their own width.
     """
 
@@ -208,7 +209,8 @@ class Fixed:
     def ids(self, name: str | None = None) -> torch.Tensor:
         """The positions (of the table `name`): int64, increasing."""
         if isinstance(self.positions, Mapping):
-            group = self.positions.get(name, ()) if name is not None else ()
+            short = (name or "").removesuffix(".weight")
+            group = self.positions.get(name or "", self.positions.get(short, ()))
         else:
             group = self.positions
         return torch.tensor(sorted(int(i) for i in group), dtype=torch.int64)
@@ -253,7 +255,8 @@ class Rows:
             `reject` raises at attach; `restrict` puts those rows back at the end of the round
             (keeps a copy of the table); `touched` sends the touched rows and leaves the others
             as the optimizer left them, neither sent nor put back.
-        tables: names of the embedding parameters meant; None means all. Others go to `rest`.
+        tables: names of the tables meant (`items.weight` or `items`); None means all. Others go
+            to `rest`.
         error_feedback: keep cut rows, unmatched rows and rounding errors for later rounds.
     """
 

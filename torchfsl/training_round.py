@@ -8,7 +8,7 @@ the model back and sends the servers a report like any other that adds nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from torchfsl.update import RawSegment, Update, quantise
 
 log = logging.getLogger("torchfsl.engine")
 
-Ids = torch.Tensor | npt.NDArray[Any] | list[int]
+Ids = torch.Tensor | npt.NDArray[Any] | Iterable[int]
 RowIds = Ids | Mapping[str, Ids]
 
 
@@ -95,6 +95,7 @@ class TrainingRound:
         self._number = handle.rounds if number is None else number
         self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
+        handle.check_plan(client.plan)
         self._fixed = handle.exchange.fixed_positions(handle.rows, handle.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
             raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
@@ -112,7 +113,7 @@ class TrainingRound:
         handle = self._handle
         try:
             indices = self._indices()
-        except (ParameterError, TypeError, ValueError):
+        except BaseException:
             self._abort_without_rows()
             raise
         before = handle.snapshot()
@@ -274,6 +275,7 @@ def _by_table(wanted: RowIds | None, tables: list[Table]) -> dict[str, torch.Ten
         if name not in names:
             raise ParameterError(f"rows= names {name!r}; the tables are {[t.name for t in tables]}")
         table = names[name]
+        given = given if isinstance(given, torch.Tensor | np.ndarray) else list(given)
         flat = torch.as_tensor(given).detach().cpu().reshape(-1)
         if flat.numel() and (flat.is_floating_point() or flat.dtype == torch.bool):
             raise ParameterError(f"rows= for {table.name} must be integers, not {flat.dtype}")

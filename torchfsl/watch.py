@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.errors import ParameterError
+from torchfsl.guards import still_message
 from torchfsl.inventory import Table
 from torchfsl.optimizers import carried_rows, moves_all
 from torchfsl.selection import Fixed, Rows
@@ -201,6 +202,7 @@ class TableWatch:
                 "it, or say what becomes of them with Rows(untouched='restrict')"
             )
         if self._source == "gradient":
+            self._check_still(known)
             return self._gradient_change()
         self._check_untouched(known, touched)
         ids = self._candidates(known, touched)
@@ -293,6 +295,12 @@ class TableWatch:
             return
         if moved:
             raise ParameterError(f"{self.table.name}: {_ESCAPED}")
+
+    def _check_still(self, known: SavedRows) -> None:
+        if any(getattr(module, "max_norm", None) is not None for module in self.table.modules):
+            return  # looking a row up may shorten it
+        if bool(differs(known.values, self.weight.index_select(0, known.ids)).any()):
+            raise ParameterError(still_message(self.table.name))
 
     def _put_back(self, known: SavedRows, ids: torch.Tensor) -> None:
         weight = self.weight
