@@ -632,3 +632,32 @@ def test_memory_is_the_touched_rows_and_a_whole_table_only_where_a_policy_needs_
         held = handle.status().saved_bytes["table.weight"] - (table_bytes if copied else 0)
         assert 0 < held <= 100 * (16 * 4 + 2 * 8)
         handle.remove()
+
+
+def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
+    model = Recommender()
+    size = model.item.weight.nbytes
+    for options, retrieve, copied, replaced in (
+        ({}, True, False, False),
+        ({}, False, False, True),
+        ({"weight_decay": 0.1}, False, True, True),
+        ({"weight_decay": 0.1}, True, False, False),
+    ):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
+        engine = SubmodelEngine(rows=Rows(untouched="restrict"), rest=TopK(3))
+        handle = engine.attach(model, optimizer)
+        plan = engine.plan(
+            handle,
+            max_clients=2,
+            rows_per_client=9,
+            retrieve=retrieve,
+            above_break_even="keep",
+        )
+        text = handle.explain(plan)
+        assert text.startswith(plan.explain())
+        assert (f"item.weight: the optimizer moves every row, so a round keeps a copy of the "
+                f"whole table: {size} bytes" in text) == copied  # fmt: skip
+        assert (f"engine.round keeps what it replaces until the block ends: {size} bytes"
+                in text) == replaced  # fmt: skip
+        assert f"a residual of {8 * plan.segment('rest').m}" in text
+        handle.remove()

@@ -23,6 +23,7 @@ from torchfsl.exchange import BUFFERS, Exchange
 from torchfsl.guards import Guards
 from torchfsl.hooks import LookupHook, StepHooks
 from torchfsl.inventory import Inventory, clean_name, take_inventory, unwrap
+from torchfsl.memory import explain_memory
 from torchfsl.optimizers import (
     check_optimizer,
     check_rows,
@@ -163,6 +164,11 @@ class Handle:
             frozen=list(self.inventory.frozen),
             residual_bytes=self.residual.num_bytes,
         )
+
+    def explain(self, plan: Plan) -> str:
+        """`plan.explain()`, and below it what rounds keep in this client's memory."""
+        memory = explain_memory(plan, self.inventory, self._watches, self.rows, self.rest)
+        return "\n".join([plan.explain(), "memory at a client, beside the model:", *memory])
 
     def validate(self) -> None:
         """Check again that the optimizers move nothing that would not be sent.
