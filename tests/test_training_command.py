@@ -103,7 +103,7 @@ def test_mistakes_are_answered_in_one_line_with_a_remedy(
     many = ("din", "--clients-per-round", "100000", "--out", out)
     assert "there are 1000 clients" in complaint(capsys, *many)
     servers = ("din", "--servers", "a:1,b:1", "--out", out)
-    assert "this version" in complaint(capsys, *servers)
+    assert "--tls" in complaint(capsys, *servers)
     assert "--out" in complaint(capsys, "din", "--resume")
     assert not Path(out).exists()
 

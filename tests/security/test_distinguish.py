@@ -39,16 +39,6 @@ def test_dummies_at_position_zero_alone_show_nothing_to_one_server() -> None:
     assert min(found.values()) > 1e-8
 
 
-def test_a_servers_time_does_not_show_how_many_rows_a_client_holds() -> None:
-    assert min(distinguish.try_time(200, 0).values()) > 1e-7
-
-
-def test_a_server_that_skips_empty_bins_is_found_by_its_time() -> None:
-    with planted(*distinguish.SLOW):
-        found = distinguish.try_time(300, 0)
-    assert found["full or empty: time of the share"] < 1e-9
-
-
 def test_full_and_empty_reports_have_equal_lengths_everywhere() -> None:
     plan = make_plan(
         make_segment("t", "rows", (40, 3), k_max=6, tau=3, theta=5, stash=1, retrieve=True),
