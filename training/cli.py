@@ -43,7 +43,8 @@ examples
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
 
 DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
-Bytes are a client's, to or from both servers together; server_seconds are both servers together.
+Bytes and client_seconds are the mean of a client, to or from both servers together;
+server_seconds are both servers together, for the whole round.
 'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
 
 FILE.toml overrides the preset and is overridden by options; its sections and their settings are

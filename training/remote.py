@@ -14,7 +14,8 @@ from torchfsl import Plan
 from torchfsl.opened import Opened
 from torchfsl.server_model import ServerModel
 from torchfsl.service.channels import TlsFiles
-from torchfsl.service.remote import Connection, Owner, connect
+from torchfsl.service.owner import Owner
+from torchfsl.service.remote import Connection, connect
 from torchfsl.service.task import OptimizerSettings, Task, bind_plan
 from training.aggregation import Participant
 from training.config import Config, ConfigError
