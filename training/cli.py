@@ -153,7 +153,10 @@ def config_from(options: argparse.Namespace) -> Config:
     chosen = {name: getattr(options, name) for name in names}
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
-    return merge(config, {name: value for name, value in chosen.items() if value is not None})
+    config = merge(config, {name: value for name, value in chosen.items() if value is not None})
+    if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):
+        raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+    return config
 
 
 def _default_folder(config: Config) -> Path:
