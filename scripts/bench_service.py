@@ -36,7 +36,9 @@ from torchfsl.planner import SegmentSpec, build_plan
 from torchfsl.round import begin_round, finish_round
 from torchfsl.server import Server
 from torchfsl.server_model import ServerModel
-from torchfsl.service.remote import Owner, RetryPolicy, connect
+from torchfsl.service.links import RetryPolicy
+from torchfsl.service.owner import Owner
+from torchfsl.service.remote import connect
 from torchfsl.service.reporting import aes_rate
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.transport import InProcess

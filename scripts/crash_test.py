@@ -22,6 +22,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import sqlite3
 import sys
 import tempfile
@@ -40,8 +41,10 @@ from torchfsl.plan import Plan, TensorSpec
 from torchfsl.planner import SegmentSpec, build_plan
 from torchfsl.server_model import ServerModel
 from torchfsl.service.ledger import OPEN_STATES
+from torchfsl.service.links import RetryPolicy
 from torchfsl.service.outbox import Outbox
-from torchfsl.service.remote import Connection, Owner, RetryPolicy, connect
+from torchfsl.service.owner import Owner
+from torchfsl.service.remote import Connection, connect
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.update import SegmentUpdate, Update
 
@@ -267,7 +270,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def play(owner: Owner, number: int, clients: int, seconds: float) -> Opened | None:
     """One round; None if it ended unopened."""
     owner.open_round(number, expected=clients, seconds=seconds)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while True:
         row = owner.links.info(0)
         if row["round"] == number and row["state"] in ("applied", "unopened"):
@@ -304,11 +307,14 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--round-seconds", type=float, default=6.0, help="longest wait for reports")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep states and logs here")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(options, Path(folder))
+    folder = options.keep or Path(tempfile.mkdtemp())
+    found = run(options, folder)
+    if options.keep is None:
+        shutil.rmtree(folder)
     found["seconds"] = round(time.perf_counter() - start, 1)
     print(json.dumps(found, indent=2))
     if options.json is not None:

@@ -11,6 +11,7 @@ was found. A failing input is written to the current folder and named.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import random
@@ -166,12 +167,15 @@ def execute(target: Target, data: bytes) -> str:
 
 
 def fuzz(
-    targets: list[Target], executions: int, seconds: float, seed: int
-) -> tuple[Counter[str], list[str]]:
-    """Run until one of the limits; executions by target, and failures."""
+    targets: list[Target],
+    executions: int,
+    seconds: float,
+    seed: int,
+    done: Counter[str],
+    failures: list[str],
+) -> None:
+    """Run until one of the limits; `done` counts executions by target."""
     rng = random.Random(seed)
-    done: Counter[str] = Counter()
-    failures: list[str] = []
     deadline = time.monotonic() + seconds
     while sum(done.values()) < executions and time.monotonic() < deadline:
         for target in targets:
@@ -191,8 +195,7 @@ def fuzz(
                         target.corpus.append(data)
             done[target.name] += batch
             if len(failures) > 20:
-                return done, failures
-    return done, failures
+                return
 
 
 def _keep(target: Target, data: bytes, error: Exception) -> str:
@@ -226,7 +229,10 @@ def main() -> int:
     targets = [t for t in make_targets() if not wanted or t.name in wanted]
     load_corpus(targets)
     start = time.perf_counter()
-    done, failures = fuzz(targets, options.executions, options.seconds, options.seed)
+    done: Counter[str] = Counter()
+    failures: list[str] = []
+    with contextlib.suppress(KeyboardInterrupt):  # what was done until then counts
+        fuzz(targets, options.executions, options.seconds, options.seed, done, failures)
     found = {
         "executions": sum(done.values()),
         "by_decoder": dict(done),

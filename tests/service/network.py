@@ -15,23 +15,25 @@ from reference import plaintext
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan
 from torchfsl.service.channels import TlsFiles
-from torchfsl.service.remote import Connection, Owner, RetryPolicy, connect
+from torchfsl.service.links import RetryPolicy
+from torchfsl.service.owner import Owner
+from torchfsl.service.remote import Connection, connect
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.update import Update
 
 DOWN_SECONDS = float(os.environ.get("TORCHFSL_TEST_DOWN_SECONDS", "1"))
 """How long a server is down in the tests; 60 in the acceptance run."""
 
-QUICK = RetryPolicy(attempt_seconds=20, total_seconds=30 + DOWN_SECONDS, longest_pause=0.3)
+QUICK = RetryPolicy(attempt_seconds=60, total_seconds=240 + DOWN_SECONDS, longest_pause=0.3)
 HASTY = RetryPolicy(attempt_seconds=2, total_seconds=2, longest_pause=0.3)
 CONFIG = """
 [storage]
 reserve_bytes = 1048576
 segment_bytes = 1048576
 [limits]
-idle_seconds = 1.0
-call_seconds = 3.0
-peer_seconds = 5.0
+idle_seconds = 3.0
+call_seconds = 5.0
+peer_seconds = 10.0
 """
 
 
@@ -51,7 +53,7 @@ class Pair(LocalServers):
         self.owner.set_up(self.task, make_state(self.plan))
         self.number = 0
 
-    def open(self, seconds: float = 60.0) -> int:
+    def open(self, seconds: float = 900.0) -> int:
         self.number += 1
         self.owner.open_round(self.number, seconds=seconds)
         return self.number
@@ -101,7 +103,7 @@ def assert_sums(plan: Plan, opened: Opened, made: list[plaintext.Contribution]) 
     assert all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Poll until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():

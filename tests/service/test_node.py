@@ -22,8 +22,9 @@ from torchfsl.service.certificates import make_development_certificates
 from torchfsl.service.channels import TlsFiles
 from torchfsl.service.identity import Authorities
 from torchfsl.service.ledger import OPEN_STATES, LedgerError
-from torchfsl.service.node import STEPS, Node, NodeSettings
+from torchfsl.service.node import STEPS, Node
 from torchfsl.service.records import StoreFull
+from torchfsl.service.storage import NodeSettings
 from torchfsl.service.task import Task, bind_plan, encode_task
 
 SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, min_clients=1)

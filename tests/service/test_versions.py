@@ -7,14 +7,14 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from network import HASTY, Pair
+from network import QUICK, Pair
 from test_hostile import messages_of
 
 from torchfsl.config import WIRE_VERSION
 from torchfsl.errors import DecodeError
 from torchfsl.plan import Plan
 from torchfsl.service import calls
-from torchfsl.service.remote import Link, Links
+from torchfsl.service.links import Link, Links
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def test_a_caller_of_another_version_hears_which_side_to_upgrade(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, wire: str, library: str, older: str
 ) -> None:
-    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link = Link(pair.urls[0], 0, pair.files("client-0"), QUICK)
     given = (("torchfsl-wire", wire), ("torchfsl-library", library))
     monkeypatch.setattr(calls, "metadata", lambda: given)
     with pytest.raises(calls.VersionMismatch, match=f"upgrade {older}$") as refused:
@@ -43,7 +43,7 @@ def test_a_caller_of_another_version_hears_which_side_to_upgrade(
 def test_a_client_refuses_servers_of_another_version(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    links = Links(pair.urls, pair.files("client-0"), HASTY)
+    links = Links(pair.urls, pair.files("client-0"), QUICK)
     answer = links.links[0].call("Info", b"{}", limit=1 << 16)
     newer = {**json.loads(answer), "wire_version": WIRE_VERSION + 1}
     monkeypatch.setattr(Link, "call", lambda *_, **__: json.dumps(newer).encode())
@@ -52,7 +52,7 @@ def test_a_client_refuses_servers_of_another_version(
 
 
 def test_a_method_that_the_server_does_not_know_is_a_version_mismatch(pair: Pair) -> None:
-    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link = Link(pair.urls[0], 0, pair.files("client-0"), QUICK)
     with pytest.raises(calls.VersionMismatch):
         link.call("Teleport", b"{}", limit=1 << 16)
 
@@ -60,7 +60,7 @@ def test_a_method_that_the_server_does_not_know_is_a_version_mismatch(pair: Pair
 def test_a_message_of_another_wire_version_is_refused(pair: Pair) -> None:
     pair.open()
     trees, _ = messages_of(pair, 0)
-    link = Link(pair.urls[0], 0, pair.files("client-0"), HASTY)
+    link = Link(pair.urls[0], 0, pair.files("client-0"), QUICK)
     for version, side in ((0, "sender"), (2, "receiver")):
         other = bytearray(trees[0])
         struct.pack_into("<H", other, 4, version)

@@ -6,10 +6,10 @@ The `torchfsl` command is in `command`. Nothing here imports torch. Needs the `s
     arrays, records, ledger     bytes of arrays, the report log, the SQLite state
     identity, certificates      who a certificate speaks for; a development authority
     calls, channels             how messages become streams; errors and versions on the way
-    node                        one server whose every step survives a crash
+    storage, node               one server whose every step survives a crash
     relays, coordinator         what a server tells the other
     handlers, process           what it answers, and the process around it
-    remote                      a client's transport; `connect` is where programs start
+    links, remote, owner        a client's transport, the owner; programs start with `connect`
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ Every option can be given in a TOML file instead (--config), options win:
 
   [limits]                           # fields of torchfsl.service.intake.Limits
   bytes_in_flight = 268435456
-  [storage]                          # fields of torchfsl.service.node.NodeSettings
+  [storage]                          # fields of torchfsl.service.storage.NodeSettings
   reserve_bytes = 268435456
 """
 
@@ -170,8 +170,8 @@ def _serve_settings(options: argparse.Namespace) -> tuple[Any, str]:
     """
     from torchfsl.service.channels import TlsFiles
     from torchfsl.service.intake import Limits
-    from torchfsl.service.node import NodeSettings
     from torchfsl.service.process import ServeSettings
+    from torchfsl.service.storage import NodeSettings
 
     given = _read_toml(options.config) if options.config is not None else {}
     limits, storage = given.pop("limits", {}), given.pop("storage", {})

@@ -21,10 +21,11 @@ from torchfsl.service.coordinator import Coordinator
 from torchfsl.service.handlers import Handlers
 from torchfsl.service.identity import Identity, Role
 from torchfsl.service.intake import Limits
-from torchfsl.service.node import Node, NodeSettings
+from torchfsl.service.node import Node
 from torchfsl.service.observe import ObservationServer, Observer
 from torchfsl.service.peers import PeerLink, Relays
 from torchfsl.service.station import Station
+from torchfsl.service.storage import NodeSettings
 
 log = logging.getLogger("torchfsl.service")
 

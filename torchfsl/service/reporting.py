@@ -53,7 +53,7 @@ def show_state(folder: Path, num_rounds: int) -> int:
 def show_servers(urls: Sequence[str], tls: Path, name: str) -> int:
     """What two running servers say of themselves."""
     from torchfsl.service.channels import TlsFiles
-    from torchfsl.service.remote import Links, RetryPolicy
+    from torchfsl.service.links import Links, RetryPolicy
 
     files = TlsFiles.in_folder(tls, name)
     links = Links(urls, files, RetryPolicy(attempt_seconds=10, total_seconds=10))

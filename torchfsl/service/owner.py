@@ -1,0 +1,94 @@
+"""The owner's side of the network: set up a task, open and close rounds, fetch the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchfsl.config import MAX_MESSAGE_BYTES
+from torchfsl.errors import ProtocolError
+from torchfsl.opened import Opened
+from torchfsl.server_model import ServerModel
+from torchfsl.service import calls, task, vault
+from torchfsl.service.arrays import Array
+from torchfsl.service.channels import TlsFiles
+from torchfsl.service.links import INFO_BYTES, PLAN_BYTES, Links, RetryPolicy
+from torchfsl.service.task import Task
+
+
+class Owner:
+    """Who sets up tasks and opens rounds.
+
+    Args:
+        servers: URLs of server 0 and server 1.
+        tls: the owner's files, or a folder made by `torchfsl certs`.
+        policy: of retries.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], tls: Path | TlsFiles, *, policy: RetryPolicy | None = None
+    ) -> None:
+        """Nothing is sent yet."""
+        self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
+        self.links = Links(servers, self.files, policy or RetryPolicy())
+
+    def set_up(self, new: Task, state: Mapping[str, Array]) -> None:
+        """Give both servers a task and its initial model."""
+        data = task.encode_task(new, state)
+        self.links.both(lambda link: link.call("SetUp", data, limit=INFO_BYTES))
+
+    def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
+        """Open a round; returns when clients may send. See `Coordinator.open`."""
+        self._lead("Open", round=number, expected=expected, seconds=float(seconds))
+
+    def close_round(self, number: int) -> dict[str, Any]:
+        """Close a round and wait for its end.
+
+        Raises:
+            ProtocolError: it ended unopened; the message says why.
+        """
+        row = self._lead("Close", round=number)
+        if row["state"] != "applied":
+            raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
+        return row
+
+    def abandon_round(self, number: int, reason: str) -> None:
+        """End a round unopened."""
+        self._lead("Abandon", round=number, reason=reason)
+
+    def result(self) -> tuple[Opened, int]:
+        """The sums opened last, and their round."""
+        link = self.links.links[0]
+        data = link.call("Result", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
+        return vault.decode_opened(data)
+
+    def model(self, current: Task) -> ServerModel:
+        """The model after the last round; both servers must hold this one.
+
+        Raises:
+            ProtocolError: they do not.
+        """
+        link = self.links.links[0]
+        data = link.call("State", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
+        model = task.decode_model(current, data)
+        if model.digest().hex() != self.links.common_model()[1]:
+            raise ProtocolError("the servers hold different models: tell their operators")
+        return model
+
+    def nonce(self) -> bytes:
+        """The nonce of the task at server 0."""
+        link = self.links.links[0]
+        answer = link.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
+        return bytes.fromhex(json.loads(answer)["nonce"])
+
+    def close(self) -> None:
+        """Close the channels."""
+        self.links.close()
+
+    def _lead(self, method: str, **fields: Any) -> dict[str, Any]:
+        link = self.links.links[0]
+        answer = link.call(method, calls.encode_request(**fields), limit=INFO_BYTES)
+        row: dict[str, Any] = json.loads(answer)
+        return row
