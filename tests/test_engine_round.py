@@ -76,6 +76,19 @@ def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
     rnd.submit()
 
 
+def test_a_model_with_rows_left_out_is_none_to_start_servers_from() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
+        pass
+    rnd.submit()
+    with pytest.raises(ParameterError, match=r"item\.weight holds NaN"):
+        handle.server_state()
+    handle.load(task.state)
+    np.testing.assert_array_equal(handle.server_state()["item.weight"], task.state["item.weight"])
+
+
 def test_models_stay_equal_to_plain_federated_averaging() -> None:
     engine = SubmodelEngine(encoding=WIDE)
     task = Task(engine)

@@ -50,8 +50,18 @@ class Exchange:
         return segments
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the tensors, as NumPy arrays with the plan's dtypes."""
+        """Copies of the tensors, as NumPy arrays with the plan's dtypes.
+
+        Raises:
+            ParameterError: a tensor holds NaN, as tables do after a private retrieval.
+        """
         described = {t.name: t for group in self.segment_tensors.values() for t in group}
+        for name, tensor in self.tensors.items():
+            if bool(tensor.isnan().any()):
+                raise ParameterError(
+                    f"{name} holds NaN, so it is no model to start servers from: take the state "
+                    "before the first round, or load the servers' model first"
+                )
         return {
             name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
             for name, tensor in self.tensors.items()

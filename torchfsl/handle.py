@@ -121,7 +121,11 @@ class Handle:
         return self.exchange.segment_tensors
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes."""
+        """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes.
+
+        Raises:
+            ParameterError: a tensor holds NaN, as tables do after a private retrieval.
+        """
         return self.exchange.server_state()
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
