@@ -60,8 +60,7 @@ nb::bytes verify(const nb::bytes& key_tree, const nb::bytes& key_check, const In
       data_of<std::uint8_t>(check_words, "check_words", {trees.num_trees, fsl::kHashBytes});
   args.first_tree = checked_first_tree(first_tree, trees.num_trees);
   args.delta_trees = data_of<std::uint8_t>(delta_trees, "delta_trees", {trees.num_trees, 16});
-  const std::uint8_t* low =
-      data_of<std::uint8_t>(delta_low, "delta_low", {fsl::kLowLeaves, 2, 16});
+  const std::uint8_t* low = data_of<std::uint8_t>(delta_low, "delta_low", {fsl::kLowLeaves, 2, 16});
   args.delta_high = data_of<std::uint8_t>(delta_high, "delta_high", 2);
   const std::size_t num_high = (trees.num_leaves - 1) / fsl::kLowLeaves + 1;
   if (delta_high.shape(0) < num_high || delta_high.shape(1) != 16) {
