@@ -43,18 +43,20 @@ class Evaluator:
             parts += [answers.tobytes(), tags.tobytes()]
         return b"".join(parts)
 
-    def fold(self, report: Report, verify_key: bytes) -> bytes:
-        """The fold of all trees of a report, 16 bytes; zeros for trees verified before."""
-        if report.trees.verified or not self._plan.verified:
-            return bytes(messages.FOLD_BYTES)
-        total = np.zeros(messages.FOLD_BYTES, dtype=np.uint8)
-        for segment in messages.with_hints(self._plan):
-            context = self._book.context(report).trees
-            masks = checks.fold_masks(segment, verify_key)
-            roots = self._roots(segment, report)
-            trees = self._trees(segment, report)
-            total ^= checks.fold(segment, context, masks, roots, trees)
-        return total.tobytes()
+    def folds(self, reports: dict[int, Report], verify_key: bytes) -> dict[int, bytes]:
+        """The fold of all trees of each report, 16 bytes; zeros for trees verified before."""
+        segments = messages.with_hints(self._plan) if self._plan.verified else []
+        masks = {segment.name: checks.fold_masks(segment, verify_key) for segment in segments}
+        folds = {}
+        for client, report in reports.items():
+            total = np.zeros(messages.FOLD_BYTES, dtype=np.uint8)
+            for segment in segments if not report.trees.verified else []:
+                context = self._book.context(report).trees
+                roots = self._roots(segment, report)
+                trees = self._trees(segment, report)
+                total ^= checks.fold(segment, context, masks[segment.name], roots, trees)
+            folds[client] = total.tobytes()
+        return folds
 
     def share(self, reports: list[Report]) -> bytes:
         """This server's share of the sums over the reports, in index order, with its noise."""
@@ -85,12 +87,12 @@ class Evaluator:
         return source.roots(segment, report.trees.master_seed, self._party)
 
     def _trees(self, segment: Segment, report: Report) -> list[Trees]:
-        early = messages.early_trees(self._plan)
-        if segment in early:
-            assert report.trees.part.public is not None
-            return decode_trees(early, report.trees.part.public)[segment.name]
-        assert report.part.public is not None
-        return decode_trees(messages.late_trees(self._plan), report.part.public)[segment.name]
+        segments, part = messages.early_trees(self._plan), report.trees.part
+        if segment not in segments:
+            segments, part = messages.late_trees(self._plan), report.part
+        assert part.public is not None
+        start = _offset([(s.name, s.tree_bytes) for s in segments], segment.name)
+        return decode_trees([segment], memoryview(part.public)[start:])[segment.name]
 
     def _hints(self, segment: Segment, report: Report) -> Bytes:
         assert report.part.public is not None

@@ -31,6 +31,7 @@ order. A tree is its correction words and, if the plan verifies, its 32-byte che
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -117,6 +118,7 @@ def share_bytes(plan: Plan) -> int:
     return total + sum(plan.dense_bytes(s) for s in dense(plan))
 
 
+@functools.lru_cache(maxsize=128)  # asked for at every message
 def body_bytes(plan: Plan, kind: Kind) -> int | None:
     """Exact body length of a kind under the plan; None where a count of clients varies."""
     trees = sum(s.tree_bytes for s in early_trees(plan))

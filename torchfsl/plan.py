@@ -163,6 +163,9 @@ class Plan:
         """SHA-256 of the canonical JSON: 32 bytes."""
         return hashlib.sha256(self.to_json().encode()).digest()
 
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, Plan) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(self.digest)
 

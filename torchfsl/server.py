@@ -203,7 +203,7 @@ class Server:
         self._accept(agreed)
         coins = sorted([self._coin, bytes(body[:DIGEST_BYTES])])
         self._verify_key = kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
-        self._folds = {c: self._evaluator.fold(own[c], self._verify_key) for c in agreed}
+        self._folds = self._evaluator.folds({c: own[c] for c in agreed}, self._verify_key)
         self.state = RoundState.AGREED
         return self._to_peer(Kind.VERDICTS, *self._folds.values())
 
