@@ -31,7 +31,9 @@ using Out = nb::ndarray<nb::numpy, T>;
 using Bytes = Out<std::uint8_t>;
 using Shape = std::initializer_list<std::size_t>;
 
-[[noreturn]] inline void refuse(const std::string& message) { throw std::invalid_argument(message); }
+[[noreturn]] inline void refuse(const std::string& message) {
+  throw std::invalid_argument(message);
+}
 
 inline std::size_t product(Shape factors) {
   std::size_t result = 1;
