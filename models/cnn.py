@@ -6,7 +6,34 @@ Shape legend
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ResponseNorm(nn.Module):
+    """Local response normalisation over `size` neighbouring channels.
+
+    The function of `nn.LocalResponseNorm` for beta = 3/4 and odd sizes, as a 1x1 convolution with
+    a band of ones: several times as fast on CPUs.
+
+    Args:
+        size: channels in a neighbourhood, odd.
+        alpha: weight of the mean square over a neighbourhood.
+        k: added to it.
+    """
+
+    def __init__(self, size: int, *, alpha: float, k: float) -> None:
+        super().__init__()
+        self.size, self.alpha, self.k = size, alpha, k
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the normalised maps, `[B, C, H, W]`."""
+        channels, reach = x_BCHW.shape[1], self.size // 2
+        band_CC = x_BCHW.new_ones(channels, channels).triu(-reach).tril(reach)
+        weights = (band_CC * (self.alpha / self.size))[:, :, None, None]
+        root = torch.rsqrt(self.k + functional.conv2d(x_BCHW * x_BCHW, weights))
+        return x_BCHW * (root * root.sqrt())
 
 
 class MnistCNN(nn.Module):
@@ -32,6 +59,7 @@ class MnistCNN(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Return the logits `[B, classes]` of images `[B, 1, 28, 28]`."""
+        images_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # faster on CPUs
         logits: Tensor = self.classifier(self.features(images_BCHW))
         return logits
 
@@ -50,10 +78,10 @@ class CifarCNN(nn.Module):
             nn.Conv2d(3, 64, 5, padding=2),
             nn.ReLU(),
             nn.MaxPool2d(3, stride=2, padding=1),
-            nn.LocalResponseNorm(9, alpha=0.009, beta=0.75, k=1.0),
+            ResponseNorm(9, alpha=0.009, k=1.0),
             nn.Conv2d(64, 64, 5, padding=2),
             nn.ReLU(),
-            nn.LocalResponseNorm(9, alpha=0.009, beta=0.75, k=1.0),
+            ResponseNorm(9, alpha=0.009, k=1.0),
             nn.MaxPool2d(3, stride=2, padding=1),
             nn.Flatten(),
         )
@@ -67,5 +95,6 @@ class CifarCNN(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Return the logits `[B, classes]` of images `[B, 3, 24, 24]`."""
+        images_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # faster on CPUs
         logits: Tensor = self.classifier(self.features(images_BCHW))
         return logits

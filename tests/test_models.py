@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import models
+from models.cnn import ResponseNorm
 
 
 def count(module: nn.Module) -> int:
@@ -80,6 +81,18 @@ def test_cnns_have_the_published_sizes() -> None:
     assert count(models.CifarCNN()) == 1_068_298
     assert models.MnistCNN()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
     assert models.CifarCNN()(torch.zeros(2, 3, 24, 24)).shape == (2, 10)
+
+
+def test_response_norm_is_the_function_of_torch() -> None:
+    maps = torch.randn(3, 16, 5, 4, dtype=torch.float64)
+    mine, theirs = maps.clone().requires_grad_(), maps.clone().requires_grad_()
+    ours = ResponseNorm(9, alpha=0.3, k=1.5)(mine)
+    expected = torch.nn.LocalResponseNorm(9, alpha=0.3, beta=0.75, k=1.5)(theirs)
+    assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(maps)
+    (ours * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert torch.allclose(mine.grad, theirs.grad, rtol=1e-10, atol=1e-12)
 
 
 def test_textcnn_pads_sentences_shorter_than_a_window() -> None:

@@ -40,14 +40,17 @@ class Din:
 class Sentences:
     """Model of `textcnn`: embedding width, feature maps a window width, dropout, label column.
 
-    `rows` is the fraction of the word table's rows that a client sends, those whose change has the
-    largest L1 norm; 1.0 sends all rows that changed.
+    `table` says how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
+    `rows` is the fraction of the table's rows that a client sends, those whose change has the
+    largest L1 norm; 1.0 sends all rows that changed. `error_feedback` keeps the others for later.
     """
 
     dim: int = 300
     maps: int = 100
     dropout: float = 0.5
+    table: Literal["rows", "rest"] = "rows"
     rows: float = 0.1
+    error_feedback: bool = True
     label: str = ""
 
 
@@ -135,14 +138,16 @@ class Rest:
 
     Attributes:
         policy: `dense` (all of them), `topk` (scalars of largest magnitude) or `blocks` (blocks
-            of largest L1 norm); the last two with error feedback.
+            of largest L1 norm).
         amount: fraction of the scalars or blocks.
         block: values a block.
+        error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
     """
 
     policy: Literal["dense", "topk", "blocks"] = "dense"
     amount: float = 0.05
     block: int = 32
+    error_feedback: bool = True
 
 
 @dataclass(frozen=True, slots=True)

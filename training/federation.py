@@ -130,12 +130,14 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
     if config.aggregation != "dense":
         if task.retrieves:
             rows = Rows(error_feedback=False)
-        elif config.preset == "textcnn":
-            rows = Rows(top=config.sentences.rows)
+        elif config.preset == "textcnn" and config.sentences.table == "rows":
+            sentences = config.sentences
+            rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
+        feedback = config.rest.error_feedback
         if config.rest.policy == "topk":
-            rest = TopK(config.rest.amount)
+            rest = TopK(config.rest.amount, error_feedback=feedback)
         elif config.rest.policy == "blocks":
-            rest = BlockTopK(config.rest.amount, block=config.rest.block)
+            rest = BlockTopK(config.rest.amount, config.rest.block, error_feedback=feedback)
     return SubmodelEngine(
         rows=rows,
         rest=rest,

@@ -1,0 +1,1 @@
+"""The tables and figures of the FSL paper's section 7, one module a subject."""
