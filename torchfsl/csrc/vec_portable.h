@@ -47,7 +47,11 @@ struct Portable {
 
   template <int n>
   static void encrypt(const Key& key, R (&x)[n]) {
-    for (R& block : x) bitsliced::encrypt(key.round, block.word);
+    encrypt_registers(key, x, n);
+  }
+  // Out of line: inlined into every kernel, the circuit takes minutes to compile and gains nothing.
+  __attribute__((noinline)) static void encrypt_registers(const Key& key, R* x, int count) {
+    for (int i = 0; i < count; ++i) bitsliced::encrypt(key.round, x[i].word);
   }
 
   static R load(const void* from) {
