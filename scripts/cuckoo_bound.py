@@ -27,7 +27,7 @@ FloatArray = npt.NDArray[np.float64]
 
 FAILURE_BITS = 40
 STASHES = (0, 1, 2)
-DENSE_UP_TO = 128
+DENSE_UP_TO = 512
 POINTS_PER_OCTAVE = 32
 MAX_ITEMS = 1 << 25
 TABLE = Path(__file__).resolve().parent.parent / "torchfsl" / "cuckoo_table.py"

@@ -286,11 +286,11 @@ def test_bins_an_item_are_near_the_known_factors(k: int, stash: int, factor: flo
 
 
 def test_items_between_entries_take_the_next_entry() -> None:
-    before, after = cuckoo_table.ITEMS[200], cuckoo_table.ITEMS[201]
+    before, after = cuckoo_table.ITEMS[600], cuckoo_table.ITEMS[601]
     for stash, column in enumerate(COLUMNS):
-        assert min_bins(before, stash) == column[200]
+        assert min_bins(before, stash) == column[600]
         for k in (before + 1, after - 1, after):
-            assert min_bins(k, stash) == column[201]
+            assert min_bins(k, stash) == column[601]
 
 
 # --- layouts --------------------------------------------------------------------------------------
