@@ -5,6 +5,8 @@
 
 Two server processes and several client processes run rounds while a killer picks a victim, waits
 until it is in the round state that was hit least so far, and kills it; it is started again at once.
+Half of the clients are killed as soon as both servers have acknowledged their report, and every
+fourth round stays open until its time is over, so that they come back while it is open.
 Every client's update is a function of (seed, round, client). Checked, round by round:
 
   - a report that both servers acknowledged is in the opened sum (if the round was opened);
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -100,13 +103,13 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
     outbox = folder / f"outbox-{client}"
     connection: Connection | None = None
     while connection is None:
-        try:
+        with contextlib.suppress(FslError):
             connection = connect(urls, tls, client, outbox=outbox, policy=POLICY)
-        except FslError:
-            time.sleep(0.2)
     last = Outbox(outbox).last_round()
-    if connection.resume():
-        note(acknowledged, f"{last}\n")
+    while Outbox(outbox).get() is not None:
+        with contextlib.suppress(FslError):
+            if connection.resume():
+                note(acknowledged, f"{last}\n")
     while True:
         try:
             last = connection.wait_for_round(after=last, seconds=3600)
@@ -168,23 +171,34 @@ class Killer:
             self.done.wait(self.random.random() * 0.3)
 
     def _kill_client(self, client: int) -> None:
-        self.done.wait(self.random.random() * 0.5)
+        after = self.random.random() < 0.5 and self._acknowledged(client)
+        if not after:
+            self.done.wait(self.random.random() * 0.5)
         self.clients[client].kill()
         self.clients[client].join()
-        self.kills["client"] += 1
+        self.kills["client in an open round, report acknowledged" if after else "client"] += 1
         self.start_client(client)
+
+    def _acknowledged(self, client: int) -> bool:
+        """Wait until the client's report of an open round is acknowledged, for a while."""
+        limit = time.monotonic() + 8.0
+        with self._database(0) as database:
+            while not self.done.is_set() and time.monotonic() < limit:
+                rounds = acknowledged_rounds(self.servers.folder, client)
+                number, state = self._round(database)
+                if state == "open" and number in rounds:
+                    return True
+                time.sleep(0.005)
+        return False
 
     def _kill_server(self, party: int) -> None:
         target = min(OPEN_STATES, key=lambda state: (self.hit[state], self.random.random()))
-        database = sqlite3.connect(
-            f"file:{self.servers.state(party)}/state.sqlite?mode=ro", uri=True
-        )
-        limit = time.monotonic() + 3.0
-        while not self.done.is_set() and time.monotonic() < limit:
-            if self._state(database) == target:
-                break
-            time.sleep(0.001)
-        database.close()
+        limit = time.monotonic() + 8.0
+        with self._database(party) as database:
+            while not self.done.is_set() and time.monotonic() < limit:
+                if self._round(database)[1] == target:
+                    break
+                time.sleep(0.001)
         if target in ("open", "closed"):
             time.sleep(self.random.random() * 0.1)
         self.servers.kill(party)
@@ -192,26 +206,31 @@ class Killer:
         self.kills[f"server {party}"] += 1
         self.servers.start(party)
 
-    def _state(self, database: sqlite3.Connection) -> str:
+    def _database(self, party: int) -> contextlib.closing[sqlite3.Connection]:
+        path = f"file:{self.servers.state(party)}/state.sqlite?mode=ro"
+        return contextlib.closing(sqlite3.connect(path, uri=True, check_same_thread=False))
+
+    def _round(self, database: sqlite3.Connection) -> tuple[int, str]:
+        """Number and state of a server's last round."""
+        query = "SELECT number, state FROM rounds ORDER BY number DESC LIMIT 1"
         try:
-            row = database.execute(
-                "SELECT state FROM rounds ORDER BY number DESC LIMIT 1"
-            ).fetchone()
+            row = database.execute(query).fetchone()
         except sqlite3.Error:
-            return ""
-        return str(row[0]) if row else ""
+            return -1, ""
+        return (int(row[0]), str(row[1])) if row else (-1, "")
 
     def _look(self, party: int) -> None:
         """Read a dead server's disk: its state, and whether it changed what it had said."""
-        database = sqlite3.connect(f"{self.servers.state(party)}/state.sqlite")
-        self.hit[self._state(database)] += 1
-        for number, kind, body in database.execute(
-            "SELECT round, kind, body FROM steps WHERE sent = 1"
-        ):
-            digest = hashlib.sha256(body).hexdigest()
-            if self.said.setdefault((party, number, kind), digest) != digest:
-                self.changed.append((party, number, kind))
-        database.close()
+        with contextlib.closing(
+            sqlite3.connect(f"{self.servers.state(party)}/state.sqlite")
+        ) as database:
+            self.hit[self._round(database)[1]] += 1
+            for number, kind, body in database.execute(
+                "SELECT round, kind, body FROM steps WHERE sent = 1"
+            ):
+                digest = hashlib.sha256(body).hexdigest()
+                if self.said.setdefault((party, number, kind), digest) != digest:
+                    self.changed.append((party, number, kind))
 
 
 # --- the rounds ---
@@ -237,13 +256,14 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         wrong: list[int] = []
         number = 0
         while number < options.rounds or killer.thread.is_alive():
-            opened = play(owner, number, options.clients, options.round_seconds)
+            expected = options.clients + (number % 4 == 3)  # one more than there are: it stays open
+            opened = play(owner, number, expected, options.round_seconds)
             if opened is not None:
                 accepted[number] = opened.clients
-                expected = sums_of(plan, options.seed, number, opened.clients)
-                same = all(np.array_equal(opened.sums[n], s) for n, s in expected.sums.items())
+                wanted = sums_of(plan, options.seed, number, opened.clients)
+                same = all(np.array_equal(opened.sums[n], s) for n, s in wanted.sums.items())
                 wrong += [] if same else [number]
-                model.apply(plan, expected)
+                model.apply(plan, wanted)
             number += 1
         killer.done.set()
         killer.thread.join()
@@ -267,9 +287,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def play(owner: Owner, number: int, clients: int, seconds: float) -> Opened | None:
+def play(owner: Owner, number: int, expected: int, seconds: float) -> Opened | None:
     """One round; None if it ended unopened."""
-    owner.open_round(number, expected=clients, seconds=seconds)
+    owner.open_round(number, expected=expected, seconds=seconds)
     deadline = time.monotonic() + 600
     while True:
         row = owner.links.info(0)
@@ -291,10 +311,15 @@ def find_lost(
     """Reports acknowledged by both servers that are in no sum although their round was opened."""
     lost = []
     for client in range(clients):
-        path = folder / f"acknowledged-{client}"
-        rounds = {int(line) for line in path.read_text().split()} if path.exists() else set()
+        rounds = acknowledged_rounds(folder, client)
         lost += [(r, client) for r in rounds if r in accepted and client not in accepted[r]]
     return lost
+
+
+def acknowledged_rounds(folder: Path, client: int) -> set[int]:
+    """Rounds in which both servers have acknowledged a client's report."""
+    path = folder / f"acknowledged-{client}"
+    return {int(line) for line in path.read_text().split()} if path.exists() else set()
 
 
 def main() -> int:

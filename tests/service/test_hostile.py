@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 from federation import mixed_plan, wanted_rows
-from network import HASTY, QUICK, Pair
+from network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
 
 from torchfsl.client import Client
 from torchfsl.config import MAX_MESSAGE_BYTES
@@ -72,7 +72,7 @@ def test_a_caller_without_a_certificate_is_refused(pair: Pair) -> None:
     options = [("grpc.ssl_target_name_override", server_name(0))]
     credentials = grpc.ssl_channel_credentials(root)
     with grpc.secure_channel(target(pair.urls[0]), credentials, options) as channel:
-        call = channel.stream_stream(calls.path("Info"))(iter([b"{}"]), timeout=60)
+        call = channel.stream_stream(calls.path("Info"))(iter([b"{}"]), timeout=HANGS_AFTER)
         with pytest.raises(grpc.RpcError) as refused:
             list(call)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -168,7 +168,7 @@ def test_more_or_fewer_bytes_than_the_header_says_are_refused(pair: Pair) -> Non
 def test_frames_above_the_limit_are_refused_by_the_transport(pair: Pair) -> None:
     link = link_of(pair, pair.files("client-0"))
     call = link._channel.stream_stream(calls.path("Info"))(
-        iter([bytes(3 << 20)]), timeout=60, metadata=calls.metadata()
+        iter([bytes(3 << 20)]), timeout=HANGS_AFTER, metadata=calls.metadata()
     )
     with pytest.raises(grpc.RpcError) as refused:
         list(call)
@@ -186,15 +186,13 @@ def test_slow_senders_are_dropped_and_cost_nobody_else(pair: Pair) -> None:
             time.sleep(0.4)
             yield bytes([byte])
 
-    start = time.monotonic()
     call = link._channel.stream_stream(calls.path("Retrieve"))(
-        trickle(), timeout=60, metadata=calls.metadata()
+        trickle(), timeout=HANGS_AFTER, metadata=calls.metadata()
     )
     with pytest.raises(grpc.RpcError) as dropped:
         list(call)
     assert dropped.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert "takes too long" in dropped.value.details()
-    assert time.monotonic() - start < 50
+    assert "the call is dropped" in dropped.value.details()
     for one in idle:
         one.close()
 
@@ -205,10 +203,10 @@ def test_a_sender_that_falls_silent_is_dropped(pair: Pair) -> None:
 
     def fall_silent() -> Iterator[bytes]:
         yield messages_of(pair, 0)[0][0][:HEADER_BYTES]
-        silence.wait(55)
+        silence.wait(HANGS_AFTER)
 
     call = link._channel.stream_stream(calls.path("Retrieve"))(
-        fall_silent(), timeout=60, metadata=calls.metadata()
+        fall_silent(), timeout=HANGS_AFTER, metadata=calls.metadata()
     )
     with pytest.raises(grpc.RpcError) as dropped:
         list(call)
@@ -244,16 +242,20 @@ def test_a_caller_gets_no_more_than_its_share_of_calls(pair: Pair) -> None:
         release.wait(2.5)
         yield b"{}"
 
-    method = link._channel.stream_stream(calls.path("Info"))
-    held = [method(hold(), timeout=60, metadata=calls.metadata()) for _ in range(12)]
-    refused = 0
-    for call in reversed(held):
-        try:
-            list(call)
-        except grpc.RpcError as error:
-            refused += "too many calls at once" in error.details()
-    release.set()
-    assert refused >= 1
+    def refused() -> bool:
+        release.clear()
+        method = link._channel.stream_stream(calls.path("Info"))
+        held = [method(hold(), timeout=HANGS_AFTER, metadata=calls.metadata()) for _ in range(12)]
+        count = 0
+        for call in reversed(held):
+            try:
+                list(call)
+            except grpc.RpcError as error:
+                count += "too many calls at once" in error.details()
+        release.set()
+        return count >= 1
+
+    wait_until(refused)
 
 
 # --- a server that lies ---

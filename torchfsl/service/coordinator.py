@@ -33,7 +33,7 @@ class Coordinator:
         """Nothing runs until `open` or `resume`."""
         self._station, self._link, self._relays = station, link, relays
         self._driver: asyncio.Task[None] | None = None
-        self._close_now = False
+        self._driven = self._to_close = -1
 
     def resume(self) -> None:
         """Go on with a round that a crash interrupted."""
@@ -56,6 +56,8 @@ class Coordinator:
         await self._station.run(
             node.begin, number, expected=expected, closes_at=time.time() + seconds
         )
+        if self._driver is not None and self._driven != number:
+            await asyncio.wait([self._driver])  # of a round that has ended: it is about to return
         self._start(number)
         await self._until(number, lambda row: row.state != "opening")
         return await self.row(number)
@@ -64,7 +66,7 @@ class Coordinator:
         """Close a round now; returns when it is applied or ended unopened."""
         if self._station.node.ledger.round(number) is None:
             raise ProtocolError(f"round {number} was never begun here")
-        self._close_now = True
+        self._to_close = number
         await self._station.tell()
         await self._until(number, lambda row: row.state in ("applied", "unopened"))
         return await self.row(number)
@@ -94,7 +96,7 @@ class Coordinator:
 
     def _start(self, number: int) -> None:
         if self._driver is None or self._driver.done():
-            self._close_now = False
+            self._driven = number
             self._driver = asyncio.create_task(self._drive(number))
 
     async def _drive(self, number: int) -> None:
@@ -134,7 +136,7 @@ class Coordinator:
         assert row is not None
         if row.log_end is None:
             self._relays.restart()
-            while not (self._close_now or time.time() >= row.closes_at):
+            while not (self._to_close == number or time.time() >= row.closes_at):
                 if row.expected and await self._have(row.expected):
                     break
                 await station.wait(max(0.01, min(_POLL_SECONDS, row.closes_at - time.time())))
@@ -174,6 +176,7 @@ class Coordinator:
 
     async def _over(self, number: int) -> None:
         self._relays.stop()
+        await self._station.gate.close()
         row = self._station.node.ledger.round(number)
         if row is not None and row.state in ("applied", "unopened"):
             self._station.stalled = ""

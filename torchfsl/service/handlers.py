@@ -213,7 +213,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._check_sender(header, caller)
             await self._station.accept(header.kind, data)
         if header.kind is Kind.TREES:
-            self._relays.start(header.kind, header.client)
+            self._relays.start(header.kind, header.round_number, header.client)
         return header.round_number
 
     async def _answer_with_trees(self, number: int, caller: Identity, stream: Stream) -> None:
@@ -230,7 +230,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _relayed(self, header: Header) -> None:
         """Wait for the relay of a report; it goes on even if the client does not wait."""
-        task = self._relays.start(header.kind, header.client)
+        task = self._relays.start(header.kind, header.round_number, header.client)
         try:
             async with asyncio.timeout(self._station.limits.peer_seconds):
                 await asyncio.shield(task)
@@ -281,16 +281,20 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             reason = f"server 0 went on to round {number}"
             with contextlib.suppress(ProtocolError):
                 await station.run(node.abandon, running.number, reason, forced=True)
+            self._relays.stop()
+            await station.gate.close()
         await station.run(node.begin, number)
 
     async def _count(self, number: int, kind: Kind) -> None:
         station = self._station
-        await station.run(_take_once, station, number, kind)
-        if kind is Kind.ROUND_STATE:
-            station.gate.open()
-        if kind is not Kind.ROUND_STATE:
-            self._relays.stop()
-        await station.tell()
+        try:
+            await station.run(_take_once, station, number, kind)
+            if kind is Kind.ROUND_STATE:
+                station.gate.open()
+        finally:
+            if kind is not Kind.ROUND_STATE:
+                self._relays.stop()
+            await station.tell()
 
     # --- the owner ----------------------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from collections.abc import Callable
 from typing import Final
 
 import grpc
 import grpc.aio
 
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
 from torchfsl.messages import HEADER_BYTES, Kind
 from torchfsl.service import calls
 from torchfsl.service.channels import TlsFiles, aio_channel
@@ -22,6 +23,7 @@ log = logging.getLogger("torchfsl.service.peers")
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 3.0
 _RELAYS_AT_ONCE: Final = 8
+_ADDRESS: Final = struct.Struct("<QQ")  # round and client in a message's header
 _RELAY_OF: Final = {int(Kind.TREES): Kind.TREES_RELAY, int(Kind.REPORT): Kind.REPORT_RELAY}
 
 
@@ -109,15 +111,15 @@ class Relays:
     def __init__(self, station: Station, link: PeerLink) -> None:
         """Nothing is on its way."""
         self._station, self._link = station, link
-        self._tasks: dict[tuple[Kind, int], asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[int, Kind, int], asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(_RELAYS_AT_ONCE)
 
-    def start(self, kind: Kind, client: int) -> asyncio.Task[None]:
-        """The task that relays what `client` sent as `kind`; one for each.
+    def start(self, kind: Kind, round_number: int, client: int) -> asyncio.Task[None]:
+        """The task that relays what `client` sent as `kind` in a round; one for each.
 
         It ends with None when the peer has stored the part, else with the peer's refusal.
         """
-        key = (_RELAY_OF[kind], client)
+        key = (round_number, _RELAY_OF[kind], client)
         task = self._tasks.get(key)
         if task is None or (task.done() and not task.cancelled() and task.exception() is not None):
             task = self._tasks[key] = asyncio.create_task(self._relay(*key))
@@ -127,9 +129,9 @@ class Relays:
     def restart(self) -> None:
         """Relay everything in the report log again: the peer takes a resend for what it is."""
         for message in self._station.node.report_log:
-            client = int.from_bytes(message[16:24], "little")
+            number, client = _ADDRESS.unpack_from(message, 8)
             if message[6] in _RELAY_OF and client % 2 == self._station.node.party:
-                self.start(Kind(message[6]), client)
+                self.start(Kind(message[6]), number, client)
 
     def stop(self) -> None:
         """Forget everything: the round is over."""
@@ -137,10 +139,12 @@ class Relays:
             task.cancel()
         self._tasks = {}
 
-    async def _relay(self, kind: Kind, client: int) -> None:
+    async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
         station = self._station
         async with self._room:
             message = await station.run(station.node.server.relay, kind, client)
+            if _ADDRESS.unpack_from(message, 8)[0] != round_number:
+                raise RejectedSubmission("the round closed before the message was relayed")
             await self._link.insist(
                 "Relay", message, limit=HEADER_BYTES, still=lambda: station.is_open
             )

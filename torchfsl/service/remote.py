@@ -49,9 +49,9 @@ class RemoteServers:
             return
         self._report[party] = message
         if len(self._report) == 2:
+            report, self._report = self._report, {}
             if self._trees:  # a client that failed before it retrieved looks like any other
                 self._send_trees()
-            report, self._report = self._report, {}
             self._answers = {}
             submit(self._links, report, self._outbox)
 
