@@ -7,9 +7,12 @@ import os
 import platform
 import resource
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import torchfsl
@@ -38,6 +41,29 @@ def mmo_blocks_per_second() -> float | None:
     return count / min(_native.aes_ceiling(count, 1) for _ in range(5))
 
 
+def memory_bytes_per_second(threads: int = 1) -> float:
+    """Bytes read a second from memory, far beyond every cache: NumPy's sum of a long array."""
+    parts = [np.ones(1 << 25, dtype=np.uint64) for _ in range(threads)]
+    best = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(5):
+            start = time.perf_counter()
+            list(pool.map(np.bitwise_or.reduce, parts))
+            best = min(best, time.perf_counter() - start)
+    return sum(part.nbytes for part in parts) / best
+
+
+def best_seconds(call: Callable[[], Any], repeat: int, least: float = 0.0) -> float:
+    """Shortest of `repeat` calls, and of more until `least` seconds were spent on them."""
+    best, spent = float("inf"), 0.0
+    while repeat > 0 or spent < least:
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
+        best, spent, repeat = min(best, seconds), spent + seconds, repeat - 1
+    return best
+
+
 def peak_memory_bytes() -> int:
     """Largest resident size of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -45,8 +71,6 @@ def peak_memory_bytes() -> int:
 
 def environment() -> dict[str, Any]:
     """Machine, versions, backend and raw AES rates of this run."""
-    import numpy as np
-
     info: dict[str, Any] = {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),

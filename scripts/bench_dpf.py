@@ -1,0 +1,298 @@
+"""Kernels one by one: throughput, and AES blocks a second against the ceiling of the same run.
+
+    python scripts/bench_dpf.py [--small] [--threads 1 2] [--json FILE]
+
+Shapes: 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8 rows), and DIN's
+table of 197,372 rows of 18 values in bins. A kernel counts what it computes: keys, rows of the
+index space, or bytes, and AES blocks. The ceiling is the rate of the fixed-key hash on data in the
+first-level cache, measured before every kernel, with as many threads; a share is blocks a second
+through it. A gather has no AES: its share is of the memory bandwidth measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import bench_measure
+import numpy as np
+import numpy.typing as npt
+
+import torchfsl
+from torchfsl.backends import kernels
+
+Bytes = npt.NDArray[np.uint8]
+KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
+LEAF_HASH_BLOCKS, CHECK_BLOCKS = 3, 5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Trees of one kind: `nu` rows of `row` ring values of `width` bytes share a leaf."""
+
+    name: str
+    trees: int
+    rows: int
+    nu: int
+    row: int
+    width: int
+
+    @property
+    def leaves(self) -> int:
+        """Leaf blocks of a tree."""
+        return -(-self.rows >> self.nu)
+
+    @property
+    def depth(self) -> int:
+        """Levels of a tree."""
+        return (self.leaves - 1).bit_length()
+
+    @property
+    def payload(self) -> int:
+        """Bytes of a leaf block."""
+        return (self.row * self.width) << self.nu
+
+    @property
+    def tree_blocks(self) -> int:
+        """AES blocks of expanding all trees."""
+        nodes = sum(-(-self.leaves >> (self.depth - level)) for level in range(self.depth))
+        return 2 * self.trees * nodes
+
+    @property
+    def convert_blocks(self) -> int:
+        """AES blocks of the output of all leaves."""
+        return self.trees * self.leaves * -(-self.payload // 16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel's call and what it computes; `call` takes the number of threads, if it has any."""
+
+    name: str
+    shape: Shape
+    call: Callable[[int], Any]
+    count: int
+    unit: str
+    blocks: int
+    moved: int = 0
+    threaded: bool = True
+
+
+class Keys:
+    """Trees, hints and everything else that the kernels take."""
+
+    def __init__(self, shape: Shape) -> None:
+        rng = np.random.default_rng(0)
+        self.shape, trees = shape, shape.trees
+        self.roots = [rng.integers(0, 256, (trees, 16), dtype=np.uint8) for _ in (0, 1)]
+        for party in (0, 1):
+            self.roots[party][:, 0] = self.roots[party][:, 0] & 0xFE | party
+        rows = rng.integers(0, shape.rows, trees, dtype=np.uint64)
+        self.alpha = rows >> np.uint64(shape.nu)
+        self.slots = rows & np.uint64((1 << shape.nu) - 1)
+        self.values = rng.integers(0, 256, (trees, shape.row * shape.width), dtype=np.uint8)
+        self.cw, self.right, self.leaf0, self.leaf1 = self.generate()
+        self.hints = self.hint()
+
+    def generate(self) -> Any:
+        """All trees."""
+        return kernels().tree_gen(KEY, *self.roots, self.alpha, self.shape.depth)
+
+    def hint(self) -> Bytes:
+        """All hints."""
+        return kernels().hint_gen(  # type: ignore[no-any-return]
+            OTHER_KEY, self.leaf0, self.leaf1, self.values, self.slots, self.shape.nu,
+            self.shape.width,
+        )  # fmt: skip
+
+    @property
+    def trees(self) -> tuple[Bytes, Bytes, Bytes, int]:
+        """Arguments of every kernel over all leaves."""
+        return self.roots[0], self.cw, self.right, self.shape.leaves
+
+
+def client_cases(keys: Keys) -> Iterator[Case]:
+    """Trees, check words and hints; these kernels have one thread."""
+    shape, depth = keys.shape, keys.shape.depth
+    made = sum(array.nbytes for array in (keys.cw, keys.right, keys.leaf0, keys.leaf1))
+    yield Case("key generation", shape, lambda _: keys.generate(), shape.trees, "keys",
+               4 * depth * shape.trees, made, False)  # fmt: skip
+    yield Case(
+        "check words", shape,
+        lambda _: kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0),
+        shape.trees, "keys", 2 * LEAF_HASH_BLOCKS * shape.trees, 32 * shape.trees, False,
+    )  # fmt: skip
+    blocks = 2 * shape.trees * -(-shape.payload // 16)
+    yield Case("hints", shape, lambda _: keys.hint(), shape.trees, "keys", blocks,
+               keys.hints.nbytes, False)  # fmt: skip
+
+
+def server_cases(keys: Keys) -> Iterator[Case]:
+    """Evaluation with accumulation, the check, and both."""
+    shape = keys.shape
+    rows = shape.trees * shape.rows
+    total = np.zeros((shape.trees, shape.leaves, shape.payload), dtype=np.uint8)
+    words = kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0)
+    rng = np.random.default_rng(1)
+    masks = [
+        rng.integers(0, 256, size, dtype=np.uint8)
+        for size in ((shape.trees, 16), (1024, 2, 16), (-(-shape.leaves // 1024), 16))
+    ]
+
+    def accumulate(threads: int) -> None:
+        kernels().accumulate(
+            KEY, OTHER_KEY, *keys.trees, keys.hints, 0, shape.width, total, threads
+        )
+
+    def verify(threads: int) -> None:
+        kernels().verify(KEY, OTHER_KEY, *keys.trees, words, 0, KEY, *masks, threads)
+
+    def both(threads: int) -> None:
+        verify(threads)
+        accumulate(threads)
+
+    summing = shape.tree_blocks + shape.convert_blocks
+    checking = shape.tree_blocks + CHECK_BLOCKS * shape.trees * shape.leaves
+    if shape.trees * shape.leaves * 16 < 1 << 27:
+        yield Case("evaluate alone", shape, lambda _: kernels().tree_eval(KEY, *keys.trees), rows,
+                   "rows", shape.tree_blocks, 16 * shape.trees * shape.leaves, False)  # fmt: skip
+    yield Case("evaluate, accumulate", shape, accumulate, rows, "rows", summing, 2 * total.nbytes)
+    yield Case("verify", shape, verify, rows, "rows", checking)
+    yield Case("verify, accumulate", shape, both, rows, "rows", summing + checking,
+               2 * total.nbytes)  # fmt: skip
+
+
+def retrieval_cases(keys: Keys) -> Iterator[Case]:
+    """Answers over a table of the same shape, without tags and with them."""
+    shape = keys.shape
+    rng = np.random.default_rng(2)
+    table = rng.integers(0, 256, (shape.trees, shape.leaves, shape.payload), dtype=np.uint8)
+    rows = shape.trees * shape.rows
+    yield Case(
+        "answer", shape, lambda threads: kernels().answer(KEY, *keys.trees, table, threads),
+        rows, "rows", shape.tree_blocks, table.nbytes,
+    )  # fmt: skip
+    yield Case(
+        "answer with tags", shape,
+        lambda threads: kernels().authenticate(KEY, OTHER_KEY, *keys.trees, table, threads),
+        rows, "rows", shape.tree_blocks + shape.convert_blocks, table.nbytes,
+    )  # fmt: skip
+
+
+def gather_case(shape: Shape) -> Case:
+    """Three scattered rows of the bins into every row of the index space."""
+    m, row = shape.trees * shape.rows // 3, shape.row * shape.width
+    slots = 3 * m
+    rng = np.random.default_rng(3)
+    places = np.stack([rng.permutation(slots)[:m] for _ in range(3)]).astype(np.uint32)
+    bins = np.zeros((slots, row), dtype=np.uint8)
+    out = np.zeros((m, row), dtype=np.uint8)
+    return Case(
+        "gather", shape,
+        lambda threads: kernels().gather(bins, places, out, shape.width, threads),
+        m, "rows", 0, 3 * m * row + 2 * m * row + places.nbytes,
+    )  # fmt: skip
+
+
+def shapes(small: bool) -> list[Shape]:
+    """Full shapes, or ones that take a moment."""
+    trees, table = (96, 96) if small else (13_008, 1_752)
+    narrow = [Shape("8 bytes a row", trees, 240, nu, 1, 8) for nu in range(4)]
+    return [*narrow, Shape("72 bytes a row", table, 338, 0, 18, 4)]
+
+
+def ceiling(threads: int, small: bool) -> float:
+    """Hashes a second with this many threads."""
+    from torchfsl import _native
+
+    count = 1 << (16 if small else 22)
+    return threads * count / min(_native.aes_ceiling(count, threads) for _ in range(3))
+
+
+def measure(case: Case, threads: int, small: bool) -> dict[str, Any]:
+    """Best of several runs, and the ceiling at that moment."""
+    native = torchfsl.backend() == "native"
+    top = ceiling(threads, small) if native else 0.0
+    repeat, least = (1, 0.0) if small else (5, 0.4)
+    seconds = bench_measure.best_seconds(lambda: case.call(threads), repeat, least)
+    if native:  # the clock may have changed meanwhile: against the better of both
+        top = max(top, ceiling(threads, small))
+    shape = case.shape
+    return {
+        "kernel": case.name,
+        "trees": shape.trees,
+        "rows": shape.rows,
+        "rows_a_leaf": 1 << shape.nu,
+        "row_bytes": shape.row * shape.width,
+        "threads": threads,
+        "seconds": seconds,
+        "unit": case.unit,
+        "per_second": case.count / seconds,
+        "aes_blocks": case.blocks,
+        "blocks_per_second": case.blocks / seconds,
+        "share_of_ceiling": case.blocks / seconds / top if top else None,
+        "bytes_moved": case.moved,
+        "bytes_per_second": case.moved / seconds,
+    }
+
+
+def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All figures, printed as they come."""
+    figures: list[dict[str, Any]] = []
+    print(f"{'kernel':22}{'a leaf':>7}{'row':>5}{'threads':>9}{'ms':>10}{'M/s':>10} {'':5}"
+          f"{'M blocks/s':>11}{'ceiling':>9}{'GB/s':>7}{'times one':>11}")  # fmt: skip
+    for shape in shapes(options.small):
+        keys = Keys(shape)
+        cases = [*client_cases(keys), *server_cases(keys)]
+        if shape.row > 1:
+            cases += retrieval_cases(keys)
+        if shape.nu == 0:
+            cases.append(gather_case(shape))
+        for case in cases:
+            first = None
+            for threads in options.threads if case.threaded else [1]:
+                row = measure(case, threads, options.small)
+                first = first or row["seconds"]
+                row["times_first"] = first / row["seconds"]
+                figures.append(row)
+                show(row)
+    return figures
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line."""
+    share = row["share_of_ceiling"]
+    percent = f"{share:.0%}" if share else "-"
+    print(
+        f"{row['kernel']:22}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}{row['threads']:>9}"
+        f"{1e3 * row['seconds']:>10.3f}{row['per_second'] / 1e6:>10.1f} {row['unit']:5}"
+        f"{row['blocks_per_second'] / 1e6:>11.0f}{percent:>9}"
+        f"{row['bytes_per_second'] / 1e9:>7.1f}{row['times_first']:>11.2f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parse the command line, run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--small", action="store_true", help="few trees, one repetition")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads to try")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"environment": bench_measure.environment()}
+    for threads in options.threads:
+        name = f"memory_bytes_per_second_{threads}"
+        figures["environment"][name] = bench_measure.memory_bytes_per_second(threads)
+    for key, value in figures["environment"].items():
+        print(f"{key:28}{value:,.4g}" if isinstance(value, float) else f"{key:28}{value}")
+    print()
+    figures["kernels"] = run(options)
+    figures["peak_memory_bytes"] = bench_measure.peak_memory_bytes()
+    print(f"\npeak memory {figures['peak_memory_bytes'] / 1e6:,.0f} MB")
+    bench_measure.write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()
