@@ -16,7 +16,7 @@ from torch import nn
 
 from torchfsl.engine import SubmodelEngine
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.touched import SlottedRows, SortedRows
+from torchfsl.touched import MarkedRows, SlottedRows
 
 
 def attributes(module: nn.Module) -> list[dict[str, Any]]:
@@ -29,10 +29,10 @@ def attributes(module: nn.Module) -> list[dict[str, Any]]:
 @given(
     st.lists(st.lists(st.integers(0, 19), max_size=12), max_size=6),
     st.integers(-1, 19),
-    st.sampled_from([SortedRows, SlottedRows]),
+    st.sampled_from([MarkedRows, SlottedRows]),
 )
 def test_rows_are_saved_when_first_touched(
-    batches: list[list[int]], skip: int, kind: type[SortedRows] | type[SlottedRows]
+    batches: list[list[int]], skip: int, kind: type[MarkedRows] | type[SlottedRows]
 ) -> None:
     table = torch.arange(40.0).reshape(20, 2)
     touched, expected = kind(table), {}
@@ -58,7 +58,7 @@ def test_the_notes_of_accelerators_give_the_same_updates(
     case: Any, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     updates = []
-    for kind in (SortedRows, SlottedRows):
+    for kind in (MarkedRows, SlottedRows):
         monkeypatch.setattr("torchfsl.watch.touched_rows", kind)
         model, optimizers = case.build()
         engine = SubmodelEngine(source=source)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ class Guards:
         """Remember the parameters as they are now."""
         self._model, self._optimizers, self._inventory = model, optimizers, inventory
         self._attached = self._identities()
+        self._some_table = inventory.all_tables[:1]
         self.begin()
 
     def begin(self) -> None:
@@ -62,7 +63,7 @@ class Guards:
         Raises:
             ParameterError: a table has them.
         """
-        for table in self._inventory.all_tables[:1]:
+        for table in self._some_table:
             if getattr(table.weight, "grad_sample", None) is not None:
                 raise ParameterError(
                     f"{table.name}: Opacus took over after attach, and its noise lands on every "

@@ -299,7 +299,6 @@ class Handle:
 
     # --- steps --------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def before_step(self, optimizer: Optimizer) -> None:
         """See `hooks.StepListener`."""
         if not self._recording:
@@ -307,6 +306,11 @@ class Handle:
         if not self._noised:
             self._guards.check_not_noised()
         self._steps += 1
+        if self.source == "gradient" or any(watch.looks_at_gradient for watch in self._watches):
+            self._look_at_gradients(optimizer)
+
+    @torch.no_grad()
+    def _look_at_gradients(self, optimizer: Optimizer) -> None:
         factor = _unscale_factor(optimizer) if self.source == "gradient" else None
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for watch in self._watches:

@@ -1,16 +1,20 @@
 """The rows that lookups touched in a round, and what they held before.
 
-Two implementations of one interface. `SortedRows` (CPU) keeps memory in proportion to the touched
+Two implementations of one interface. `MarkedRows` (CPU) keeps memory in proportion to the touched
 rows. `SlottedRows` (accelerators) never waits for the device while it takes notes: it keeps one
 32-bit slot a table row and only reads its counter back when its buffer might be full.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
+
+Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _SPARE_BATCHES = 8
 """Room for this many batches more when the buffer of `SlottedRows` grows."""
@@ -35,13 +39,15 @@ class TouchedRows(Protocol):
 
 def touched_rows(weight: torch.Tensor) -> TouchedRows:
     """The implementation that suits the device of `weight` [m, tau]."""
-    return SortedRows(weight) if weight.device.type == "cpu" else SlottedRows(weight)
+    return MarkedRows(weight) if weight.device.type == "cpu" else SlottedRows(weight)
 
 
-class SortedRows:
-    """Sorted ids and chunks of saved rows; a byte a table row once an eighth is touched.
+class MarkedRows:
+    """Chunks of saved rows, and a mark for every table row that says whether it is among them.
 
-    So what it holds besides the saved rows is never more than their ids: 8 bytes a touched row.
+    Marks cost a byte a table row. While that is more than half of what the saved rows cost, and
+    more than 8 bytes for each of them, their sorted ids stand in. So all that it holds besides the
+    saved rows is in proportion to them.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:
@@ -51,64 +57,67 @@ class SortedRows:
 
     def clear(self) -> None:
         """See `TouchedRows`."""
-        self._ids = torch.empty(0, dtype=torch.int64, device=self._weight.device)
-        self._mask: torch.Tensor | None = None
+        self._sorted: Ids = np.empty(0, dtype=np.int64)
+        self._is_new: Flags | None = None
         self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
     def num_bytes(self) -> int:
         """See `TouchedRows`."""
         chunks = sum(tensor.nbytes for chunk in self._chunks for tensor in chunk)
-        return chunks + self._ids.nbytes + (0 if self._mask is None else self._mask.nbytes)
+        return chunks + self._sorted.nbytes + (0 if self._is_new is None else self._is_new.nbytes)
 
-    @torch.no_grad()
     def note(self, ids: torch.Tensor, skip: int = -1) -> None:
-        """See `TouchedRows`. Ids outside the table are left for the lookup itself to refuse."""
-        ids = ids.detach().reshape(-1).to(self._ids)
-        if self._mask is not None:
-            # Ids outside the table raise the IndexError here that the lookup would raise.
-            ids = ids[~self._mask.index_select(0, ids)]
-        elif self._ids.numel():
-            nearest = torch.searchsorted(self._ids, ids).clamp_(max=self._ids.numel() - 1)
-            ids = ids[self._ids.index_select(0, nearest) != ids]
-        if ids.numel() == 0:
+        """See `TouchedRows`. Ids that no table can have are left for the lookup to refuse."""
+        if ids.is_floating_point() or ids.device.type != "cpu":
             return
-        new = torch.unique_consecutive(_sorted(ids))
-        if int(new[0]) < 0 or int(new[-1]) >= self._weight.shape[0]:
-            return
-        if skip >= 0:
-            new = new[new != skip]
-        self._save(new)
+        new = ids.numpy().reshape(-1)
+        if self._is_new is not None:
+            new = new[self._is_new.take(new, mode="clip")]
+            if not new.size:
+                return
+        new = _distinct(new if skip < 0 else new[new != skip])
+        if self._is_new is None and self._sorted.size:
+            nearest = self._sorted.searchsorted(new)
+            new = new[self._sorted.take(nearest, mode="clip") != new]
+        if new.size and new[0] >= 0 and new[-1] < self._weight.shape[0]:
+            self._save(new)
 
-    def _save(self, new: torch.Tensor) -> None:
-        """Save rows `new`, int64, increasing, none of them known."""
-        rows = self._weight.shape[0]
-        self._chunks.append((new, self._weight.detach().index_select(0, new)))
-        if self._mask is not None:
-            self._mask.index_fill_(0, new, True)
+    def _save(self, new: Ids) -> None:
+        """Save rows `new`, increasing, none of them known."""
+        where = torch.from_numpy(new)
+        self._chunks.append((where, self._weight.detach().index_select(0, where)))
+        if self._is_new is not None:
+            self._is_new[new] = False
             return
-        self._ids = _sorted(torch.cat([self._ids, new]))
-        if 8 * self._ids.numel() >= rows:
-            self._mask = torch.zeros(rows, dtype=torch.bool, device=self._weight.device)
-            self._mask.index_fill_(0, self._ids, True)
-            self._ids = self._ids[:0]
+        self._sorted = np.sort(np.concatenate([self._sorted, new]), kind="stable")
+        rows, width = self._weight.shape
+        if rows <= max(8, width * self._weight.element_size() // 2) * self._sorted.size:
+            self._is_new = np.ones(rows, bool)
+            self._is_new[self._sorted] = False
+            self._sorted = self._sorted[:0].copy()
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """See `TouchedRows`."""
         if not self._chunks:
-            return self._ids, self._weight.detach()[:0].clone()
-        if len(self._chunks) == 1:
-            return self._chunks[0]
-        ids = torch.cat([chunk[0] for chunk in self._chunks])
-        saved = torch.cat([chunk[1] for chunk in self._chunks])
-        order = torch.argsort(ids)
-        self._chunks = [(ids[order], saved[order])]
+            return torch.empty(0, dtype=torch.int64), self._weight.detach()[:0].clone()
+        if len(self._chunks) > 1:
+            ids = torch.cat([chunk[0] for chunk in self._chunks])
+            saved = torch.cat([chunk[1] for chunk in self._chunks])
+            order = torch.from_numpy(np.argsort(ids.numpy()))
+            self._chunks = [(ids[order], saved.index_select(0, order))]
         return self._chunks[0]
 
 
-def _sorted(ids: torch.Tensor) -> torch.Tensor:
-    """Increasing; NumPy sorts integers on a CPU several times faster than torch."""
-    return torch.from_numpy(np.sort(ids.numpy()))
+def _distinct(ids: npt.NDArray[np.integer[Any]]) -> Ids:
+    """Increasing, each once; NumPy sorts integers on a CPU several times faster than torch."""
+    ordered = np.sort(ids).astype(np.int64, copy=False)
+    if ordered.size < 2:
+        return ordered
+    first = np.empty(ordered.size, bool)
+    first[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 class SlottedRows:

@@ -145,6 +145,18 @@ class TableWatch:
         padding = getattr(module, "padding_idx", None)
         self._touched.note(ids, -1 if padding is None else padding)
 
+    @property
+    def looks_at_gradient(self) -> bool:
+        """Whether the next step's gradient is needed, so `before_step` must be called."""
+        return self.rows.find == "scan" or self._checks_gradient or self._source == "gradient"
+
+    @property
+    def _checks_gradient(self) -> bool:
+        """In a round that moves every row by a `delta`, the first gradient stands for all."""
+        if self._check_kind == "off" or self._noised or self.rows.find == "scan":
+            return False
+        return self._source == "gradient" or (self._all_moves and self._first_step)
+
     @torch.no_grad()
     def before_step(self, factor: torch.Tensor | None) -> None:
         """Called when the gradients of a step are ready; `factor` undoes a loss scale."""
@@ -153,10 +165,9 @@ class TableWatch:
             return
         if self.rows.find == "scan":
             self._touched.note(_nonzero(gradient))
-        first, self._first_step = self._first_step, False
-        watched = self._check_kind != "off" and not self._noised and self.rows.find == "hooks"
-        if watched and (self._source == "gradient" or (self._all_moves and first)):
+        if self._checks_gradient:
             self._check_gradient(gradient)
+        self._first_step = False
         if self._source == "gradient":
             self._capture(gradient, factor)
 
