@@ -1,0 +1,321 @@
+// Kernels on secrets, for valgrind. From one draw to the next the secrets change and the public
+// parameters do not. Under callgrind a kernel's instructions are counted, and every draw must give
+// the same count. Under memcheck secrets count as undefined memory, and so does all that is
+// computed from them: a branch or an address that depends on them is an error.
+// scripts/constant_time.py does both.
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "check_kernels.h"
+#include "kernels.h"
+#include "selftest_support.h"
+
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#include <valgrind/memcheck.h>
+#define FSL_HAVE_VALGRIND 1
+#else
+#define FSL_HAVE_VALGRIND 0
+#define CALLGRIND_TOGGLE_COLLECT
+#define CALLGRIND_ZERO_STATS
+#define CALLGRIND_DUMP_STATS_AT(name) static_cast<void>(name)
+#define VALGRIND_MAKE_MEM_UNDEFINED(at, size) (static_cast<void>(at), static_cast<void>(size))
+#define VALGRIND_MAKE_MEM_DEFINED(at, size) (static_cast<void>(at), static_cast<void>(size))
+#endif
+
+namespace fsl::selftest {
+namespace {
+
+template <class T>
+void hide(const std::vector<T>& secret) {
+  VALGRIND_MAKE_MEM_UNDEFINED(secret.data(), secret.size() * sizeof(T));
+}
+template <class T>
+void reveal(const std::vector<T>& result) {
+  VALGRIND_MAKE_MEM_DEFINED(result.data(), result.size() * sizeof(T));
+}
+
+template <class F>
+void measured(F kernel) {
+  CALLGRIND_TOGGLE_COLLECT;
+  kernel();
+  CALLGRIND_TOGGLE_COLLECT;
+}
+
+// Secrets of one draw: the first two draws are all zeros and all ones, where a shortcut would show.
+class Secrets {
+ public:
+  explicit Secrets(unsigned draw) : draw_(draw), random_(1000 + draw) {}
+
+  Bytes bytes(std::size_t count) {
+    if (draw_ < 2) return Bytes(count, draw_ ? 0xff : 0);
+    return random_.bytes(count);
+  }
+  Bytes hidden(std::size_t count) {
+    const Bytes out = bytes(count);
+    hide(out);
+    return out;
+  }
+  std::vector<std::uint64_t> numbers(std::size_t count, std::uint64_t bound) {
+    std::vector<std::uint64_t> out(count, draw_ ? bound - 1 : 0);
+    if (draw_ >= 2) {
+      for (std::uint64_t& number : out) number = random_.below(bound);
+    }
+    hide(out);
+    return out;
+  }
+  // Root states with the control bit that a party's roots have.
+  Bytes roots(std::size_t count, int party) {
+    Bytes out = bytes(16 * count);
+    for (std::size_t i = 0; i < out.size(); i += 16) {
+      out[i] = static_cast<std::uint8_t>((out[i] & 0xfe) | party);
+    }
+    hide(out);
+    return out;
+  }
+
+ private:
+  const unsigned draw_;
+  Random random_;
+};
+
+// Full groups of every path, and a rest.
+constexpr std::size_t kTrees = 37;
+constexpr std::size_t kLeaves = 61;
+constexpr unsigned kWidths[] = {2, 3, 4, 6, 8, 16};
+
+void run_key_schedule(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  Bytes out(sizeof(KeySchedule) + sizeof(LeafKeys));
+  measured([&] {
+    const KeySchedule schedule = expand_key(key.data());
+    const LeafKeys keys = expand_leaf_keys(key.data());
+    out[0] = static_cast<std::uint8_t>(schedule.round[10][0] ^ keys.schedule[2].round[10][0]);
+  });
+}
+
+void run_tree_gen(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  TreeSet trees(kTrees, kLeaves);
+  trees.alpha = secrets.numbers(kTrees, kLeaves);
+  for (int party = 0; party < 2; ++party) trees.roots[party] = secrets.roots(kTrees, party);
+  hide(trees.alpha);
+  for (const Bytes& roots : trees.roots) hide(roots);
+  measured([&] {
+    trees.key = expand_key(key.data());
+    trees.generate();
+  });
+}
+
+void run_hint_gen(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  const Bytes leaf[2] = {secrets.hidden(16 * kTrees), secrets.hidden(16 * kTrees)};
+  for (const unsigned width : kWidths) {
+    for (const unsigned nu : {0u, 2u}) {
+      const std::size_t row_bytes = (nu ? 1 : 5) * width;
+      const Bytes values = secrets.hidden(row_bytes * kTrees);
+      const std::vector<std::uint64_t> slots = secrets.numbers(kTrees, std::uint64_t{1} << nu);
+      Bytes hints((row_bytes << nu) * kTrees);
+      measured([&] {
+        const KeySchedule schedule = expand_key(key.data());
+        hint_gen({&schedule,
+                  {leaf[0].data(), leaf[1].data()},
+                  values.data(),
+                  slots.data(),
+                  kTrees,
+                  row_bytes << nu,
+                  nu,
+                  width,
+                  hints.data()});
+      });
+      reveal(hints);
+    }
+  }
+}
+
+void run_check_gen(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  const Bytes leaf[2] = {secrets.hidden(16 * kTrees), secrets.hidden(16 * kTrees)};
+  const std::vector<std::uint64_t> alpha = secrets.numbers(kTrees, kLeaves);
+  Bytes words(kHashBytes * kTrees);
+  measured([&] {
+    const LeafKeys keys = expand_leaf_keys(key.data());
+    check_gen({&keys, {leaf[0].data(), leaf[1].data()}, alpha.data(), kTrees, 5, words.data()});
+  });
+}
+
+void run_convert(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16), states = secrets.hidden(16 * kTrees);
+  for (const std::size_t payload : {8u, 72u, 100u}) {
+    Bytes out(payload * kTrees);
+    measured([&] {
+      const KeySchedule schedule = expand_key(key.data());
+      convert({&schedule, states.data(), kTrees, payload, out.data()});
+    });
+  }
+}
+
+// The tags that a client expects of the answers it has put together.
+void run_tags(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  const Bytes leaf[2] = {secrets.hidden(16 * kTrees), secrets.hidden(16 * kTrees)};
+  for (const std::size_t row_bytes : {5u, 72u, 300u}) {
+    const Bytes rows = secrets.hidden(row_bytes * kTrees);
+    Bytes out(16 * kTrees);
+    measured([&] {
+      const KeySchedule schedule = expand_key(key.data());
+      tags({&schedule,
+            {leaf[0].data(), leaf[1].data()},
+            rows.data(),
+            kTrees,
+            row_bytes,
+            out.data()});
+    });
+  }
+}
+
+// Trees whose correction words are public and whose key and roots are not.
+TreeSet with_secret_roots(Secrets& secrets, std::size_t num_trees, std::size_t num_leaves,
+                          int party) {
+  Random random(7);
+  TreeSet trees(num_trees, num_leaves, random);
+  trees.key = expand_key(secrets.hidden(16).data());
+  trees.roots[party] = secrets.roots(num_trees, party);
+  hide(trees.roots[party]);
+  return trees;
+}
+
+void run_tree_eval(Secrets& secrets) {
+  for (const std::size_t num_leaves : {kLeaves, std::size_t{9001}}) {
+    const std::size_t num_trees = num_leaves == kLeaves ? kTrees : 1;
+    const TreeSet trees = with_secret_roots(secrets, num_trees, num_leaves, 0);
+    Bytes states(16 * num_trees * num_leaves);
+    measured([&] { tree_eval(trees.view(0), states.data()); });
+  }
+}
+
+void run_accumulate(Secrets& secrets) {
+  const TreeSet trees = with_secret_roots(secrets, kTrees, kLeaves, 1);
+  for (const unsigned width : kWidths) {
+    for (const std::size_t row_values : {1u, 18u}) {
+      const std::size_t payload = row_values * width;
+      const Bytes hints = secrets.hidden(payload * kTrees);
+      Bytes acc = secrets.hidden(payload * kTrees * kLeaves);
+      measured([&] {
+        accumulate(trees.view(1), {&trees.key, hints.data(), payload, 1, width, acc.data()}, 1);
+      });
+    }
+  }
+}
+
+void run_answer(Secrets& secrets) {
+  const TreeSet trees = with_secret_roots(secrets, kTrees, kLeaves, 0);
+  for (const std::size_t row_bytes : {5u, 72u, 300u}) {
+    Random random(9);
+    const Bytes table = random.bytes(row_bytes * kLeaves);
+    Bytes answers(row_bytes * kTrees), tags(16 * kTrees);
+    measured([&] {
+      answer(trees.view(0), {table.data(), true, row_bytes, nullptr, 0}, answers.data(), 1);
+      authenticate(trees.view(0), {&trees.key, table.data(), true, row_bytes, nullptr, nullptr, 0},
+                   answers.data(), tags.data(), 1);
+    });
+  }
+}
+
+void run_verify(Secrets& secrets) {
+  const TreeSet trees = with_secret_roots(secrets, kTrees, kLeaves, 1);
+  const Bytes key = secrets.hidden(16), words = secrets.hidden(kHashBytes * kTrees);
+  const Bytes delta = secrets.hidden(32 * kLowLeaves);
+  Bytes fold(16);
+  measured([&] {
+    const LeafKeys keys = expand_leaf_keys(key.data());
+    const KeySchedule fold_key = expand_key(key.data());
+    verify(trees.view(1),
+           {&keys, &fold_key, words.data(), 3, delta.data(), nullptr, delta.data(), nullptr},
+           delta.data(), fold.data(), 1);
+  });
+}
+
+// Values are secret, the slots they come from are not.
+void run_gather(Secrets& secrets) {
+  Random random(11);
+  std::vector<std::uint64_t> slots(3 * 100);
+  for (std::uint64_t& slot : slots) slot = random.below(200);
+  for (const unsigned width : kWidths) {
+    const std::size_t row_bytes = 5 * width;
+    const Bytes acc = secrets.hidden(200 * row_bytes);
+    Bytes out = secrets.hidden(100 * row_bytes);
+    measured([&] {
+      gather(GatherArgs<std::uint64_t>{acc.data(), 200, slots.data(), 3, 100, row_bytes, width,
+                                       out.data()},
+             1);
+    });
+  }
+}
+
+// Two functions that do leak, to show that the methods notice: a branch that both see, and an
+// address that only memcheck sees.
+volatile std::uint64_t leaked;
+
+__attribute__((noinline)) void run_leaky_branch(Secrets& secrets) {
+  const std::vector<std::uint64_t> alpha = secrets.numbers(kTrees, kLeaves);
+  measured([&] {
+    for (const std::uint64_t position : alpha) {
+      if (position & 1) leaked = leaked + 1;
+    }
+  });
+}
+
+__attribute__((noinline)) void run_leaky_address(Secrets& secrets) {
+  Random random(13);
+  const Bytes table = random.bytes(kLeaves);
+  const std::vector<std::uint64_t> alpha = secrets.numbers(kTrees, kLeaves);
+  measured([&] {
+    for (const std::uint64_t position : alpha) leaked = table[position];
+  });
+}
+
+struct Kernel {
+  const char* name;
+  void (*run)(Secrets&);
+};
+constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
+                               {"tree_gen", run_tree_gen},
+                               {"hint_gen", run_hint_gen},
+                               {"check_gen", run_check_gen},
+                               {"convert", run_convert},
+                               {"tags", run_tags},
+                               {"tree_eval", run_tree_eval},
+                               {"accumulate", run_accumulate},
+                               {"answer", run_answer},
+                               {"verify", run_verify},
+                               {"gather", run_gather}};
+constexpr Kernel kLeaky[] = {{"leaky_branch", run_leaky_branch},
+                             {"leaky_address", run_leaky_address}};
+
+void run_kernel(const Kernel& kernel, unsigned draw) {
+  Secrets secrets(draw);
+  CALLGRIND_ZERO_STATS;
+  kernel.run(secrets);
+  CALLGRIND_DUMP_STATS_AT(kernel.name);
+}
+
+}  // namespace
+
+void run_secrets(unsigned draw, const std::vector<std::string>& kernels) {
+  if (!FSL_HAVE_VALGRIND) throw std::invalid_argument("built without valgrind's headers");
+  if (kernels.empty()) {
+    for (const Kernel& kernel : kKernels) run_kernel(kernel, draw);
+  }
+  for (const std::string& wanted : kernels) {
+    const Kernel* found = nullptr;
+    for (const Kernel& kernel : kKernels) found = wanted == kernel.name ? &kernel : found;
+    for (const Kernel& kernel : kLeaky) found = wanted == kernel.name ? &kernel : found;
+    if (!found) throw std::invalid_argument("no kernel " + wanted);
+    run_kernel(*found, draw);
+  }
+}
+
+}  // namespace fsl::selftest

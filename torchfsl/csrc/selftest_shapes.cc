@@ -1,0 +1,280 @@
+// Every kernel on trees of many shapes: no level, ragged groups and domains, trees that are cut
+// into subtrees, several stages of expansion, several threads. The laws hold for any correct path;
+// the digests tell whether two paths agree byte for byte.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "check_kernels.h"
+#include "dispatch.h"
+#include "kernels.h"
+#include "schedule.h"
+#include "selftest_support.h"
+
+namespace fsl::selftest {
+namespace {
+
+constexpr unsigned kWidths[] = {2, 3, 4, 6, 8, 16};
+
+class Digests {
+ public:
+  void note(const std::string& kernel, const Bytes& bytes) {
+    if (digests_.empty() || digests_.back().kernel != kernel) {
+      digests_.push_back({kernel, kEmptyDigest});
+    }
+    std::uint64_t& value = digests_.back().value;
+    value = extend(value, bytes.data(), bytes.size());
+  }
+  const std::vector<Digest>& all() const { return digests_; }
+
+ private:
+  std::vector<Digest> digests_;
+};
+
+struct Shape {
+  std::size_t num_trees, num_leaves;
+};
+constexpr Shape kShapes[] = {{1, 1},   {5, 1},   {3, 2},   {7, 3},    {9, 9},    {16, 60},
+                             {17, 61}, {35, 33}, {2, 130}, {3, 1025}, {1, 3000}, {1, 9001}};
+
+std::string named(const char* kernel, const Shape& shape) {
+  return std::string(kernel) + " " + std::to_string(shape.num_trees) + "x" +
+         std::to_string(shape.num_leaves);
+}
+
+// Trees, and the states of all their leaves: equal everywhere but at alpha.
+void run_trees(Digests& digests, Random& random) {
+  for (const Shape& shape : kShapes) {
+    const std::string name = named("tree", shape);
+    const TreeSet trees(shape.num_trees, shape.num_leaves, random);
+    digests.note(name, trees.cw);
+    digests.note(name, trees.cw_right);
+    Bytes states[2];
+    for (int party = 0; party < 2; ++party) {
+      states[party].resize(16 * shape.num_trees * shape.num_leaves);
+      tree_eval(trees.view(party), states[party].data());
+      digests.note(name, states[party]);
+    }
+    for (std::size_t i = 0; i < shape.num_trees * shape.num_leaves; ++i) {
+      const std::size_t tree = i / shape.num_leaves, leaf = i % shape.num_leaves;
+      const bool equal = std::memcmp(&states[0][16 * i], &states[1][16 * i], 16) == 0;
+      require(equal == (leaf != trees.alpha[tree]), name + ": states differ at the wrong leaves");
+      if (equal) continue;
+      require((states[0][16 * i] ^ states[1][16 * i]) & 1, name + ": control bits agree at alpha");
+      for (int party = 0; party < 2; ++party) {
+        require(!std::memcmp(&states[party][16 * i], &trees.leaf[party][16 * tree], 16),
+                name + ": the generated leaf is not the evaluated one");
+      }
+    }
+  }
+}
+
+Bytes make_hints(const TreeSet& trees, const Bytes& values, const std::vector<std::uint64_t>& slots,
+                 unsigned nu, unsigned width) {
+  HintArgs args = {};
+  args.key = &trees.key;
+  args.leaf[0] = trees.leaf[0].data();
+  args.leaf[1] = trees.leaf[1].data();
+  args.values = values.data();
+  args.slots = slots.data();
+  args.num_trees = trees.num_trees;
+  args.nu = nu;
+  args.payload = (values.size() / trees.num_trees) << nu;
+  args.width = width;
+  Bytes hints(trees.num_trees * args.payload);
+  args.out = hints.data();
+  hint_gen(args);
+  return hints;
+}
+
+void add_shares(const TreeSet& trees, const Bytes& hints, int party, unsigned width, Bytes& acc,
+                unsigned num_threads) {
+  AccumulateArgs args = {};
+  args.key = &trees.key;
+  args.hints = hints.data();
+  args.payload = hints.size() / trees.num_trees;
+  args.party = static_cast<unsigned>(party);
+  args.width = width;
+  args.acc = acc.data();
+  accumulate(trees.view(party), args, num_threads);
+}
+
+// Both parties' shares add up to the values at alpha and the slot, and to zero elsewhere.
+void run_shares(Digests& digests, Random& random, const Shape& shape, unsigned width, unsigned nu,
+                std::size_t row_values) {
+  const std::string name = named("shares", shape) + " width " + std::to_string(width);
+  const TreeSet trees(shape.num_trees, shape.num_leaves, random);
+  const std::size_t row_bytes = row_values * width;
+  const Bytes values = random.bytes(shape.num_trees * row_bytes);
+  std::vector<std::uint64_t> slots(shape.num_trees);
+  for (std::uint64_t& slot : slots) slot = random.below(std::uint64_t{1} << nu);
+  const Bytes hints = make_hints(trees, values, slots, nu, width);
+  digests.note(name, hints);
+  Bytes acc((shape.num_trees * shape.num_leaves * row_bytes) << nu), expected(acc.size());
+  add_shares(trees, hints, 0, width, acc, 1);
+  digests.note(name, acc);
+  add_shares(trees, hints, 1, width, acc, 1);
+  for (std::size_t tree = 0; tree < shape.num_trees; ++tree) {
+    const std::size_t leaf = tree * shape.num_leaves + trees.alpha[tree];
+    const std::size_t row = (leaf << nu) + slots[tree];
+    std::memcpy(&expected[row * row_bytes], &values[tree * row_bytes], row_bytes);
+  }
+  require(acc == expected, name + ": shares do not add up to the values");
+}
+
+// Folds of the two parties agree exactly if every check word fits.
+void run_checks(Digests& digests, Random& random) {
+  for (const Shape& shape : kShapes) {
+    const std::string name = named("check", shape);
+    TreeSet trees(shape.num_trees, shape.num_leaves, random);
+    const LeafKeys keys = expand_leaf_keys(random.bytes(16).data());
+    const KeySchedule fold_key = expand_key(random.bytes(16).data());
+    Bytes words(kHashBytes * shape.num_trees);
+    CheckGenArgs args = {&keys,
+                         {trees.leaf[0].data(), trees.leaf[1].data()},
+                         trees.alpha.data(),
+                         shape.num_trees,
+                         0xfffffff0 - shape.num_trees,
+                         words.data()};
+    check_gen(args);
+    digests.note(name, words);
+    const Bytes delta_trees = random.bytes(16 * shape.num_trees);
+    const Bytes delta_low = random.bytes(32 * kLowLeaves);
+    const Bytes delta_high = random.bytes(16 * ((shape.num_leaves - 1) / kLowLeaves + 1));
+    VerifyArgs verification = {};
+    verification.keys = &keys;
+    verification.key_fold = &fold_key;
+    verification.check_words = words.data();
+    verification.first_tree = args.first_tree;
+    verification.delta_trees = delta_trees.data();
+    verification.delta_high = delta_high.data();
+    for (const bool honest : {true, false}) {
+      words[kHashBytes * (shape.num_trees / 2) + 20] ^= honest ? 0 : 0x10;
+      Bytes fold[2] = {Bytes(16), Bytes(16)};
+      for (int party = 0; party < 2; ++party) {
+        verify(trees.view(party), verification, delta_low.data(), fold[party].data(), 1);
+        digests.note(name, fold[party]);
+      }
+      require((fold[0] == fold[1]) == honest, name + ": a wrong verdict");
+    }
+  }
+}
+
+// Tags as the client expects them, by one of the two multiplications.
+Bytes expected_tags(const TreeSet& trees, const Bytes& rows, bool carryless) {
+  TagsArgs args = {};
+  args.key = &trees.key;
+  args.leaf[0] = trees.leaf[0].data();
+  args.leaf[1] = trees.leaf[1].data();
+  args.rows = rows.data();
+  args.num_trees = trees.num_trees;
+  args.row_bytes = rows.size() / trees.num_trees;
+  Bytes out(16 * trees.num_trees);
+  args.out = out.data();
+  const Scratch scratch(arena_bytes(0, args.row_bytes));
+  active_path().checks.tags[carryless](args, scratch.get());
+  return out;
+}
+
+// Answers XOR to the chosen rows, and tags to what the client expects.
+void run_answers(Digests& digests, Random& random, const Shape& shape, std::size_t row_bytes,
+                 bool shared) {
+  const std::string name = named("answer", shape);
+  const TreeSet trees(shape.num_trees, shape.num_leaves, random);
+  const Bytes table = random.bytes((shared ? 1 : shape.num_trees) * shape.num_leaves * row_bytes);
+  Bytes rows(shape.num_trees * row_bytes), tags(16 * shape.num_trees), chosen(rows.size());
+  for (int party = 0; party < 2; ++party) {
+    Bytes plain(rows.size()), answers(rows.size()), own_tags(tags.size());
+    AnswerArgs args = {table.data(), shared, row_bytes, nullptr, 0};
+    answer(trees.view(party), args, plain.data(), 1);
+    AuthenticateArgs checked = {&trees.key, table.data(), shared, row_bytes, nullptr, nullptr, 0};
+    authenticate(trees.view(party), checked, answers.data(), own_tags.data(), 1);
+    require(plain == answers, name + ": the two answers differ");
+    digests.note(name, answers);
+    digests.note(name, own_tags);
+    xor_into(rows.data(), answers.data(), rows.size());
+    xor_into(tags.data(), own_tags.data(), tags.size());
+  }
+  for (std::size_t tree = 0; tree < shape.num_trees; ++tree) {
+    const std::size_t row = (shared ? 0 : tree * shape.num_leaves) + trees.alpha[tree];
+    std::memcpy(&chosen[tree * row_bytes], &table[row * row_bytes], row_bytes);
+  }
+  require(rows == chosen, name + ": answers do not XOR to the chosen rows");
+  require(expected_tags(trees, rows, false) == tags, name + ": a tag does not fit");
+  if (has_carryless_multiply()) {
+    require(expected_tags(trees, rows, true) == tags, name + ": the two multiplications differ");
+  }
+}
+
+Bytes gathered(const Bytes& acc, const std::vector<std::uint32_t>& slots, std::size_t num_rows,
+               std::size_t row_bytes, unsigned width, unsigned num_threads) {
+  Bytes out(num_rows * row_bytes, 0xff);
+  gather(GatherArgs<std::uint32_t>{acc.data(), acc.size() / row_bytes, slots.data(),
+                                   slots.size() / num_rows, num_rows, row_bytes, width, out.data()},
+         num_threads);
+  return out;
+}
+
+// Results that need several threads to have enough work, equal for any number of them.
+void run_threads(Digests& digests, Random& random) {
+  for (const Shape& shape : {Shape{150, 240}, Shape{1, 40000}}) {
+    const TreeSet trees(shape.num_trees, shape.num_leaves, random);
+    const Bytes hints = random.bytes(8 * shape.num_trees);
+    const Bytes table = random.bytes(shape.num_leaves * 16);
+    std::vector<std::uint32_t> slots(3 * 20000);
+    for (std::uint32_t& slot : slots) {
+      slot = static_cast<std::uint32_t>(random.below(shape.num_leaves));
+    }
+    Bytes results[2];
+    for (const unsigned num_threads : {1u, 3u}) {
+      Bytes& all = results[num_threads > 1];
+      Bytes acc(shape.num_trees * shape.num_leaves * 8), answers(16 * shape.num_trees);
+      Bytes rows(answers.size()), tags(answers.size()), fold(16);
+      add_shares(trees, hints, 1, 4, acc, num_threads);
+      const Trees view = trees.view(0);
+      answer(view, {table.data(), true, 16, nullptr, 0}, answers.data(), num_threads);
+      authenticate(view, {&trees.key, table.data(), true, 16, nullptr, nullptr, 0}, rows.data(),
+                   tags.data(), num_threads);
+      require(answers == rows, "threads: the two answers differ");
+      const LeafKeys keys = {{trees.key, trees.key, trees.key}};
+      const Bytes words(kHashBytes * shape.num_trees), delta(32 * kLowLeaves);
+      const VerifyArgs verification = {&keys,        &trees.key, words.data(), 0,
+                                       delta.data(), nullptr,    delta.data(), nullptr};
+      verify(view, verification, delta.data(), fold.data(), num_threads);
+      const Bytes sums = gathered(acc, slots, 20000, 8, 4, num_threads);
+      for (const Bytes& part : {acc, answers, tags, fold, sums}) {
+        all.insert(all.end(), part.begin(), part.end());
+      }
+    }
+    require(results[0] == results[1], "the number of threads changes a result");
+    digests.note(named("threads", shape), results[0]);
+  }
+}
+
+}  // namespace
+
+std::vector<Digest> run_shapes() {
+  Digests digests;
+  Random random(1);
+  run_trees(digests, random);
+  for (const unsigned width : kWidths) {
+    for (const std::size_t row_values : {1u, 2u, 4u, 5u, 18u}) {
+      run_shares(digests, random, {6, 61}, width, 0, row_values);
+    }
+    run_shares(digests, random, {17, 6}, width, 2, 1);
+    run_shares(digests, random, {2, 33}, width, 3, 3);
+    run_shares(digests, random, {1, 1}, width, 0, 300);
+    run_shares(digests, random, {1, 1500}, width, 0, 2);
+  }
+  run_checks(digests, random);
+  for (const std::size_t row_bytes : {1u, 7u, 16u, 24u, 72u, 100u, 300u}) {
+    run_answers(digests, random, {9, 61}, row_bytes, false);
+    run_answers(digests, random, {3, 700}, row_bytes, true);
+  }
+  run_answers(digests, random, {1, 9001}, 72, true);
+  run_threads(digests, random);
+  return digests.all();
+}
+
+}  // namespace fsl::selftest
