@@ -4,9 +4,10 @@
     python scripts/bench_service.py --clients 100 --rows 5000   # smaller
 
 Clients run in this process: each has a certificate and connections of its own, uploads trees,
-retrieves its rows, submits a report. Printed beside the load: the time that bare evaluation takes
-for the same round, measured with the same reports on two `torchfsl.Server` objects in one process.
-Transport and storage is what the server processes' processor time exceeds that by.
+retrieves its rows, submits a report. Printed beside the load: the processor time that bare
+evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
+transport or storage. It is a fixed part and one for each client, from rounds of two sizes
+(--sample). Transport and storage is what the server processes' processor time exceeds that by.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def take_part(client: Client, round_number: int, update: Update) -> None:
     session.submit(update)
 
 
-def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> dict[str, float]:
-    """Both servers' own work for so many clients, in this process: seconds a client."""
+def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
+    """Both servers' own work for a round of so many clients, in this process: CPU seconds."""
     servers = tuple(Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
     spent = [0.0]
 
@@ -111,7 +112,7 @@ def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> dict[st
     start = time.process_time()
     finish_round(servers)  # type: ignore[arg-type]
     spent[0] += time.process_time() - start
-    return {"evaluation_cpu_seconds_per_client": spent[0] / clients}
+    return spent[0]
 
 
 class Sampler:
@@ -191,7 +192,23 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "server_peak_resident_bytes": sampler.total,
         "upload_bytes_per_client": messages.client_bytes(plan),
         "download_bytes_per_client": messages.download_bytes(plan),
-        "evaluation": bench_evaluation(plan, state, min(options.clients, options.sample)),
+        **raw_evaluation(plan, state, options.clients, options.sample),
+    }
+
+
+def raw_evaluation(
+    plan: Plan, state: dict[str, Any], clients: int, sample: tuple[int, int]
+) -> dict[str, float]:
+    """CPU seconds of both servers' bare evaluation, and clients a second if it were all."""
+    few, many = (min(clients, count) for count in sample)
+    bench_evaluation(plan, state, few)  # warm
+    first, second = (bench_evaluation(plan, state, count) for count in (few, many))
+    each = (second - first) / (many - few) if many > few else second / many
+    total = max(0.0, first - few * each) + clients * each
+    return {
+        "evaluation_cpu_seconds": total,
+        "evaluation_cpu_seconds_per_client": each,
+        "evaluation_clients_per_second": clients * (os.cpu_count() or 1) / total,
     }
 
 
@@ -205,21 +222,23 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=197_372)
     parser.add_argument("--k-max", type=int, default=512)
     parser.add_argument("--dense", type=int, default=64_327)
-    parser.add_argument("--sample", type=int, default=20, help="clients of the bare evaluation")
+    parser.add_argument(
+        "--sample", type=int, nargs=2, default=(20, 120), help="clients of the bare evaluations"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     rate = aes_rate()
     with tempfile.TemporaryDirectory() as folder:
         found = bench_load(options, Path(folder))
-    bare = found["evaluation"]["evaluation_cpu_seconds_per_client"] * options.clients
     found |= {
         "backend": torchfsl.backend(),
         "processors": os.cpu_count(),
         "aes_blocks_per_second": rate,
         "clients": options.clients,
         "at_once": options.at_once,
-        "evaluation_cpu_seconds": bare,
-        "transport_and_storage_share": 1 - bare / found["servers_cpu_seconds"],
+        "transport_and_storage_share": (
+            1 - found["evaluation_cpu_seconds"] / found["servers_cpu_seconds"]
+        ),
         "load_generator_cpu_seconds": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
     }
     for name, value in found.items():

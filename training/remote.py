@@ -33,7 +33,7 @@ class RemoteServers:
         finished: rounds of this experiment that the servers have applied already.
 
     Attributes:
-        messages: calls that succeeded, by server and phase, over all clients and rounds.
+        messages: sent by clients, by phase and server, over all clients and rounds; resends count.
     """
 
     def __init__(self, config: Config, plan: Plan, model: ServerModel, *, finished: int) -> None:
@@ -81,7 +81,7 @@ class RemoteServers:
         start = time.perf_counter()
         for connection in self._connections:
             for link in connection.links.links:
-                for method, count in link.counts.items():
+                for method, count in link.attempts.items():
                     self.messages[f"{method} to server {link.party}"] += count
             connection.close()
         self._connections = []

@@ -124,9 +124,9 @@ class Coordinator:
         theirs = await self._link.insist("Step", own, limit=limit, still=self._patient(kind))
         station.stalled = ""
         await station.run(node.note, number, kind, theirs)
-        await station.run(node.take, number, kind)
         if kind is Kind.ROUND_STATE:
-            station.gate.open()
+            station.gate.open()  # before the node takes messages, so that none is too late already
+        await station.run(node.take, number, kind)
         await station.tell()
 
     async def _collect(self, number: int) -> None:

@@ -217,13 +217,13 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         return header.round_number
 
     async def _answer_with_trees(self, number: int, caller: Identity, stream: Stream) -> None:
-        self._station.check_begun(number)
+        await self._station.wait_for_begin()
         await self._station.wait_for_trees(caller.number)
         await self._reply(Kind.ANSWER, number, caller, stream)
 
     async def _reply(self, kind: Kind, number: int, caller: Identity, stream: Stream) -> None:
         station = self._station
-        station.check_begun(number)
+        await station.wait_for_begin()
         reply = await station.run(station.node.reply, kind, number, caller.number)
         station.counts[kind.name] += 1
         await stream.send(reply)
@@ -246,14 +246,12 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _check_sender(self, header: Header, caller: Identity) -> None:
         if header.client != caller.number:
             raise NotAllowed(f"{caller} sent a message of client {header.client}")
-        self._station.check_begun(header.round_number)
 
     # --- the other server ---------------------------------------------------------------------
 
     async def _relay(self, _: Identity, stream: Stream) -> None:
         kinds = (Kind.TREES_RELAY, Kind.REPORT_RELAY)
         async with stream.message(self._station.node.plan, *kinds) as (header, data):
-            self._station.check_begun(header.round_number)
             await self._station.accept(header.kind, data)
         await stream.send(b"")
 
@@ -287,10 +285,10 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _count(self, number: int, kind: Kind) -> None:
         station = self._station
+        if kind is Kind.ROUND_STATE and station.is_opening:
+            station.gate.open()  # before the node takes messages, so that none is too late already
         try:
             await station.run(_take_once, station, number, kind)
-            if kind is Kind.ROUND_STATE:
-                station.gate.open()
         finally:
             if kind is not Kind.ROUND_STATE:
                 self._relays.stop()

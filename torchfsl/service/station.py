@@ -37,6 +37,7 @@ class Station:
         self.counts: Counter[str] = Counter()
         self.stalled = ""
         self._filed = asyncio.Condition()
+        self._waiting: dict[int, set[asyncio.Event]] = {}
         self._engine = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-node")
         if node.task is not None and node.server.state is RoundState.OPEN:
             self.gate.open()
@@ -46,18 +47,27 @@ class Station:
         """Whether the node's round takes messages."""
         return self.node.task is not None and self.node.server.state is RoundState.OPEN
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether the servers are comparing their models."""
+        return self.node.task is not None and self.node.server.state is RoundState.OPENING
+
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the node in its thread; calls are made one after the other, in this order."""
         return await asyncio.wrap_future(self._engine.submit(function, *args, **kwargs))
 
-    def check_begun(self, round_number: int) -> None:
-        """Tell a client that is early to come back.
+    async def wait_for_begin(self) -> None:
+        """Hold a caller that is early until the servers have compared their models.
 
         Raises:
-            NotReady: the servers are still comparing their models.
+            NotReady: they have not in time.
         """
-        if self.node.task is not None and self.node.server.state is RoundState.OPENING:
-            raise NotReady(f"round {round_number} is being opened: try again")
+        clock = asyncio.get_running_loop().time
+        limit = clock() + self.limits.peer_seconds
+        while self.is_opening:
+            if clock() >= limit:
+                raise NotReady("the round is being opened: try again")
+            await self.wait(min(1.0, self.limits.peer_seconds))
 
     async def accept(self, kind: Kind, message: bytes) -> bool:
         """Store a message and let it count. True if it was new.
@@ -68,6 +78,7 @@ class Station:
             RejectedSubmission, ProtocolError: refused.
             StoreFull: not stored.
         """
+        await self.wait_for_begin()
         if await self.run(self.node.holds, message):
             self.counts["resend"] += 1
             return False
@@ -81,10 +92,14 @@ class Station:
             try:
                 await self.run(self.node.file, view)
             finally:
-                await self.tell()
+                await self.tell(int.from_bytes(message[16:24], "little"))
 
-    async def tell(self) -> None:
-        """Wake everybody who waits for messages or for the round."""
+    async def tell(self, client: int | None = None) -> None:
+        """Wake those who wait for the round, and for messages of one client, or of all."""
+        waiting = self._waiting.values() if client is None else [self._waiting.get(client, set())]
+        for events in waiting:
+            for event in events:
+                event.set()
         async with self._filed:
             self._filed.notify_all()
 
@@ -103,14 +118,21 @@ class Station:
             NotReady: it did not in time.
             RejectedSubmission: they were refused.
         """
-        clock = asyncio.get_running_loop().time
-        limit = clock() + self.limits.peer_seconds
-        while not await self.run(self.node.server.has_trees, client):
-            if clock() >= limit:
-                raise NotReady("the other server has not relayed the trees: send them again")
-            await self.wait(min(1.0, self.limits.peer_seconds))
-            if not self.is_open:
-                raise RejectedSubmission("the round closed before the trees were complete")
+        told = asyncio.Event()
+        self._waiting.setdefault(client, set()).add(told)
+        try:
+            async with asyncio.timeout(self.limits.peer_seconds):
+                while not await self.run(self.node.server.has_trees, client):
+                    await told.wait()
+                    told.clear()
+                    if not self.is_open:
+                        raise RejectedSubmission("the round closed before the trees were complete")
+        except TimeoutError:
+            raise NotReady("the other server has not relayed the trees: send them again") from None
+        finally:
+            self._waiting[client].discard(told)
+            if not self._waiting[client]:
+                del self._waiting[client]
 
     def close(self) -> None:
         """Stop the threads once what runs has ended."""
