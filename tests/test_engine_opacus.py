@@ -15,7 +15,7 @@ from torchfsl.engine import SubmodelEngine
 from torchfsl.errors import ParameterError
 from torchfsl.selection import Fixed, Rows, TopK
 
-opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install opacus")
+opacus = pytest.importorskip("opacus", reason="Opacus is not installed: it is in the test extra")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

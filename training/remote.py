@@ -17,7 +17,7 @@ from torchfsl.service.channels import TlsFiles
 from torchfsl.service.owner import Owner
 from torchfsl.service.remote import Connection, connect
 from torchfsl.service.task import OptimizerSettings, Task, bind_plan
-from training.aggregation import Participant
+from torchfsl.training_round import Participant
 from training.config import Config, ConfigError
 
 _ROUND_SECONDS = 24 * 3600.0
