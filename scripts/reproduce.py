@@ -1,50 +1,126 @@
-"""Reproduce the tables of the FSL paper.
+"""Reproduce the tables and figures of the FSL paper, each by one command.
 
-    python scripts/reproduce.py table7 --data DIR            accuracy runs; resume by the same line
-    python scripts/reproduce.py table8 --data DIR
+    python scripts/reproduce.py table6          writes results/table6.json
+    python scripts/reproduce.py table7 --data DIR --dataset trec
+    python scripts/reproduce.py report          writes RESULTS.md and its plots from results/
 
-Results go to `results/`, runs that can be resumed to `runs/reproduce/`.
+Accuracy runs (table7, table8, beyond) keep what they need to go on in runs/reproduce/: the same
+line again resumes them, and several processes may share one list. --data is a folder with mnist,
+cifar10 and trec in it; without it data sets come from the Hugging Face Hub.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import torch
-from reproduction import accuracy
+from reproduction import (
+    accuracy,
+    baselines,
+    communication,
+    computation,
+    din,
+    din_auc,
+    hashing,
+    report,
+    statistics,
+)
+from reproduction.results import FOLDER, write_result
+
+RUN_FOLDER = Path("runs") / "reproduce"
+Options = argparse.Namespace
+
+
+def _table9(options: Options) -> dict[str, Any]:
+    return statistics.table9(str(options.data / "trec") if options.data else None)
+
+
+TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
+    "table2": ("scenarios and policies", lambda _: communication.table2()),
+    "table3": ("scale factors, and how often the paper's fail", lambda _: hashing.table3()),
+    "table4": ("largest bins", lambda _: hashing.table4()),
+    "table5": ("seconds, figures 6 and 7", lambda o: computation.table5(large=o.large)),
+    "table6": ("bytes", lambda _: communication.table6()),
+    "table9": ("words and samples of TREC", _table9),
+    "din": ("section 7.5", lambda o: din.din(o.clients)),
+    "din-auc": (
+        "DIN's AUC by round, three aggregations",
+        lambda o: din_auc.din_auc(o.data, RUN_FOLDER, o.rounds),
+    ),
+    "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
+    "rates": ("section 6's break-even rates", lambda _: communication.rates()),
+    "baselines": (
+        "FedAvg, dense shares, SecAgg+",
+        lambda o: baselines.baselines(o.flower_python),
+    ),
+}
+RUNS = {
+    "table7": "accuracy by share of the weights",
+    "table8": "accuracy by share of TREC's word rows",
+    "beyond": "runs that the paper does not have",
+}
 
 
 def main() -> int:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", choices=("table7", "table8", "beyond"))
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--dataset", nargs="+", default=["trec"])
-    parser.add_argument("--percent", type=float, nargs="+")
-    parser.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--fsl-rounds", type=int, default=5)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = _parser().parse_args()
+    command = " ".join(["python", "scripts/reproduce.py", *sys.argv[1:]])
+    if options.table == "report":
+        report.write()
+    elif options.table in TABLES:
+        figures = TABLES[options.table][1](options)
+        stamp = {"command": command, "date": time.strftime("%Y-%m-%d")}
+        write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
+    else:
+        accuracy.run_cells(
+            _cells(options),
+            data_root=options.data,
+            runs=RUN_FOLDER,
+            fsl_rounds=options.fsl_rounds,
+            command=command,
+        )
+    return 0
+
+
+def _cells(options: Options) -> list[accuracy.Cell]:
     if options.table == "table7":
         percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
-        cells = accuracy.table7(options.dataset, percents, options.seed, options.full)
-    elif options.table == "table8":
-        cells = accuracy.table8(options.percent or [0.0125, 1, 0.1, 10], options.seed, options.full)
-    else:
-        cells = accuracy.beyond()
-    accuracy.run_cells(
-        cells,
-        data_root=options.data,
-        runs=Path("runs") / "reproduce",
-        fsl_rounds=options.fsl_rounds,
-        command=" ".join(["python", "scripts/reproduce.py", *sys.argv[1:]]),
+        return accuracy.table7(options.dataset, percents, options.seed, options.full)
+    if options.table == "table8":
+        percents = options.percent or [0.0125, 1, 0.1, 10]
+        return accuracy.table8(percents, options.seed, options.full)
+    return accuracy.beyond()
+
+
+def _parser() -> argparse.ArgumentParser:
+    tables = {name: text for name, (text, _) in TABLES.items()} | RUNS
+    tables["report"] = "RESULTS.md from all of results/"
+    listing = "\n".join(f"  {name:10} {text}" for name, text in tables.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__ + "\ntables:\n" + listing,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    return 0
+    parser.add_argument("table", choices=tables, metavar="TABLE", help="see above")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
+    runs = parser.add_argument_group("accuracy runs")
+    datasets = sorted(accuracy.PRESET_OF)
+    runs.add_argument("--dataset", nargs="+", choices=datasets, default=["trec"])
+    runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
+    runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
+    runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
+    runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
+    costs = parser.add_argument_group("costs")
+    costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
+    costs.add_argument("--rounds", type=int, default=300, help="din-auc: rounds of 100 users")
+    costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
+    costs.add_argument("--flower-python", help="baselines: Python with flwr 1.41, for SecAgg+")
+    return parser
 
 
 if __name__ == "__main__":

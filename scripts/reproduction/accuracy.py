@@ -171,11 +171,12 @@ def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dic
     config, started = cell.config(data), time.time()
     share = min(fsl_rounds, cell.rounds)
     protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
-    by_fsl = _run(protocol, folder / "fsl")
-    by_plain = _run(dataclasses.replace(config, rounds=share), folder / "plain")
+    progress = Progress("accuracy")
+    by_fsl = run_or_read(protocol, folder / "fsl", progress)
+    by_plain = run_or_read(dataclasses.replace(config, rounds=share), folder / "plain", progress)
     if by_fsl["model_sha256"] != by_plain["model_sha256"]:
         raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
-    last = _run(config, folder / "plain")
+    last = run_or_read(config, folder / "plain", progress)
     lines = (folder / "plain" / "metrics.jsonl").read_text().splitlines()
     curve = [(r["round"], r["accuracy"]) for r in map(json.loads, lines) if "accuracy" in r]
     return {
@@ -205,7 +206,7 @@ def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dic
     }
 
 
-def _run(config: Config, folder: Path) -> dict[str, Any]:
+def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, Any]:
     """Run, resume, or read a finished run."""
     summary = folder / "summary.json"
     if summary.exists():
@@ -214,7 +215,7 @@ def _run(config: Config, folder: Path) -> dict[str, Any]:
             if done["rounds"] > config.rounds:
                 done = json.loads((folder / f"summary-{config.rounds}.json").read_text())
             return done
-    result = run_experiment(config, folder, resume=folder.exists(), console=_Progress())
+    result = run_experiment(config, folder, resume=folder.exists(), console=progress)
     text = json.dumps(result, indent=2) + "\n"
     (folder / f"summary-{config.rounds}.json").write_text(text)
     return result
@@ -232,8 +233,12 @@ def _claimed(folder: Path) -> Iterator[bool]:
         yield True
 
 
-class _Progress:
-    """A line for each evaluation."""
+class Progress:
+    """A line for each evaluation: `metric` of `training.metrics`."""
+
+    def __init__(self, metric: str) -> None:
+        """Nothing shown yet."""
+        self._metric = metric
 
     def say(self, text: str) -> None:
         """Plans and summaries are in the run's folder."""
@@ -248,7 +253,8 @@ class _Progress:
         """One line where the round evaluates."""
         if record.metrics:
             print(
-                f"  round {record.round}/{self._rounds}  accuracy {record.metrics['accuracy']:.4f}"
+                f"  round {record.round}/{self._rounds}  {self._metric} "
+                f"{record.metrics[self._metric]:.4f}"
                 f"  {time.time() - self._since:.0f} s",
                 flush=True,
             )

@@ -11,12 +11,22 @@ FOLDER = Path("results")
 
 
 def write_result(path: Path, figures: dict[str, Any]) -> None:
-    """Write the figures in one step, one line for each short list."""
+    """Write the figures in one step, one line for each of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in figures.items()]
+    part.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     os.replace(part, path)
     print(f"wrote {path}", flush=True)
+
+
+def read_result(name: str) -> dict[str, Any] | None:
+    """One table's file, or None where it has not been made."""
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        return None
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
 
 
 def read_results(folder: str) -> dict[str, dict[str, Any]]:

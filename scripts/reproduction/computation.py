@@ -1,0 +1,65 @@
+"""Table 5 and figures 6 and 7: seconds of a client and of a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import bench_measure
+
+from reproduction import paper
+from reproduction.one_round import Costs, measure, one_segment_plan
+
+
+def table5(*, large: bool) -> dict[str, Any]:
+    """Every cell of the paper, both figures, and 2^25 weights with --large.
+
+    Key generation is the whole client path, from indices and float values to bytes; evaluation and
+    aggregation are the whole path of one server for one client, from bytes to sums in its model.
+    """
+    cells = []
+    for (log, percent), printed in paper.COMPUTATION.items():
+        costs = _run(log, percent, 128, check=False)
+        beyond = _run(log, percent, 32, check=True)
+        server = costs.server_seconds + costs.round_seconds
+        cells.append(
+            {
+                "log2_m": log,
+                "percent": percent,
+                "paper_seconds": dict(zip(("gen", "eval", "aggregation"), printed, strict=True)),
+                "not_compared": paper.SWAPPED.get((log, percent)),
+                "l128": dataclasses.asdict(costs),
+                "l32_check": dataclasses.asdict(beyond),
+                "client_times_faster": printed[0] / costs.client_seconds,
+                "server_times_faster": None
+                if (log, percent) in paper.SWAPPED
+                else (printed[1] + printed[2]) / server,
+            }
+        )
+        print(f"2^{log} {percent} %: client {costs.client_seconds:.4f} s, server {server:.4f} s")
+    figure7 = [
+        {"percent": percent, **dataclasses.asdict(_run(15, percent, 128, check=False))}
+        for percent in range(10, 101, 10)
+    ]
+    biggest = [_large(bits) for bits in (32, 128)] if large else []
+    return {
+        "environment": bench_measure.environment(),
+        "cells": cells,
+        "figure7_2_15": figure7,
+        "2_25_10_percent": biggest,
+        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+    }
+
+
+def _large(bits: int) -> dict[str, Any]:
+    costs = _run(25, 10, bits, check=False, repeat=1)
+    print(
+        f"2^25 10 % l={bits}: client {costs.client_seconds:.2f}, server {costs.server_seconds:.2f}"
+    )
+    return {"ring_bits": bits, **dataclasses.asdict(costs)}
+
+
+def _run(log: int, percent: int, bits: int, *, check: bool, repeat: int | None = None) -> Costs:
+    m = 1 << log
+    plan = one_segment_plan(m, max(1, m * percent // 100), ring_bits=bits, check=check)
+    return measure(plan, repeat=repeat or {10: 20, 15: 8, 20: 3}[log])

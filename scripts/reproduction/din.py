@@ -1,0 +1,103 @@
+"""Section 7.5: DIN at its published shape, beside the paper and its comparator."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import bench_measure
+import bench_round
+import numpy as np
+import torch
+
+import torchfsl
+from models import DIN
+from reproduction import paper
+from torchfsl import Client, FixedPoint, Plan, Server, messages
+from torchfsl.planner import SegmentSpec, build_plan
+from torchfsl.round import begin_round, finish_round
+from torchfsl.server_model import ServerModel
+from torchfsl.transport import InProcess
+from torchfsl.update import RawSegment, quantise
+
+ROUNDS_OF_A_SESSION = 3
+
+
+def din(clients: int = 100) -> dict[str, Any]:
+    """One round of 100 clients, a session of a fixed submodel, and the paper's 128 bits a value."""
+    measured = bench_round.run(clients)
+    engine, handle = attach()
+    rows = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
+    plan = engine.plan(handle, max_clients=2, rows_per_client=rows)
+    wide = dataclasses.replace(plan.encoding, ring_bits=128)
+    return {
+        "paper": paper.DIN,
+        "environment": bench_measure.environment(),
+        "parameters": sum(p.numel() for p in handle.model.parameters()),
+        "round": measured,
+        "session_upload_bytes": session_uploads(again(plan, plan.encoding, ROUNDS_OF_A_SESSION)),
+        "upload_bytes_l128": messages.client_bytes(again(plan, wide, 1)),
+        "upload_bytes_l128_no_check": messages.client_bytes(again(plan, wide, 1, check=False)),
+        "upload_bytes_l32_no_check": messages.client_bytes(
+            again(plan, plan.encoding, 1, check=False)
+        ),
+    }
+
+
+def attach() -> tuple[torchfsl.SubmodelEngine, Any]:
+    """The published model under an engine."""
+    torch.manual_seed(0)
+    shape = {"items": bench_round.ITEMS, "categories": bench_round.CATEGORIES}
+    model = DIN(**shape, users=bench_round.USERS, dim=bench_round.DIM)
+    engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
+    return engine, engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def again(plan: Plan, encoding: FixedPoint, epochs: int, *, check: bool = True) -> Plan:
+    """The same segments under other terms."""
+    specs = [
+        SegmentSpec(s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve) for s in plan.segments
+    ]
+    return build_plan(
+        specs,
+        encoding=encoding,
+        max_clients=plan.max_clients,
+        max_epochs=epochs,
+        malicious_security=check,
+    )
+
+
+def session_uploads(plan: Plan) -> list[int]:
+    """Bytes that a client uploads in each round of a session, retrieval included: counted."""
+    rng = np.random.default_rng(0)
+    state = {
+        t.name: rng.standard_normal(t.shape).astype(np.float32)
+        for segment in plan.segments
+        for t in segment.tensors
+    }
+    servers = tuple(Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
+    assert len(servers) == 2
+    link = InProcess(*servers)
+    rows = next(s for s in plan.segments if s.retrieve)
+    ids = {rows.name: np.sort(rng.choice(rows.m, rows.k_max, replace=False))}
+    sessions = [Client(plan, link, client_id=i).open_session(indices=ids) for i in range(2)]
+    uploads = []
+    for number in range(plan.max_epochs):
+        begin_round(servers, number)
+        sent = set()
+        for session in sessions:
+            with session.start_round(number) as taken:
+                ((indices, _),) = taken.retrieve().values()
+                values = {s.name: _values(s, indices, rng) for s in plan.segments}
+                update, _, _ = quantise(plan, values)
+                sent.add(taken.submit(update).upload_bytes)
+        finish_round(servers)
+        uploads.append(sent.pop())
+        assert not sent
+    return uploads
+
+
+def _values(segment: Any, indices: Any, rng: np.random.Generator) -> RawSegment:
+    if segment.policy == "dense":
+        return RawSegment(None, 1e-3 * rng.standard_normal((segment.m, 1)))
+    return RawSegment(indices, 1e-3 * rng.standard_normal((len(indices), segment.tau)))

@@ -1,0 +1,45 @@
+"""Markdown tables and numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a heading line."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def seconds(value: float) -> str:
+    """Two digits, in milliseconds below 0.1 s."""
+    return f"{value:.2g} s" if value >= 0.1 else f"{1000 * value:.2g} ms"
+
+
+def size(num_bytes: float) -> str:
+    """Megabytes of 10**6 bytes, three digits."""
+    return f"{num_bytes / 1e6:.3g} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.3g} kB"
+
+
+def weights(log: int) -> str:
+    """A power of two."""
+    return f"2^{log}"
+
+
+def missing(name: str) -> str:
+    """What stands where a table has no figures."""
+    return f"*Not run yet: `python scripts/reproduce.py {name}`.*\n"
+
+
+def stamp(figures: dict[str, Any]) -> str:
+    """Command, machine and date of a table."""
+    environment = figures.get("environment", {})
+    machine = ""
+    if environment:
+        machine = (
+            f", {environment['cores']} cores of {environment['cpu']} "
+            f"({environment.get('cpu_path', environment['backend'])})"
+        )
+    return f"`{figures['command']}`{machine}, {figures['date']}.\n"

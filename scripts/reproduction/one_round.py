@@ -1,0 +1,172 @@
+"""One round of made-up updates over a real plan: what the clients and each server spend.
+
+Client, servers and messages are the product's own, in one process; every call into a server is
+timed at its door. Indices and float values go in, the updated model comes out.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchfsl import Client, FixedPoint, Plan, Server, messages
+from torchfsl.plan import Policy, Segment, TensorSpec
+from torchfsl.planner import SegmentSpec, build_plan
+from torchfsl.round import begin_round, finish_round
+from torchfsl.server_model import ServerModel
+from torchfsl.transport import InProcess
+from torchfsl.update import RawSegment, quantise
+
+ONCE_A_ROUND = ("close_round", "reveal", "open", "apply", "open_round", "start")
+"""What a server does once, however many clients there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a round cost.
+
+    Attributes:
+        upload_bytes: a client's, to both servers together, headers included.
+        client_seconds: of a client: quantising, placing, keys, messages.
+        server_seconds: of one server for one client: receiving, expanding, verifying, adding.
+        round_seconds: of one server, once a round: opening, and applying the sum to the model.
+        setup_seconds: of everything in a session's first round beyond the second's: permutations.
+    """
+
+    upload_bytes: int
+    client_seconds: float
+    server_seconds: float
+    round_seconds: float
+    setup_seconds: float
+
+
+class _Door:
+    """A server whose calls are timed by name."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.seconds: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._server, name)
+        if not callable(found):
+            return found
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return found(*args, **kwargs)
+            finally:
+                spent = time.perf_counter() - start
+                self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+        return timed
+
+
+def one_segment_plan(
+    m: int,
+    k: int,
+    *,
+    ring_bits: int,
+    tau: int = 1,
+    check: bool = True,
+    clients: int = 2,
+    epochs: int = 1,
+) -> Plan:
+    """A plan of one segment of m positions of tau values, k of them sent by a client.
+
+    Trees are kept where dense shares would be smaller: this is for measuring them.
+    """
+    policy: Policy = "scalars" if tau == 1 else "rows"
+    shape = (m,) if tau == 1 else (m, tau)
+    spec = SegmentSpec("weights", policy, (TensorSpec("weights", shape, "float32"),), k, tau)
+    return build_plan(
+        [spec],
+        encoding=FixedPoint(ring_bits=ring_bits, frac_bits=16, clip=4.0),
+        max_clients=clients,
+        max_epochs=epochs,
+        malicious_security=check,
+        above_break_even="keep",
+        session=bytes(16),
+        hash_seed=bytes(32),
+    )
+
+
+def dense_plan(m: int, *, clients: int) -> Plan:
+    """A plan of m values, all of them sent as additive shares of 32 bits."""
+    spec = SegmentSpec("weights", "dense", (TensorSpec("weights", (m,), "float32"),))
+    encoding = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
+    return build_plan([spec], encoding=encoding, max_clients=clients)
+
+
+def measure(plan: Plan, *, repeat: int = 1) -> Costs:
+    """Run the set-up round and `repeat` more of `plan.max_clients` clients; the best is given."""
+    segment = plan.segments[0]
+    state = {t.name: np.zeros(t.shape, dtype=np.float32) for t in segment.tensors}
+    servers = tuple(Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
+    rng = np.random.default_rng(0)
+    raws = [_raw(segment, rng) for _ in range(plan.max_clients)]
+    rounds = [_round(plan, servers, raws, number) for number in range(repeat + 1)]
+    best = min(rounds[1:], key=lambda costs: costs.client_seconds + costs.server_seconds)
+    setup = _total(rounds[0], len(raws)) - _total(best, len(raws))
+    return Costs(
+        best.upload_bytes, best.client_seconds, best.server_seconds, best.round_seconds, setup
+    )
+
+
+def _raw(segment: Segment, rng: np.random.Generator) -> RawSegment:
+    """A client's update: k_max random positions, or all of a dense segment."""
+    values = rng.standard_normal((segment.k_max, segment.tau)).clip(-3, 3)
+    if segment.policy == "dense":
+        return RawSegment(None, values)
+    return RawSegment(np.sort(rng.choice(segment.m, segment.k_max, replace=False)), values)
+
+
+def _round(plan: Plan, servers: tuple[Server, ...], raws: list[RawSegment], number: int) -> Costs:
+    doors = (_Door(servers[0]), _Door(servers[1]))
+    link = InProcess(*doors)
+    begin_round(doors, number)  # type: ignore[arg-type]
+    start = time.perf_counter()
+    inside = _inside(doors)
+    sent = set()
+    expected = np.zeros((plan.segments[0].m, plan.segments[0].tau), dtype=np.int64)
+    checking = 0.0
+    for client_id, raw in enumerate(raws):
+        update, _, _ = quantise(plan, {"weights": raw})
+        with Client(plan, link, client_id=client_id).start_round(number) as session:
+            receipt = session.submit(update)
+        sent.add(receipt.upload_bytes)
+        then = time.perf_counter()
+        part = update["weights"]
+        if part.indices is None:
+            expected += part.values
+        else:
+            kept = ~np.isin(part.indices, receipt.unmatched.get("weights", ()))
+            expected[part.indices[kept]] += part.values[kept]
+        checking += time.perf_counter() - then
+    client = time.perf_counter() - start - (_inside(doors) - inside) - checking
+    opened = finish_round(doors)  # type: ignore[arg-type]
+    if not np.array_equal(opened.sums["weights"], expected):
+        raise AssertionError("the opened sum is not the plaintext sum")
+    assert sent == {messages.client_bytes(plan)}
+    once = sum(door.seconds.get(name, 0.0) for door in doors for name in ONCE_A_ROUND)
+    return Costs(
+        upload_bytes=sent.pop(),
+        client_seconds=client / len(raws),
+        server_seconds=(_inside(doors) - once) / 2 / len(raws),
+        round_seconds=once / 2,
+        setup_seconds=0.0,
+    )
+
+
+def _inside(doors: tuple[_Door, _Door]) -> float:
+    return sum(sum(door.seconds.values()) for door in doors)
+
+
+def _total(costs: Costs, clients: int) -> float:
+    """Seconds of all parties in one round."""
+    each = costs.client_seconds + 2 * costs.server_seconds
+    return clients * each + 2 * costs.round_seconds
