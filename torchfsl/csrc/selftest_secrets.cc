@@ -263,7 +263,7 @@ __attribute__((noinline)) void run_leaky_branch(Secrets& secrets) {
   const std::vector<std::uint64_t> alpha = secrets.numbers(kTrees, kLeaves);
   measured([&] {
     for (const std::uint64_t position : alpha) {
-      if (position & 1) leaked = leaked + 1;
+      if (position > kLeaves / 2) leaked = leaked + 1;
     }
   });
 }
