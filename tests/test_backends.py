@@ -219,7 +219,6 @@ def test_a_whole_round_has_the_same_bytes_on_both_backends(name: str) -> None:
 
 
 @needs_native
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # float16 models
 @given(federations())
 def test_any_round_has_the_same_bytes_on_both_backends(
     federation: tuple[Plan, dict[int, int], int],

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchfsl import server_model
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan
@@ -363,3 +363,40 @@ def test_a_position_that_nobody_changed_keeps_its_bits() -> None:
     for name in ("rows.1", "blocks.0", "bias.0"):
         assert model.state[name].tobytes() == state[name].tobytes()
     assert np.array_equal(model.state["rows.0"], state["rows.0"])
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [ServerSGD(2.0**15), ServerSGD(2.0**15, momentum=0.9), ServerAdam(6e4)],
+    ids=["SGD", "momentum", "Adam"],
+)
+def test_a_float16_overflow_is_noticed_before_anything_changes(optimizer: ServerOptimizer) -> None:
+    plan = make_plan(
+        make_segment("wide", "dense", (4,)),
+        make_segment("rows", "rows", (5, 3), k_max=4, tau=3, dtype="float16"),
+        encoding=PLAN.encoding,
+    )
+    names = [t.name for s in plan.segments for t in s.tensors]
+    model = ServerModel(make_state(plan), optimizer)
+    calm = {"wide": np.full((4, 1), 1), "rows": np.full((5, 3), 1)}
+    model.apply(plan, Opened(calm, {}, 1, 1, (0,)))
+    before, kept = model.digest(), optimizer.state()
+    wild = {"wide": np.full((4, 1), 1), "rows": np.full((5, 3), 4000)}
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=rf"{names[1]}: .* 15 .*65504.*learning rate"):
+            model.apply(plan, Opened(wild, {}, 1, 1, (0,)))
+        assert model.digest() == before
+        assert {n: v.tolist() for n, v in optimizer.state().items()} == {
+            n: v.tolist() for n, v in kept.items()
+        }
+    back = {name: -value for name, value in calm.items()}
+    model.apply(plan, Opened(back, {}, 1, 1, (0,)))
+    assert all(np.isfinite(value).all() for value in model.state.values())
+
+
+def test_a_float16_value_that_was_infinite_before_may_stay() -> None:
+    plan = make_plan(make_segment("mask", "dense", (3,), dtype="float16"), encoding=PLAN.encoding)
+    name = plan.segments[0].tensors[0].name
+    model = ServerModel({name: np.array([-np.inf, 0, 1], dtype=np.float16)})
+    model.apply(plan, Opened({"mask": np.full((3, 1), 1024)}, {}, 1, 1, (0,)))
+    assert model.state[name].tolist() == [-np.inf, 1, 2]

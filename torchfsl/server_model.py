@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import kdf
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan, Segment, TensorSpec
 from torchfsl.segments import subset_array
@@ -24,6 +24,11 @@ from torchfsl.segments import subset_array
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 _CHUNK = 1 << 16
+_OVERFLOW = (
+    "{name}: the aggregate would make {count} of its values infinite, as float16 ends at 65504; "
+    "nothing was applied: lower the server's learning rate or FixedPoint(clip=), use "
+    "reduce='mean', or train the parameter in float32 or bfloat16"
+)
 
 
 def state_digest(state: Mapping[str, Array]) -> bytes:
@@ -199,12 +204,37 @@ class ServerModel:
         return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
 
     def apply(self, plan: Plan, opened: Opened) -> None:
-        """Apply the opened sums of a round."""
+        """Apply the opened sums of a round.
+
+        float16 tensors, whose numbers end at 65504, are stepped on copies, before all others.
+
+        Raises:
+            ProtocolError: a float16 parameter would overflow. Neither the model nor the
+                optimizer has changed then.
+        """
+        narrow = {t.name for s in plan.segments for t in s.tensors if t.dtype == "float16"}
+        before = self.optimizer.state() if narrow else {}
+        staged = {name: self.state[name].copy() for name in narrow}
         self.optimizer.advance()
+        self._steps(plan, opened, staged)
+        for name, value in staged.items():
+            num_lost = np.count_nonzero(~np.isfinite(value) & np.isfinite(self.state[name]))
+            if num_lost:
+                self.optimizer.load_state(before)
+                raise ProtocolError(_OVERFLOW.format(name=name, count=num_lost))
+        self._steps(plan, opened, {n: v for n, v in self.state.items() if n not in narrow})
+        for name, value in staged.items():
+            self.state[name][...] = value
+
+    def _steps(self, plan: Plan, opened: Opened, state: Mapping[str, Array]) -> None:
+        """One step of every tensor of the plan that `state` holds, changed there."""
         for segment in plan.segments:
-            mean = self._reduce(plan, segment, opened)
-            for tensor, span in tensor_spans(segment):
-                self._step(tensor, mean[span].reshape(-1)[: tensor.numel])
+            spans = [(t, span) for t, span in tensor_spans(segment) if t.name in state]
+            if spans:
+                mean = self._reduce(plan, segment, opened)
+            for tensor, span in spans:
+                change = mean[span].reshape(-1)[: tensor.numel]
+                self._step(tensor, state[tensor.name].reshape(-1), change)
 
     def _reduce(self, plan: Plan, segment: Segment, opened: Opened) -> Float64:
         total = plan.encoding.dequantise(opened.sums[segment.name])
@@ -217,14 +247,14 @@ class ServerModel:
             return total / float(opened.num_clients)
         return total / np.maximum(lane, 1).astype(np.float64)[:, None]
 
-    def _step(self, tensor: TensorSpec, change: Float64) -> None:
-        flat = self.state[tensor.name].reshape(-1)
+    def _step(self, tensor: TensorSpec, flat: Array, change: Float64) -> None:
         for start in range(0, tensor.numel, _CHUNK):
             stop = min(start + _CHUNK, tensor.numel)
             part = flat[start:stop].astype(np.float64)
             gradient = change[start:stop] if self.source == "gradient" else -change[start:stop]
             self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
-            flat[start:stop] = part
+            with np.errstate(over="ignore"):  # `apply` looks for what became infinite
+                flat[start:stop] = part
 
     def digest(self) -> bytes:
         """`state_digest` of the state."""

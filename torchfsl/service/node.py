@@ -282,7 +282,11 @@ class Node(Storage):
     def _apply(self, number: int, opened: Opened) -> None:
         """Store the sums and the next model, then count the round as applied."""
         server = self.server
-        server.apply(opened)
+        try:
+            server.apply(opened)
+        except ProtocolError as error:
+            self._end_unopened(number, f"opened, but not applied: {error}")
+            raise
         version = int(self.model_version["version"]) + 1
         vault.write_whole(self.folder / "opened.fsl", vault.encode_opened(opened, number))
         vault.write_whole(self._model_file(version), encode_model(server.model, version))
