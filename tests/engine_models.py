@@ -166,9 +166,9 @@ def scatter(plan: Plan, raw: dict[str, RawSegment]) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for segment in plan.segments:
         part = raw[segment.name]
-        full = np.zeros((segment.m, segment.tau))
+        full = np.zeros((segment.index_space, segment.tau))
         if part.indices is None:
-            full[:] = np.asarray(part.values).reshape(segment.m, 1)
+            full[:] = np.asarray(part.values).reshape(segment.index_space, 1)
         else:
             full[part.indices] = part.values
         for tensor, span in tensor_spans(segment):

@@ -10,6 +10,7 @@ import torch
 from engine_models import Recommender
 from torch import nn
 
+from torchfsl import psu
 from torchfsl.client import Client
 from torchfsl.engine import SubmodelEngine
 from torchfsl.handle import Handle
@@ -56,6 +57,7 @@ class Task:
             m.parameters(), lr=0.1
         ),
         server: dict[str, Any] | None = None,
+        unions: dict[str, Any] | None = None,
         **plan: Any,
     ) -> None:
         self.engine = engine
@@ -66,6 +68,8 @@ class Task:
             self.handles.append(engine.attach(model, (optimize or _adagrad)(model)))
         options: dict[str, Any] = {"rows_per_client": 40, "above_break_even": "keep"} | plan
         self.plan: Plan = engine.plan(self.handles[0], max_clients=num_clients, **options)
+        if unions:
+            self.plan = psu.restrict(self.plan, unions)
         state = self.handles[0].server_state()
         self.servers = tuple(
             Server(b, plan=self.plan, model=ServerModel(state, **(server or {}))) for b in (0, 1)
@@ -100,7 +104,7 @@ def wanted(*batches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def plain_sum(plan: Plan, updates: list[Any]) -> dict[str, np.ndarray]:
     sums = {}
     for segment in plan.segments:
-        total = np.zeros((segment.m, segment.tau), dtype=np.int64)
+        total = np.zeros((segment.index_space, segment.tau), dtype=np.int64)
         for update in updates:
             part = update[segment.name]
             total[slice(None) if part.indices is None else part.indices] += part.values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ from torch import nn
 
 from torchfsl.engine import SubmodelEngine
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.planner import build_plan
 from torchfsl.residual import Residual
 from torchfsl.selection import BlockTopK, Dense, Fixed, RandomK, Rows, TopK
 from torchfsl.update import RawSegment, quantise
@@ -92,6 +95,19 @@ def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
     assert plan(Rows(top=0.25)) == {"rows4": 20, "rows3": 10}
     fixed = Fixed({"item.weight": [1, 2], "user.weight": [3], "words.weight": [4]})
     assert plan(Rows(choose=fixed)) == {"rows4": 3, "rows3": 1}
+
+
+def test_the_engine_passes_on_every_option_of_a_plan() -> None:
+    given = set(inspect.signature(SubmodelEngine.plan).parameters)
+    assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} <= given
+    model = Recommender()
+    engine = SubmodelEngine()
+    noise = {"l2_bound": 1 << 20, "noise_sigma": 1 << 10, "lane_sigma": 3}
+    plan = engine.plan(
+        engine.attach(model, sgd(model)), max_clients=3, rows_per_client=9, retrieve=False,
+        lane="count", above_break_even="keep", **noise,
+    )  # fmt: skip
+    assert {name: getattr(plan, name) for name in noise} == noise
 
 
 def test_plans_of_two_engines_with_the_same_public_choices_are_equal() -> None:

@@ -346,7 +346,7 @@ class Handle:
 
     def _register(self) -> list[Any]:
         hooks: list[Any] = [StepHooks(optimizer, self) for optimizer in self.optimizers]
-        for watch in self._watches:
+        for watch in self._watches if self.rows is not None and self.rows.find == "hooks" else []:
             hook = LookupHook(watch.note_lookup)
             for module in watch.table.modules:
                 hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))

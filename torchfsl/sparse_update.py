@@ -11,7 +11,8 @@ import torch
 from torchfsl.errors import ParameterError
 from torchfsl.plan import Segment
 from torchfsl.residual import Residual, SparseRows
-from torchfsl.selection import RandomK, RestPolicy, Rows, top
+from torchfsl.segments import subset_array
+from torchfsl.selection import Fixed, RandomK, RestPolicy, Rows, top
 from torchfsl.update import RawSegment
 from torchfsl.watch import TableChange
 
@@ -49,10 +50,10 @@ def choose_blocks(
     if policy is None or segment.policy == "dense":
         return RawSegment(None, change.cpu().numpy())
     keeper = residual if policy.error_feedback else None
-    shape = (segment.m, segment.tau)
+    shape = (segment.index_space, segment.tau)
     owed = None if keeper is None else keeper.dense(segment.name, shape, change.device)
     total = change if owed is None else change + owed
-    chosen = policy.choose(total, segment.k_max, round_number)
+    chosen = _positions(segment, policy, total, round_number)
     values = total.index_select(0, chosen)
     if keeper is not None:
         total = total.clone() if total is change else total
@@ -80,8 +81,8 @@ def choose_rows(
         present: the only rows that can be sent, those retrieved; None for all.
 
     Raises:
-        ParameterError: a value is NaN or infinite, or more rows changed than the budget holds and
-            there is no residual to keep the others.
+        ParameterError: a value is NaN or infinite, or rows changed that the budget or the plan's
+            subset does not hold and there is no residual to keep them.
     """
     ids = torch.cat([change.ids + offset for offset, change in changes])
     values = torch.cat([change.values for _, change in changes])
@@ -100,8 +101,9 @@ def choose_rows(
     if keeper is None and rows.chooser is None and not bool(chosen.all()):
         raise ParameterError(
             f"segment {segment.name!r}: {total.ids.numel()} rows changed, the plan's budget is "
-            f"{segment.k_max}: plan a larger rows_per_client, touch fewer rows, or keep the others "
-            "for later rounds with a residual"
+            f"{segment.k_max}{' of the union it is restricted to' if segment.subset else ''}: plan "
+            "a larger rows_per_client, touch fewer rows, or keep the others for later rounds with "
+            "a residual"
         )
     sent = total.take(chosen)
     if keeper is not None:
@@ -134,14 +136,39 @@ def dense_rows(
 
 def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) -> torch.Tensor:
     """Which of the changed rows are sent: bool [c], at most k_max set."""
-    chooser = rows.chooser
+    chooser, device = rows.chooser, total.ids.device
+    allowed = _subset(segment, device)
     if isinstance(chooser, RandomK):
-        public = chooser.positions(segment.m, segment.k_max, round_number)
-        return torch.isin(total.ids, public.to(total.ids.device))
-    chosen = torch.zeros(total.ids.numel(), dtype=torch.bool, device=total.ids.device)
-    limit = min(segment.k_max, total.ids.numel())
-    chosen[top(total.values.abs().sum(dim=1), limit)] = True
+        public = chooser.positions(segment.m, segment.k_max, round_number).to(device)
+        return torch.isin(total.ids, public if allowed is None else allowed[public])
+    scores = total.values.abs().sum(dim=1)
+    if allowed is None:
+        can = torch.arange(total.ids.numel(), device=device)
+    else:
+        can = torch.nonzero(torch.isin(total.ids, allowed)).flatten()
+    chosen = torch.zeros(total.ids.numel(), dtype=torch.bool, device=device)
+    chosen[can[top(scores[can], min(segment.k_max, can.numel()))]] = True
     return chosen
+
+
+def _positions(
+    segment: Segment, policy: RestPolicy, total: torch.Tensor, round_number: int
+) -> torch.Tensor:
+    """What the policy chooses of `total` [index space, tau]: int64, increasing, in the subset."""
+    allowed = _subset(segment, total.device)
+    if allowed is None:
+        return policy.choose(total, segment.k_max, round_number)
+    if isinstance(policy, Fixed):
+        fixed = policy.choose(total, segment.k_max, round_number)
+        return fixed[torch.isin(fixed, allowed)]
+    return allowed[policy.choose(total.index_select(0, allowed), segment.k_max, round_number)]
+
+
+def _subset(segment: Segment, device: torch.device) -> torch.Tensor | None:
+    """The positions that a restricted plan allows, int64; None for all."""
+    if not segment.subset:
+        return None
+    return torch.from_numpy(subset_array(segment.subset).copy()).to(device)
 
 
 def _check_finite(segment: Segment, values: torch.Tensor) -> None:

@@ -225,7 +225,9 @@ class TrainingRound:
         """Positions of the segments whose trees travel before training; beyond k_max cut."""
         early = messages.early_trees(self._client.plan)
         if self._fixed is not None:
-            return {s.name: self._fixed[s.name] for s in early}
+            return {
+                s.name: (fixed := self._fixed[s.name])[s.tree_positions(fixed) >= 0] for s in early
+            }
         tables = self._handle.inventory.tables
         retrieved = [t for s in self._retrieving for t in tables[s.name]]
         wanted = _by_table(self._wanted, retrieved) if self._retrieving else {}
@@ -295,6 +297,7 @@ def _segment_indices(
     parts = [wanted[t.name].numpy() + t.offset for t in tables if t.name in wanted]
     owed = residual.pending(segment.name).cpu().numpy()
     mentioned = np.concatenate([*parts, owed]).astype(np.int64)
+    mentioned = mentioned[segment.tree_positions(mentioned) >= 0]
     distinct, first = np.unique(mentioned, return_index=True)
     asked = len(np.unique(np.concatenate(parts))) if parts else 0
     if asked > segment.k_max:
