@@ -98,6 +98,7 @@ _CHOICE_OPTIONS = (
 )
 _SWITCHES = (
     ("resume", "continue the run in --out from its last checkpoint"),
+    ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
     ("quiet", "no progress and no tables, errors only"),
 )
 
@@ -172,13 +173,17 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     # Imported here, so that --help and mistakes in options answer at once.
     import torch
 
-    from training.experiment import run_experiment
+    from training.experiment import Listener, run_experiment
 
     logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
     limits = [limit for limit in (config.threads, config.torch_threads) if limit]
     if limits:
         torch.set_num_threads(min(limits))
-    console = Console(quiet=options.quiet)
+    console: Listener = Console(quiet=options.quiet)
+    if options.tensorboard:
+        from training.tensorboard import TensorBoard  # needs the tensorboard extra
+
+        console = TensorBoard(folder, console)
     summary = run_experiment(config, folder, resume=options.resume, console=console)
     exact = summary["exact_rounds"] == summary["rounds"]
     retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])

@@ -29,6 +29,12 @@ the machine named with each table. MB are 10^6 bytes, MiB 2^20.
 def write() -> None:
     """Write RESULTS.md and its plots."""
     plots.draw()
+    TARGET.write_text(render(), encoding="utf-8")
+    print(f"wrote {TARGET}")
+
+
+def render() -> str:
+    """The text of RESULTS.md."""
     sections = [
         OPENING,
         _conclusions(),
@@ -47,8 +53,7 @@ def write() -> None:
         training_report.din_auc(),
         _baselines(),
     ]
-    TARGET.write_text("\n".join(section.rstrip() + "\n" for section in sections), encoding="utf-8")
-    print(f"wrote {TARGET}")
+    return "\n".join(section.rstrip() + "\n" for section in sections)
 
 
 def _conclusions() -> str:
