@@ -20,7 +20,7 @@ native = pytest.importorskip("torchfsl._native", reason="the native extension is
 
 Bytes = npt.NDArray[np.uint8]
 ROOT = Path(__file__).resolve().parent.parent
-CPU_PATHS = ("portable", "aesni", "vaes256", "vaes512")
+CPU_PATHS = ("portable", "aesni", "vaes256", "vaes512", "arm")
 WIDTHS = (2, 3, 4, 6, 8, 16)
 K_TREE, K_CONVERT = bytes(range(16)), bytes(range(100, 116))
 

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace fsl {
@@ -49,6 +51,26 @@ CpuFeatures detect() {
   return found;
 }
 
+#elif defined(__aarch64__)
+
+struct CpuFeatures {
+  bool aes = false;
+  bool pmull = false;
+};
+
+// User programs may not read the feature registers of Arm; the system tells.
+CpuFeatures detect() {
+#if defined(__linux__)
+  constexpr unsigned long kAes = 1 << 3, kPmull = 1 << 4;  // HWCAP_AES, HWCAP_PMULL
+  const unsigned long found = getauxval(AT_HWCAP);
+  return {(found & kAes) != 0, (found & kPmull) != 0};
+#elif defined(__APPLE__)
+  return {true, true};  // all of them have both
+#else
+  return {};
+#endif
+}
+
 #endif
 
 const Path& choose_path() {
@@ -58,6 +80,8 @@ const Path& choose_path() {
                                   {&kVaes256Path, cpu.vaes256},
                                   {&kAesNiPath, cpu.aesni},
                                   {&kPortablePath, true}};
+#elif defined(__aarch64__)
+  const Candidate candidates[] = {{&kArmPath, detect().aes}, {&kPortablePath, true}};
 #else
   const Candidate candidates[] = {{&kPortablePath, true}};
 #endif
@@ -79,6 +103,8 @@ bool find_carryless_multiply() {
   const CpuFeatures cpu = detect();
   const Path* path = &active_path();
   return path == &kAesNiPath ? cpu.pclmul : path != &kPortablePath && cpu.vpclmul;
+#elif defined(__aarch64__)
+  return &active_path() == &kArmPath && detect().pmull;
 #else
   return false;
 #endif

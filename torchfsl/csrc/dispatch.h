@@ -5,13 +5,13 @@
 
 namespace fsl {
 
-// The fastest path of this machine, or the one that TORCHFSL_CPU_PATH names (portable, aesni,
-// vaes256 or vaes512). Fixed at the first call. Throws std::invalid_argument if the named path does
-// not exist or this CPU lacks it.
+// The fastest path of this machine, or the one that TORCHFSL_CPU_PATH names (portable; aesni,
+// vaes256 or vaes512 on x86; arm). Fixed at the first call. Throws std::invalid_argument if the
+// named path does not exist or this CPU lacks it.
 const Path& active_path();
 
 // Whether this CPU has the carry-less multiplication of the active path, which is a feature of its
-// own: PCLMULQDQ, or VPCLMULQDQ for the wide paths.
+// own: PCLMULQDQ, or VPCLMULQDQ for the wide paths, or PMULL.
 bool has_carryless_multiply();
 
 }  // namespace fsl

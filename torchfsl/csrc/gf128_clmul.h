@@ -1,7 +1,12 @@
-// Products in GF(2^128) by the carry-less multiplication of x86, for the vector type of a path.
+// Products in GF(2^128) by the carry-less multiplication of x86 or Arm, for the vector type of a
+// path.
 #pragma once
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 
 #include <cstdint>
 #include <cstring>
@@ -12,6 +17,13 @@ namespace fsl {
 namespace {
 
 // Halves `which` (0x01: upper of a, 0x10: upper of b) of every block, multiplied.
+#if defined(__aarch64__)
+template <int which>
+inline uint64x2_t multiply_halves(uint64x2_t a, uint64x2_t b) {
+  return vreinterpretq_u64_p128(vmull_p64(static_cast<poly64_t>(vgetq_lane_u64(a, which & 0x01)),
+                                          static_cast<poly64_t>(vgetq_lane_u64(b, which >> 4))));
+}
+#else
 template <int which>
 inline __m128i multiply_halves(__m128i a, __m128i b) {
   return _mm_clmulepi64_si128(a, b, which);
@@ -26,6 +38,7 @@ template <int which>
 inline __m512i multiply_halves(__m512i a, __m512i b) {
   return _mm512_clmulepi64_epi128(a, b, which);
 }
+#endif
 #endif
 #endif
 

@@ -129,6 +129,8 @@ extern const Path kPortablePath;
 extern const Path kAesNiPath;
 extern const Path kVaes256Path;
 extern const Path kVaes512Path;
+#elif defined(__aarch64__)
+extern const Path kArmPath;
 #endif
 
 }  // namespace fsl
