@@ -7,8 +7,9 @@ and C-contiguous unless said. `width` is l/8, the bytes of one ring value: 2, 3,
 
 Every function raises ValueError for a wrong dtype, shape, layout or range, and TypeError for what
 is not an array (or a read-only array where one is written to). The CPU path is the fastest that the
-machine has, or the one named by the environment variable `TORCHFSL_CPU_PATH` (`portable`, `aesni`,
-`vaes256`, `vaes512`, `arm`); a name that the machine cannot run raises ValueError at the first call.
+machine has, or the one named by the environment variable `TORCHFSL_CPU_PATH` (`portable`; `aesni`,
+`vaes256` or `vaes512` on x86; `arm`); a name that the machine cannot run raises ValueError at the
+first call.
 """
 
 import numpy as np
