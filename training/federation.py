@@ -115,7 +115,9 @@ def build(
     else:
         from training.remote import RemoteServers  # needs the service extra
 
-        aggregation = RemoteServers(config, plan, models[0], finished=finished)
+        aggregation = RemoteServers(
+            config, plan, models[0], clients=task.num_clients, finished=finished
+        )
         plan = aggregation.plan
     return Federation(model, optimizer, engine, handle, plan, models, Audit(aggregation))
 

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from torchfsl import Plan
+from torchfsl.errors import FslError
 from torchfsl.opened import Opened
 from torchfsl.server_model import ServerModel
 from torchfsl.service.channels import TlsFiles
@@ -30,18 +31,26 @@ class RemoteServers:
         config: names the servers and the folder of certificates.
         plan: any plan; `self.plan` is the same one bound to these servers.
         model: initial model. Follows the servers' after every round.
+        clients: of the experiment, numbered from 0; each needs a certificate.
         finished: rounds of this experiment that the servers have applied already.
 
     Attributes:
         messages: sent by clients, by phase and server, over all clients and rounds; resends count.
     """
 
-    def __init__(self, config: Config, plan: Plan, model: ServerModel, *, finished: int) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, model: ServerModel, *, clients: int, finished: int
+    ) -> None:
         """Hand the task to both servers, or find it there when a run is resumed."""
         self._urls = config.servers.split(",")
         self._tls = Path(config.tls)
         if len(self._urls) != 2 or not config.tls:
             raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+        if not all((self._tls / f"client-{n}.pem").exists() for n in range(clients)):
+            raise ConfigError(
+                f"this experiment has {clients} clients and {self._tls} not as many certificates: "
+                f"torchfsl certs {self._tls} --clients 0-{clients - 1}"
+            )
         self._owner = Owner(self._urls, TlsFiles.in_folder(self._tls, "owner"))
         self.model, self.messages = model, Counter[str]()
         self._number = -1
@@ -61,7 +70,10 @@ class RemoteServers:
         self.plan = plan
         self._task = Task(plan, nonce, optimizer, model.source, model.reduce)
         if not finished:
-            self._owner.set_up(self._task, model.state)
+            try:
+                self._owner.set_up(self._task, model.state)
+            except FslError as error:
+                raise ConfigError(f"the servers do not take the task: {error}") from error
 
     def open_round(self, round_number: int) -> None:
         """See `Aggregation`."""

@@ -146,6 +146,28 @@ def test_a_round_closes_by_itself_when_all_expected_came_or_time_is_over(pair: P
         pair.close()
 
 
+def test_a_new_task_numbers_its_rounds_anew(pair: Pair) -> None:
+    for _ in range(2):
+        pair.set_up()
+        assert pair.open() == 1
+        pair.assert_serves([0, 1])
+
+
+def test_the_owner_ends_rounds_by_command(pair: Pair) -> None:
+    where = ("--servers", ",".join(pair.urls), "--tls", str(pair.tls))
+    number = pair.open()
+    pair.take_part([0, 1])
+    assert f"round {number} is applied: 2 of 2 reports" in _command("close", *where)
+    number = pair.open()
+    assert f"round {number} ended unopened" in _command("abandon", *where, "--reason", "no power")
+    assert "no power" in _command("status", "--state", str(pair.state(0)))
+    with pytest.raises(subprocess.CalledProcessError) as nothing:
+        _command("close", *where)
+    assert "no round is running" in nothing.value.stderr
+    pair.open()
+    pair.assert_serves()
+
+
 def test_an_interrupted_client_sends_the_same_bytes_again(pair: Pair, tmp_path: Path) -> None:
     pair.open()
     box = tmp_path / "outbox"

@@ -1,9 +1,10 @@
-"""The `torchfsl` command: serve, certs, status, doctor."""
+"""The `torchfsl` command: serve, certs, status, close, abandon, doctor."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import sys
 import tomllib
@@ -25,7 +26,7 @@ crashes: what was acknowledged counts, once.
 
 _EPILOG = """\
 try it on one machine
-  torchfsl certs certs --clients 0-9
+  torchfsl certs certs --clients 0-999
   torchfsl serve --party 0 --listen 127.0.0.1:7000 --peer https://127.0.0.1:7001 \\
                  --state state0 --tls certs
   torchfsl serve --party 1 --listen 127.0.0.1:7001 --peer https://127.0.0.1:7000 \\
@@ -64,6 +65,16 @@ _CERTS = """\
 Make keys and certificates for development: one authority for each server and one for clients, so
 that neither operator can pose as the other. Existing files are kept; run it again to add clients.
 In use, each organisation keeps its authority and keys to itself and hands out certificates.
+"""
+
+_CLOSE = """\
+Close the open round now, as its owner.
+Both servers finish it: the sum over its reports is opened if there are enough of them.
+"""
+
+_ABANDON = """\
+End the running round unopened, as its owner.
+Nothing of it is opened, and its number is used up. Refused once a share may have left server 0.
 """
 
 
@@ -116,6 +127,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
     status.set_defaults(run=_status)
+
+    for name, text in (("close", _CLOSE), ("abandon", _ABANDON)):
+        end = commands.add_parser(
+            name, help=text.splitlines()[0].rstrip("."), description=text, formatter_class=raw
+        )
+        end.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
+        end.add_argument(
+            "--tls", type=Path, metavar="DIR", required=True, help="with the owner's certificate"
+        )
+        end.set_defaults(run=_close if name == "close" else _abandon)
+    end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
 
     doctor = commands.add_parser(
         "doctor", help="check this machine: backend, processor, AES rate, torch, certificates"
@@ -261,6 +283,30 @@ def _status(options: argparse.Namespace) -> int:
     if options.tls is None:
         raise ParameterError("--servers needs --tls, the folder of certificates")
     return reporting.show_servers(options.servers.split(","), options.tls, options.name)
+
+
+def _close(options: argparse.Namespace) -> int:
+    with _owner(options) as owner:
+        number = owner.running_round()
+        row = owner.close_round(number)
+        print(f"round {number} is applied: {row['accepted']} of {row['reports']} reports")
+    return 0
+
+
+def _abandon(options: argparse.Namespace) -> int:
+    with _owner(options) as owner:
+        number = owner.running_round()
+        owner.abandon_round(number, options.reason)
+        print(f"round {number} ended unopened")
+    return 0
+
+
+def _owner(options: argparse.Namespace) -> Any:
+    from torchfsl.service.links import RetryPolicy
+    from torchfsl.service.owner import Owner
+
+    policy = RetryPolicy(attempt_seconds=600, total_seconds=600)
+    return contextlib.closing(Owner(options.servers.split(","), options.tls, policy=policy))
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -96,7 +96,7 @@ class Coordinator:
 
     def _start(self, number: int) -> None:
         if self._driver is None or self._driver.done():
-            self._driven = number
+            self._driven, self._to_close = number, -1
             self._driver = asyncio.create_task(self._drive(number))
 
     async def _drive(self, number: int) -> None:
@@ -110,6 +110,7 @@ class Coordinator:
             log.warning("round %d stops: %s", number, error)
             await self._give_up(number, error)
         finally:
+            self._driven = -1
             await self._over(number)
 
     async def _step(self, number: int, kind: Kind) -> None:

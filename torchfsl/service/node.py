@@ -75,7 +75,9 @@ class Node(Storage):
         if self.task is not None and self.task.plan == task.plan:
             return
         if self.running() is not None:
-            raise ProtocolError("a round of another task is running: close or abandon it first")
+            raise ProtocolError(
+                "a round of another task is running: see torchfsl close and torchfsl abandon"
+            )
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(

@@ -14,6 +14,7 @@ from torchfsl.server_model import ServerModel
 from torchfsl.service import calls, task, vault
 from torchfsl.service.arrays import Array
 from torchfsl.service.channels import TlsFiles
+from torchfsl.service.ledger import OPEN_STATES
 from torchfsl.service.links import INFO_BYTES, PLAN_BYTES, Links, RetryPolicy
 from torchfsl.service.task import Task
 
@@ -53,6 +54,17 @@ class Owner:
         if row["state"] != "applied":
             raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
         return row
+
+    def running_round(self) -> int:
+        """The round that has not ended.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        info = self.links.info(0)
+        if info["state"] not in OPEN_STATES:
+            raise ProtocolError("no round is running")
+        return int(info["round"])
 
     def abandon_round(self, number: int, reason: str) -> None:
         """End a round unopened."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import shutil
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc
 import grpc.aio
 
 from torchfsl.errors import ParameterError
 from torchfsl.service.calls import FRAME_LIMIT
-from torchfsl.service.channels import TlsFiles, server_credentials
+from torchfsl.service.channels import TlsFiles, server_credentials, target
 from torchfsl.service.coordinator import Coordinator
 from torchfsl.service.handlers import Handlers
 from torchfsl.service.identity import Identity, Role
@@ -61,12 +62,18 @@ class ServerProcess:
     def __init__(self, settings: ServeSettings) -> None:
         """Recover the state; no socket is open yet."""
         identity = settings.tls.identity()
+        for name, url in (("listen", f"https://{settings.listen}"), ("peer", settings.peer)):
+            try:
+                target(url)
+            except ParameterError as error:
+                raise ParameterError(f"--{name}: {error}") from None
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
                 f"the certificate is that of {identity}, this is to be server {settings.party}"
             )
         self.settings = settings
         self._authorities = settings.tls.authorities()
+        self._lock = _lock(settings.state)
         self.node = Node(settings.party, settings.state, self._authorities, settings.node)
         self.observer = Observer()
         self.port = 0
@@ -88,9 +95,13 @@ class ServerProcess:
         self._server = grpc.aio.server(options=_options(limits))
         self._server.add_generic_rpc_handlers((self.handlers,))
         credentials = server_credentials(settings.tls, settings.party)
-        self.port = self._server.add_secure_port(settings.listen, credentials)
-        if not self.port:
-            raise ParameterError(f"cannot listen on {settings.listen}: is it in use?")
+        try:
+            self.port = self._server.add_secure_port(settings.listen, credentials)
+        except RuntimeError as error:
+            raise ParameterError(
+                f"cannot listen on {settings.listen}: it is in use, or not an address of this "
+                "machine"
+            ) from error
         await self._server.start()
         self._watch()
         if settings.metrics:
@@ -113,6 +124,7 @@ class ServerProcess:
         if self.metrics_port:
             self._http.close()
         await asyncio.to_thread(self.station.close)
+        self._lock.close()
 
     def health(self) -> dict[str, Any]:
         """Whether the server can do its work, and why not."""
@@ -161,6 +173,22 @@ async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
     await stopped.wait()
     log.info("server %d stops", settings.party)
     await process.stop()
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Take the state folder; the lock ends with the process, however it ends.
+
+    Raises:
+        ParameterError: another process has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ParameterError(f"another server runs on the state in {folder}: stop it") from None
+    return file
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
