@@ -164,7 +164,7 @@ class Killer:
 
     def _run(self) -> None:
         while not self.done.is_set() and sum(self.kills.values()) < self.wanted:
-            if self.random.random() < 0.15:
+            if self.random.random() < 0.25:
                 self._kill_client(self.random.randrange(len(self.clients)))
             else:
                 self._kill_server(self.random.randrange(2))
