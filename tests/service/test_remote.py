@@ -1,0 +1,55 @@
+"""A client's transport by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import mixed_plan, random_update, wanted_rows
+
+from torchfsl.client import Client
+from torchfsl.messages import Kind
+from torchfsl.service.calls import NotReady
+from torchfsl.service.remote import RemoteServers
+
+
+class FakeLinks:
+    """Notes what goes to which server; fails while `down`."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.sent: list[tuple[str, int, int, int]] = []
+
+    def both(self, ask: Any) -> tuple[bytes, bytes]:
+        if self.down:
+            raise NotReady("down")
+        ask(FakeLink(self, 0)), ask(FakeLink(self, 1))
+        return b"", b""
+
+
+class FakeLink:
+    def __init__(self, links: FakeLinks, party: int) -> None:
+        self.links, self.party = links, party
+
+    def call(self, method: str, data: bytes, *, limit: int) -> bytes:
+        number = int.from_bytes(data[8:16], "little")
+        self.links.sent.append((method, self.party, data[6], number))
+        return b""
+
+
+def test_a_round_that_failed_on_the_way_leaves_nothing_behind_for_the_next_one() -> None:
+    plan, links = mixed_plan(), FakeLinks()
+    client = Client(plan, RemoteServers(links, plan), client_id=1)  # type: ignore[arg-type]
+    update = random_update(plan, np.random.default_rng(0))
+    links.down = True
+    with pytest.raises(NotReady):
+        client.start_round(1, indices=wanted_rows(plan, update)).submit(update)
+    links.down = False
+    client.start_round(2, indices=wanted_rows(plan, update)).submit(update)
+    assert links.sent == [
+        ("Retrieve", 0, Kind.TREES_COMMIT, 2),
+        ("Retrieve", 1, Kind.TREES, 2),
+        ("Submit", 0, Kind.REPORT_COMMIT, 2),
+        ("Submit", 1, Kind.REPORT, 2),
+    ]
