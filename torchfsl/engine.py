@@ -10,8 +10,9 @@ receipt = rnd.submit()
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+from weakref import WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
@@ -75,7 +76,7 @@ class SubmodelEngine:
         self.rows: Rows | None = Rows() if isinstance(rows, str) else rows
         self.rest: RestPolicy = Dense() if rest is None else rest
         self.encoding, self.buffers, self.source, self.check = encoding, buffers, source, check
-        self._handles: list[Handle] = []
+        self._handles: WeakSet[Handle] = WeakSet()  # attached optimizers keep theirs alive
 
     def attach(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> Handle:
         """Put hooks on the model's embeddings and on its optimizers; nothing else changes.
@@ -89,9 +90,11 @@ class SubmodelEngine:
         Raises:
             ParameterError: it cannot work; the message names parameter, reason and remedy.
         """
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        if not optimizers:
-            raise ParameterError("attach needs the optimizer that trains the model")
+        if not isinstance(model, nn.Module):
+            raise ParameterError(
+                f"attach(model, optimizer): {type(model).__name__} is no nn.Module"
+            )
+        optimizers = _as_optimizers(optimizer)
         handle = Handle(
             model,
             optimizers,
@@ -101,7 +104,7 @@ class SubmodelEngine:
             source=self.source,
             check=self.check,
         )
-        self._handles.append(handle)
+        self._handles.add(handle)
         return handle
 
     def plan(
@@ -224,6 +227,19 @@ class SubmodelEngine:
         return TrainingRound(
             handle, client, rows=rows, number=number, rounding_seed=rounding_seed, residual=residual
         )
+
+
+def _as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for one in several:
+        if not isinstance(one, Optimizer):
+            raise ParameterError(
+                f"attach(model, optimizer): {type(one).__name__} is no torch.optim.Optimizer: pass "
+                "the optimizer that trains the model, or a list of all of them"
+            )
+    if not several:
+        raise ParameterError("attach needs the optimizer that trains the model")
+    return list({id(one): one for one in several}.values())
 
 
 def _check_fixed(handle: Handle) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -26,6 +27,7 @@ class Guards:
     def begin(self) -> None:
         """A round begins: note the versions of parameters that nothing attached trains."""
         self._versions = {n: p._version for n, p in self._inventory.bystanders.items()}
+        self._forms = self._current_forms()
 
     def check_unchanged(self, take_inventory: Callable[[], Inventory]) -> None:
         """Refuse another set of parameters than at attach.
@@ -33,8 +35,28 @@ class Guards:
         Raises:
             ParameterError: one was added, replaced, frozen or unfrozen.
         """
-        if self._identities() == self._attached:
-            return
+        if self._identities() != self._attached:
+            self._refuse(take_inventory)
+
+    def check_nothing_new(self, take_inventory: Callable[[], Inventory]) -> None:
+        """At the end of a round: refuse parameters that came during it, and other dtypes.
+
+        Raises:
+            ParameterError: one was added, replaced, converted or moved.
+        """
+        known = {identity for identity, _ in self._attached}
+        if any(identity not in known for identity, _ in self._identities()):
+            self._refuse(take_inventory)
+        for name, form in self._current_forms().items():
+            if form != self._forms[name]:
+                was, now = (f"{dtype} on {device}" for dtype, device in (self._forms[name], form))
+                raise ParameterError(
+                    f"{name} was {was} when the round began and is {now}: convert or move the "
+                    "model between rounds; after a new dtype call handle.remove(), attach again "
+                    "and make a new plan"
+                )
+
+    def _refuse(self, take_inventory: Callable[[], Inventory]) -> None:
         now, before = take_inventory().fingerprint, self._inventory.fingerprint
         differences = sorted(set(now.items()) ^ set(before.items()))
         odd = differences[0][0] if differences else next(iter(now), "a parameter")
@@ -69,6 +91,11 @@ class Guards:
                     f"{table.name}: Opacus took over after attach, and its noise lands on every "
                     "row: attach the optimizer that make_private returned"
                 )
+
+    def _current_forms(self) -> dict[str, tuple[torch.dtype, torch.device]]:
+        tables = {table.name: table.weight for table in self._inventory.all_tables}
+        trained = {**tables, **self._inventory.rest}
+        return {name: (p.dtype, p.device) for name, p in trained.items()}
 
     def _identities(self) -> list[tuple[int, bool]]:
         """Which parameters there are, in the model and in the optimizers."""

@@ -33,7 +33,7 @@ from torchfsl.optimizers import (
 )
 from torchfsl.plan import Plan, Segment, TensorSpec
 from torchfsl.residual import Residual
-from torchfsl.rest_watch import BufferWatch, HiddenGradients, RestWatch
+from torchfsl.rest_watch import BufferWatch, HiddenGradients, RestWatch, unscale_factor
 from torchfsl.selection import RestPolicy, Rows
 from torchfsl.snapshot import HeldRows, Snapshot
 from torchfsl.sparse_update import choose_blocks, choose_rows, dense_rows, flatten
@@ -266,6 +266,7 @@ class Handle:
         if not self._began:
             raise ProtocolError("no round to take an update from: call begin_round first")
         self._recording = False
+        self._guards.check_nothing_new(self._take_inventory)
         self._guards.check_bystanders()
         if self.source == "gradient":
             self._rest.check_still()
@@ -311,7 +312,7 @@ class Handle:
 
     @torch.no_grad()
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        factor = _unscale_factor(optimizer) if self.source == "gradient" else None
+        factor = unscale_factor(optimizer) if self.source == "gradient" else None
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for watch in self._watches:
             if id(watch.table.weight) in mine:
@@ -377,7 +378,7 @@ class Handle:
                 return dense_rows(segment, parts, [t.num_rows for t in group])
             present = None
             if self._present is not None:
-                present = torch.cat([self._present[t.name] + t.offset for t in group])
+                present = torch.cat([self._present[t.name].cpu() + t.offset for t in group])
             return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
         if segment.name == BUFFERS:
             values = flatten(
@@ -388,13 +389,3 @@ class Handle:
         changes = self._rest.gradients() if gradient else self._rest.deltas()
         values = flatten(changes, segment.tau)
         return choose_blocks(segment, values, self.rest, residual, round_number)
-
-
-def _unscale_factor(optimizer: Optimizer) -> torch.Tensor | None:
-    """What undoes the loss scale that GradScaler leaves to fused optimizers; 0 on overflow."""
-    scale = getattr(optimizer, "grad_scale", None)
-    overflow = getattr(optimizer, "found_inf", None)
-    if scale is None and overflow is None:
-        return None
-    factor = torch.ones(()) if scale is None else scale.reciprocal()
-    return factor if overflow is None else torch.where(overflow > 0, 0.0, factor.to(overflow))

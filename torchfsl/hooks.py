@@ -9,14 +9,58 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+Hook = TypeVar("Hook", bound=Callable[..., None])
 LookupNote = Callable[[nn.Module, torch.Tensor], None]
+
+_REASON: Final = (
+    "torchfsl looks at lookups and optimizer steps outside the graph, which fullgraph=True "
+    "forbids: compile without fullgraph, or attach with Rows(find='scan'), which needs no hook in "
+    "the model, or call handle.remove() before exporting it"
+)
+
+
+def _outside_graphs(note: LookupNote) -> LookupNote:
+    """`note`, made to see plain tensors whatever the model runs in.
+
+    Compiled models break their graph here; under fullgraph torch names the reason. Transforms
+    (`torch.func.grad`, `vmap`) hide the ids in wrappers, and `torch.jit.trace` would record the
+    saving of rows as a part of the model: both rest in the meantime.
+    """
+
+    def plainly(module: nn.Module, ids: torch.Tensor) -> None:
+        transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        if not (transformed or torch._C._is_tracing() or isinstance(ids, FakeTensor)):
+            note(module, ids)
+            return
+        trace = torch._C._get_tracing_state()
+        torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+        try:
+            with torch._C._DisableFuncTorch():
+                while torch._C._functorch.is_functorch_wrapped_tensor(ids):
+                    ids = torch._C._functorch.get_unwrapped(ids)
+                if not isinstance(ids, FakeTensor):  # exporting: nothing is looked up
+                    note(module, ids)
+        finally:
+            torch._C._set_tracing_state(trace)  # type: ignore[attr-defined]
+
+    return _disabled(plainly)
+
+
+def _disabled(function: Hook) -> Hook:
+    """`function`, never compiled."""
+    try:
+        disabled = torch.compiler.disable(function, reason=_REASON)  # type: ignore[no-untyped-call]
+    except TypeError:  # torch before 2.7 takes no reason
+        disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return cast(Hook, disabled)
 
 
 class LookupHook:
@@ -24,7 +68,7 @@ class LookupHook:
 
     def __init__(self, note: LookupNote) -> None:
         """`note(module, ids)` is called before each lookup, outside compiled graphs."""
-        self._note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
+        self._note = _outside_graphs(note)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The ids are the first argument or `input=`."""
@@ -63,7 +107,8 @@ class StepHooks:
 
     def __init__(self, optimizer: Optimizer, listener: StepListener) -> None:
         """Register both hooks."""
-        self._listener = listener
+        self._before_step = _disabled(listener.before_step)
+        self._after_step = _disabled(listener.after_step)
         self._handles: list[RemovableHandle] = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -80,12 +125,12 @@ class StepHooks:
         # args[0] is the optimizer itself: the hook wraps the unbound step.
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
-            self._listener.before_step(optimizer)
+            self._before_step(optimizer)
             return None
 
         def reporting() -> Any:
             loss = closure()
-            self._listener.before_step(optimizer)
+            self._before_step(optimizer)
             return loss
 
         if len(args) > 1:
@@ -93,4 +138,4 @@ class StepHooks:
         return args, {**kwargs, "closure": reporting}
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._listener.after_step(optimizer)
+        self._after_step(optimizer)

@@ -205,8 +205,10 @@ def _check_known(optimizers: Iterable[torch.optim.Optimizer], names: dict[int, s
                     raise ParameterError(
                         f"parameter group {number} of {type(optimizer).__name__} trains a tensor "
                         f"of shape {tuple(parameter.shape)} that the model does not have, so its "
-                        "training would be lost: attach a module that contains it, or train it "
-                        "with an optimizer of its own that is not attached"
+                        "training would be lost: attach a module that contains it, or make the "
+                        "optimizer from the parameters that the model has now "
+                        "(load_state_dict(assign=True) replaces them), or train it with an "
+                        "optimizer of its own that is not attached"
                     )
 
 

@@ -144,3 +144,13 @@ class HiddenGradients:
         for key in list(self._hidden) if optimizer is None else [id(optimizer)]:
             for parameter, gradient in self._hidden.pop(key, []):
                 parameter.grad = gradient
+
+
+def unscale_factor(optimizer: Optimizer) -> torch.Tensor | None:
+    """What undoes the loss scale that GradScaler leaves to fused optimizers; 0 on overflow."""
+    scale = getattr(optimizer, "grad_scale", None)
+    overflow = getattr(optimizer, "found_inf", None)
+    if scale is None and overflow is None:
+        return None
+    factor = torch.ones(()) if scale is None else scale.reciprocal()
+    return factor if overflow is None else torch.where(overflow > 0, 0.0, factor.to(overflow))

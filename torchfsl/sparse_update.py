@@ -24,7 +24,7 @@ def flatten(changes: list[torch.Tensor], tau: int) -> torch.Tensor:
         flat = change.reshape(-1)
         missing = -flat.numel() % tau
         parts.append(torch.nn.functional.pad(flat, (0, missing)) if missing else flat)
-    return torch.cat(parts).reshape(-1, tau)
+    return torch.cat([part.to(parts[0].device) for part in parts]).reshape(-1, tau)
 
 
 def choose_blocks(
@@ -84,8 +84,9 @@ def choose_rows(
         ParameterError: a value is NaN or infinite, or rows changed that the budget or the plan's
             subset does not hold and there is no residual to keep them.
     """
-    ids = torch.cat([change.ids + offset for offset, change in changes])
-    values = torch.cat([change.values for _, change in changes])
+    device = changes[0][1].ids.device  # a model's tables may lie on several
+    ids = torch.cat([change.ids.to(device) + offset for offset, change in changes])
+    values = torch.cat([change.values.to(device) for _, change in changes])
     _check_finite(segment, values)
     total = SparseRows(ids, values, torch.zeros_like(ids, dtype=torch.bool))
     keeper = residual if rows.error_feedback else None

@@ -28,10 +28,11 @@ Check = Literal["checksum", "sample", "off"]
 
 _ESCAPED: Final = (
     "a row changed that no lookup touched in this round: the table is also used outside its "
-    "embedding module (F.embedding, table.weight, a write to the weight), or gradients were left "
-    "from before the round, or the model ran compiled before attach: look rows up through the "
-    "module, call zero_grad() first, call torch.compiler.reset() after attach, or find rows with "
-    "Rows(find='scan'), or send the table with rows=None"
+    "embedding module (F.embedding, module.forward, table.weight, a write to the weight), or "
+    "gradients were left from before the round, or the model is a traced one or ran compiled "
+    "before attach: look rows up through the module, by calling it, call zero_grad() first, call "
+    "torch.compiler.reset() after attach, or find rows with Rows(find='scan'), or send the table "
+    "with rows=None"
 )
 
 
