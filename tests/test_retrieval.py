@@ -18,6 +18,7 @@ from federation import (
     submit,
 )
 
+from torchfsl import psr
 from torchfsl.client import Client
 from torchfsl.errors import ProtocolError
 from torchfsl.messages import Kind
@@ -141,3 +142,14 @@ def test_an_answer_for_another_round_or_from_the_other_server_is_refused() -> No
             session.retrieve()
         with pytest.raises(ProtocolError, match="another server or round"):
             session.download()
+
+
+@pytest.mark.parametrize(
+    ("num_trees", "num_slots", "row_bytes"), [(0, 2, 3), (5, 1, 8), (40, 8, 7)]
+)
+def test_the_row_in_a_slot_is_chosen(num_trees: int, num_slots: int, row_bytes: int) -> None:
+    rng = np.random.default_rng(num_trees)
+    blocks = rng.integers(0, 256, (num_trees, num_slots, row_bytes), dtype=np.uint8)
+    slots = rng.integers(0, num_slots, num_trees, dtype=np.uint64)
+    expected = blocks[np.arange(num_trees), slots.astype(np.int64)]
+    np.testing.assert_array_equal(psr.choose_slots(blocks, slots), expected)

@@ -18,6 +18,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.plan import Plan, Segment
 
 Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.uint64]
 
 
 def bin_tables(plan: Plan, segment: Segment, rows: Bytes) -> list[Bytes]:
@@ -105,5 +106,20 @@ def decode(
                 "a server's answer does not fit its tag: nothing retrieved is used; report the "
                 "servers to their operators"
             )
-    blocks = rows.reshape(segment.num_trees, 1 << segment.nu, -1)
-    return np.ascontiguousarray(blocks[np.arange(segment.num_trees), leaves.slots.astype(np.int64)])
+    return choose_slots(rows.reshape(segment.num_trees, 1 << segment.nu, -1), leaves.slots)
+
+
+def choose_slots(blocks: Bytes, slots: Positions) -> Bytes:
+    """One row of each leaf block. Reads all rows and masks them: no address depends on a slot.
+
+    Args:
+        blocks: `[num_trees, rows, row_bytes]`.
+        slots: `uint64[num_trees]` below the number of rows. Secret.
+
+    Returns:
+        `[num_trees, row_bytes]`.
+    """
+    rows = np.arange(blocks.shape[1], dtype=np.uint64)
+    masks = np.negative((slots[:, None] == rows).astype(np.uint8))
+    chosen: Bytes = np.bitwise_or.reduce(blocks & masks[:, :, None], axis=1)
+    return chosen
