@@ -80,6 +80,20 @@ def accumulate(
     Law: the two parties' accumulators sum to the hint's value at alpha and to 0 elsewhere.
     """
 
+def accumulate_batch(
+    reports: list[tuple[bytes, bytes, _Bytes, _Bytes, _Bytes, _Bytes]],
+    num_leaves: int,
+    party: int,
+    width: int,
+    acc: _Bytes,
+    num_threads: int = 1,
+) -> None:
+    """`accumulate` for several reports, part by part of `acc`: it passes through the cache once.
+
+    A report is `(key_tree, key_convert, roots, cw, cw_right, hints)`; all have one shape. Nothing
+    is added if one is refused.
+    """
+
 def answer(
     key_tree: bytes,
     roots: _Bytes,

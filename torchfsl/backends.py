@@ -18,8 +18,8 @@ from torchfsl.errors import ParameterError
 log = logging.getLogger("torchfsl.backends")
 
 KERNELS: Final = (
-    "tree_gen", "tree_eval", "convert", "hint_gen", "accumulate", "answer", "gather", "match",
-    "check_gen", "verify", "authenticate", "tags",
+    "tree_gen", "tree_eval", "convert", "hint_gen", "accumulate", "accumulate_batch", "answer",
+    "gather", "match", "check_gen", "verify", "authenticate", "tags",
 )  # fmt: skip
 """What a backend must offer; `portable` documents each."""
 

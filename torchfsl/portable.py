@@ -14,6 +14,7 @@ from torchfsl.portable_checks import (
 )
 from torchfsl.portable_trees import (
     accumulate,
+    accumulate_batch,
     answer,
     convert,
     gather,
@@ -26,6 +27,7 @@ from torchfsl.portable_trees import (
 
 __all__ = [
     "accumulate",
+    "accumulate_batch",
     "answer",
     "authenticate",
     "check_gen",

@@ -209,6 +209,24 @@ def accumulate(
     lanes[...] = ring.add(lanes, shares) if party == 0 else ring.sub(lanes, shares)
 
 
+def accumulate_batch(
+    reports: list[tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]],
+    num_leaves: int,
+    party: int,
+    width: int,
+    acc: Bytes,
+    num_threads: int = 1,
+) -> None:
+    """`accumulate` for several reports `(key_tree, key_convert, roots, cw, cw_right, hints)`.
+
+    All have one shape. The native twin works through `acc` part by part.
+    """
+    for key_tree, key_convert, roots, cw, cw_right, hints in reports:
+        accumulate(
+            key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, party, width, acc
+        )
+
+
 def answer(
     key_tree: bytes,
     roots: Bytes,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "accumulate_lanes.h"
+#include "accumulate_pieces.h"
 #include "arena.h"
 #include "conversion.h"
 #include "path.h"
@@ -23,30 +25,6 @@ struct Accumulation {
   std::uint8_t* conv;     // conversion of one chunk
   std::uint8_t* hint;     // the tree's hint, with slack
 };
-
-// acc +- share
-template <class V, unsigned width, bool negate>
-FSL_INLINE typename V::R with_share(typename V::R acc, typename V::R share) {
-  return negate ? V::template sub<width>(acc, share) : V::template add<width>(acc, share);
-}
-
-// Adds `leaves` pieces of `num_bytes` from a register of shares, `stride` bytes apart.
-template <class V, unsigned width, bool negate, int leaves>
-FSL_INLINE void add_pieces(std::uint8_t* acc, typename V::R share, std::size_t stride,
-                           std::size_t num_leaves, std::size_t num_bytes) {
-  using L = Lanes<V, width>;
-  alignas(64) std::uint8_t shares[2 * sizeof share];  // read in whole registers, so twice the size
-  V::store(shares, share);
-  for (std::size_t i = 0; i < leaves && i < num_leaves; ++i) {
-    const std::uint8_t* from = shares + i * (sizeof share / leaves);
-    std::uint8_t* to = acc + i * stride;
-    for_run<V, width>(num_bytes, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-      const auto sum = with_share<V, width, negate>(L::template load<n>(to + at),
-                                                    L::template load<n>(from + at));
-      L::template store<n>(to + at, sum);
-    });
-  }
-}
 
 // Ring values without a lane: convert into scratch memory, then add leaf by leaf.
 template <class V, unsigned width, bool negate>
@@ -223,8 +201,12 @@ inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uin
 
 template <class V>
 struct AccumulateSink {
+  using R = typename V::R;
+
   Accumulation<V> state;
   AddChunk<V> add;
+  AddLanes<V> add_lanes;
+  LaneGroup<V> group;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -233,16 +215,29 @@ struct AccumulateSink {
     const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
     lay_out_hint<V>(a.args->hints + tree * payload, payload, a.hint);
     std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    if (a.next_unit) {
-      for (std::size_t i = 0; i < count * payload; i += 64) {
-        __builtin_prefetch(acc + a.next_unit + i, 1, 2);
-      }
-    }
+    if (a.next_unit) prefetch(acc + a.next_unit, count * payload);
     for (std::size_t i = 0; i < count; i += chunk) {
       const std::size_t now = count - i < chunk ? count - i : chunk;
       a.conversion->prepare(states + i * 16, now);
       self.add(a, now, acc + i * payload);
     }
+  }
+
+  static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
+                         std::size_t stride, std::size_t count) {
+    const AccumulateSink& self = *static_cast<AccumulateSink*>(context);
+    const Accumulation<V>& a = self.state;
+    const std::size_t payload = a.conversion->payload;
+    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
+    std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
+    for (std::size_t lane = 0; a.next_unit && lane < V::kLanes; ++lane) {
+      prefetch(acc + lane * self.group.tree_stride + a.next_unit, count * payload);
+    }
+    self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
+  }
+
+  static void prefetch(const std::uint8_t* from, std::size_t num_bytes) {
+    for (std::size_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(from + i, 1, 2);
   }
 };
 
@@ -257,12 +252,20 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.args = &args;
   sink.state.conversion = &conversion;
   sink.state.num_leaves = trees.num_leaves;
-  sink.state.next_unit = next_unit < kNear ? next_unit : 0;
+  sink.state.next_unit = args.prefetch && next_unit < kNear ? next_unit : 0;
   sink.state.conv = conversion.take_output(arena);
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
-  walk<V>(trees, partition, begin, end, {AccumulateSink<V>::take, &sink}, arena);
+  sink.add_lanes = args.party ? choose_add_lanes<V, true>(args.width, args.payload)
+                              : choose_add_lanes<V, false>(args.width, args.payload);
+  sink.group = {&conversion.key, block_counters<V>(conversion.blocks, arena),
+                arena.take<typename V::R>(conversion.blocks), args.payload,
+                trees.num_leaves * args.payload};
+  walk<V>(
+      trees, partition, begin, end,
+      {AccumulateSink<V>::take, sink.add_lanes ? AccumulateSink<V>::take_lanes : nullptr, &sink},
+      arena);
 }
 
 }  // namespace

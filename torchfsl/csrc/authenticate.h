@@ -143,8 +143,8 @@ void authenticate(const Trees& trees, const Partition& partition, std::size_t be
   if (partition.units_per_tree) next_row = std::size_t{1} << (trees.depth - partition.split_level);
   Authentication<V, Products> authentication(args, trees.num_leaves, next_row * args.row_bytes,
                                              arena);
-  walk<V>(trees, partition, begin, end, {Authentication<V, Products>::take, &authentication},
-          arena);
+  walk<V>(trees, partition, begin, end,
+          {Authentication<V, Products>::take, nullptr, &authentication}, arena);
 }
 
 // The client's side: both parties' mask blocks are known, so that a tag is one inner product.

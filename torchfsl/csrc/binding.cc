@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <memory>
+#include <vector>
 
 #include "arguments.h"
 #include "binding_checks.h"
@@ -104,25 +107,64 @@ Bytes hint_gen(const nb::bytes& key_bytes, const In& leaf0, const In& leaf1, con
   return out.release();
 }
 
+// One report's checked arguments, with the key schedules that they point to.
+struct Report {
+  Report(const nb::bytes& key_tree, const nb::bytes& key_convert, const In& roots, const In& cw,
+         const In& cw_right, std::int64_t num_leaves, const In& hints, std::int64_t party,
+         std::int64_t width)
+      : trees(key_tree, roots, cw, cw_right, num_leaves), key(schedule_of(key_convert)) {
+    if (party != 0 && party != 1) refuse("party must be 0 or 1");
+    args.key = &key;
+    args.hints = data_of<std::uint8_t>(hints, "hints", 2);
+    if (hints.shape(0) != trees.trees.num_trees) refuse("hints must have one row a tree");
+    args.payload = checked_payload(hints.shape(1));
+    args.party = static_cast<unsigned>(party);
+    args.width = checked_width(width, args.payload);
+  }
+
+  fsl::AccumulateJob job_into(const InOut& acc) {
+    args.acc = data_of<std::uint8_t>(acc, "acc",
+                                     {trees.trees.num_trees, trees.trees.num_leaves, args.payload});
+    return {trees.trees, args};
+  }
+
+  const TreeArguments trees;
+  const fsl::KeySchedule key;
+  fsl::AccumulateArgs args = {};
+};
+
 void accumulate(const nb::bytes& key_tree, const nb::bytes& key_convert, const In& roots,
                 const In& cw, const In& cw_right, std::int64_t num_leaves, const In& hints,
                 std::int64_t party, std::int64_t width, const InOut& acc,
                 std::int64_t num_threads) {
-  const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
-  const fsl::KeySchedule key = schedule_of(key_convert);
-  if (party != 0 && party != 1) refuse("party must be 0 or 1");
-  fsl::AccumulateArgs args = {};
-  args.key = &key;
-  args.hints = data_of<std::uint8_t>(hints, "hints", 2);
-  if (hints.shape(0) != arguments.trees.num_trees) refuse("hints must have one row a tree");
-  args.payload = checked_payload(hints.shape(1));
-  args.party = static_cast<unsigned>(party);
-  args.width = checked_width(width, args.payload);
-  args.acc = data_of<std::uint8_t>(
-      acc, "acc", {arguments.trees.num_trees, arguments.trees.num_leaves, args.payload});
+  Report report(key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, party, width);
+  const fsl::AccumulateJob job = report.job_into(acc);
   const unsigned threads = checked_threads(num_threads);
   nb::gil_scoped_release release;
-  fsl::accumulate(arguments.trees, args, threads);
+  fsl::accumulate({job}, threads);
+}
+
+void accumulate_batch(const nb::list& reports, std::int64_t num_leaves, std::int64_t party,
+                      std::int64_t width, const InOut& acc, std::int64_t num_threads) {
+  std::vector<std::unique_ptr<Report>> checked;
+  std::vector<fsl::AccumulateJob> jobs;
+  std::vector<In> held;
+  for (const nb::handle item : reports) {
+    const nb::tuple report = nb::cast<nb::tuple>(item);
+    if (report.size() != 6) {
+      refuse("a report is (key_tree, key_convert, roots, cw, cw_right, hints)");
+    }
+    const nb::bytes keys[2] = {nb::cast<nb::bytes>(report[0]), nb::cast<nb::bytes>(report[1])};
+    const In arrays[4] = {nb::cast<In>(report[2]), nb::cast<In>(report[3]), nb::cast<In>(report[4]),
+                          nb::cast<In>(report[5])};
+    held.insert(held.end(), std::begin(arrays), std::end(arrays));
+    checked.push_back(std::make_unique<Report>(keys[0], keys[1], arrays[0], arrays[1], arrays[2],
+                                               num_leaves, arrays[3], party, width));
+    jobs.push_back(checked.back()->job_into(acc));
+  }
+  const unsigned threads = checked_threads(num_threads);
+  nb::gil_scoped_release release;
+  fsl::accumulate(jobs, threads);
 }
 
 Bytes answer(const nb::bytes& key_tree, const In& roots, const In& cw, const In& cw_right,
@@ -202,6 +244,8 @@ NB_MODULE(_native, m) {
         "width"_a);
   m.def("accumulate", accumulate, "key_tree"_a, "key_convert"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "num_leaves"_a, "hints"_a, "party"_a, "width"_a, "acc"_a, "num_threads"_a = 1);
+  m.def("accumulate_batch", accumulate_batch, "reports"_a, "num_leaves"_a, "party"_a, "width"_a,
+        "acc"_a, "num_threads"_a = 1);
   m.def("answer", answer, "key_tree"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a, "table"_a,
         "num_threads"_a = 1);
   define_checks(m);

@@ -1,8 +1,10 @@
 #include "kernels.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "dispatch.h"
@@ -46,13 +48,31 @@ void hint_gen(const HintArgs& args) {
   active_path().hint_gen(args, scratch.get());
 }
 
-void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads) {
+void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
+  constexpr std::size_t kTileBytes = std::size_t{1} << 18, kNear = std::size_t{1} << 20;
+  if (jobs.empty()) return;
   const Path& path = active_path();
-  const Schedule plan = schedule(path, trees, 2 + args.payload / 16, num_threads);
-  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
-    const Scratch scratch(arena_bytes(trees.depth, args.payload));
+  const Trees& trees = jobs.front().trees;
+  const std::size_t payload = jobs.front().args.payload;
+  const std::size_t total = trees.num_trees * trees.num_leaves * payload;
+  const Schedule plan = schedule(path, trees, jobs.size() * (2 + payload / 16), num_threads);
+  const std::size_t units = plan.partition.num_units;
+  const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
+  const std::size_t tile = jobs.size() == 1 ? 1 : 1 + kTileBytes / unit_bytes;
+  run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, payload));
     for (std::size_t begin, end; ranges.next(begin, end);) {
-      path.accumulate(trees, plan.partition, begin, end, args, scratch.get());
+      // A report alone has no reason to stop between tiles.
+      const std::size_t step = jobs.size() == 1 ? end - begin : 1;
+      for (std::size_t i = begin; i < end; i += step) {
+        const std::size_t last = std::min(units, (i + step) * tile);
+        bool is_far = total > kNear;
+        for (const AccumulateJob& job : jobs) {
+          AccumulateArgs args = job.args;
+          args.prefetch = std::exchange(is_far, false);
+          path.accumulate(job.trees, plan.partition, i * tile, last, args, scratch.get());
+        }
+      }
     }
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "path.h"
 
@@ -13,7 +14,17 @@ void tree_gen(const TreeGenArgs& args);
 void tree_eval(const Trees& trees, std::uint8_t* out);
 void convert(const ConvertArgs& args);
 void hint_gen(const HintArgs& args);
-void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads);
+
+// Several reports into one accumulator, part by part of it, so that it passes through the cache
+// once: trees and payloads of all have one shape. `args.prefetch` is not used.
+struct AccumulateJob {
+  Trees trees;
+  AccumulateArgs args;
+};
+void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads);
+inline void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads) {
+  accumulate({{trees, args}}, num_threads);
+}
 
 // `out [T, row_bytes]` is overwritten; `args.out` and `args.first_tree` are not used.
 void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads);

@@ -199,7 +199,7 @@ void verify(const Trees& trees, const Partition& partition, std::size_t begin, s
             const VerifyArgs& args, void* memory) {
   Arena arena(memory);
   Verification<V> verification(args);
-  walk<V>(trees, partition, begin, end, {Verification<V>::take, &verification}, arena);
+  walk<V>(trees, partition, begin, end, {Verification<V>::take, nullptr, &verification}, arena);
   verification.add_to(args.fold);
 }
 

@@ -30,7 +30,7 @@ void tree_eval(const Trees& trees, const Partition& partition, std::size_t begin
                std::uint8_t* out, void* memory) {
   Arena arena(memory);
   EvalSink sink = {trees.num_leaves, out};
-  walk<V>(trees, partition, begin, end, {EvalSink::take, &sink}, arena);
+  walk<V>(trees, partition, begin, end, {EvalSink::take, nullptr, &sink}, arena);
 }
 
 // XORs n registers' width of the chosen rows into `out`.
@@ -88,7 +88,7 @@ void answer(const Trees& trees, const Partition& partition, std::size_t begin, s
             const AnswerArgs& args, void* memory) {
   Arena arena(memory);
   AnswerSink<V> sink = {&args, trees.num_leaves};
-  walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, &sink}, arena);
+  walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, nullptr, &sink}, arena);
 }
 
 // Combines the two conversions of `count` trees into hints sign (beta - conv0 + conv1); every slot

@@ -79,6 +79,7 @@ struct AccumulateArgs {
   unsigned party;
   unsigned width;
   std::uint8_t* acc;
+  bool prefetch;  // whether the accumulator is far away
 };
 
 struct AnswerArgs {
@@ -102,7 +103,8 @@ constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
   const std::size_t words = 2 * (kMaxDepth + 4) * 4 * 64;
   const std::size_t tiles = 4 * (4 * kChunkLeaves * 16 + 128);
   const std::size_t chunks = 2 * (kChunkBytes + 8 * (payload + 16) + 256);
-  return stages + words + tiles + chunks + payload + 4096;
+  const std::size_t lanes = 5 * (payload + 16) + 192;
+  return stages + words + tiles + chunks + lanes + payload + 4096;
 }
 
 struct Path {

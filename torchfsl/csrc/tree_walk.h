@@ -13,10 +13,15 @@
 namespace fsl {
 namespace {
 
-// Takes `count` states of one tree, leaves `first` and after, with room for whole registers.
+// Where leaves go.
 struct Sink {
+  // Takes `count` states of one tree, leaves `first` and after, with room for whole registers.
   void (*take)(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                std::size_t count);
+  // If not null, takes the leaves of kLanes whole trees instead, from `tree` on: registers of one
+  // leaf each, `stride` registers apart.
+  void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
+                     std::size_t stride, std::size_t count);
   void* context;
 };
 
@@ -201,6 +206,10 @@ class Walker {
   void emit(const R* nodes, std::size_t width, std::size_t first) {
     constexpr std::size_t kTile = kChunkLeaves * 16;
     for (int k = 0; k < n; ++k) {
+      if (sink_.take_lanes && !lane_leaves_ && std::size_t(k + 1) * V::kLanes <= num_lanes_) {
+        sink_.take_lanes(sink_.context, tree_ + k * V::kLanes, first, nodes + k, n, width);
+        continue;
+      }
       for (std::size_t from = 0; from < width; from += kChunkLeaves) {
         const std::size_t count = width - from < kChunkLeaves ? width - from : kChunkLeaves;
         for (std::size_t i = 0; i < count; i += V::kLanes) {
@@ -253,7 +262,8 @@ inline unsigned interleave_of(unsigned levels) {
 template <class V>
 Partition partition(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                     unsigned num_threads) {
-  Partition whole = {0, 0, 0, 0, interleave_of(depth)};
+  const bool many = num_trees >= 4 * V::kLanes;  // the stages of deeper trees take up to 12 levels
+  Partition whole = {0, 0, 0, 0, many ? 4 : interleave_of(depth)};
   whole.trees_per_unit = whole.interleave * V::kLanes;
   whole.num_units = (num_trees + whole.trees_per_unit - 1) / whole.trees_per_unit;
   const bool few = num_trees * 2 < whole.trees_per_unit || whole.num_units < num_threads;

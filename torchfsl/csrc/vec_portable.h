@@ -25,6 +25,7 @@ namespace {
 
 struct Portable {
   static constexpr int kLanes = 4;
+  static constexpr bool kOutOfLine = true;  // encryption is a call
   using Packed = Portable;
   struct R {
     std::uint64_t word[2 * kLanes];

@@ -33,15 +33,20 @@ struct Vaes512 {
 
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
+    rounds<0, 11>(key, x);
+  }
+  // Rounds [first, last) of eleven; round 0 is the whitening.
+  template <int first, int last, int n>
+  static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm512_xor_si512(x[i], key.round[0]);
-    FSL_UNROLL
-    for (int r = 1; r < 10; ++r) {
+    for (int r = first; r < last; ++r) {
       FSL_UNROLL
-      for (int i = 0; i < n; ++i) x[i] = _mm512_aesenc_epi128(x[i], key.round[r]);
+      for (int i = 0; i < n; ++i) {
+        x[i] = r == 0    ? _mm512_xor_si512(x[i], key.round[0])
+               : r == 10 ? _mm512_aesenclast_epi128(x[i], key.round[10])
+                         : _mm512_aesenc_epi128(x[i], key.round[r]);
+      }
     }
-    FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm512_aesenclast_epi128(x[i], key.round[10]);
   }
 
   static R load(const void* from) { return _mm512_loadu_si512(from); }
@@ -84,6 +89,11 @@ struct Vaes512 {
   static R sigma(R x) {
     const R upper = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
     return xor_and(_mm512_shuffle_epi32(x, _MM_PERM_BADC), x, upper);
+  }
+  // Sigma with the lowest bit of x cleared first: (a & ~c) ^ b in the upper halves.
+  static R sigma_of_seed(R x) {
+    const R swapped = _mm512_shuffle_epi32(x, _MM_PERM_BADC);
+    return _mm512_mask_ternarylogic_epi64(swapped, 0xaa, x, splat(1), 0x9c);
   }
   static R spread_lsb(R x) {
     return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_shuffle_epi32(x, _MM_PERM_AAAA), 31), 31);
@@ -152,6 +162,22 @@ struct Vaes512 {
       const R sum = _mm512_add_epi64(a, b);
       const __mmask8 carry = _mm512_cmplt_epu64_mask(sum, b);
       return _mm512_mask_add_epi64(sum, upper_of(carry), sum, splat(1));
+    }
+  }
+  // Block `lane`, the other blocks undefined.
+  template <int lane>
+  static R block(R r) {
+    return _mm512_castsi128_si512(_mm512_extracti32x4_epi32(r, lane));
+  }
+  // a + b in the blocks whose state has the control bit, a elsewhere.
+  template <int width>
+    requires(width == 4 || width == 8)
+  static R add_chosen(R a, R b, R state) {
+    const R bits = _mm512_shuffle_epi32(state, width == 4 ? _MM_PERM_AAAA : _MM_PERM_BABA);
+    if constexpr (width == 4) {
+      return _mm512_mask_add_epi32(a, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1)), a, b);
+    } else {
+      return _mm512_mask_add_epi64(a, _mm512_test_epi64_mask(bits, splat(1)), a, b);
     }
   }
   template <int width>

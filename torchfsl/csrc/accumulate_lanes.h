@@ -1,0 +1,279 @@
+// Output shares of whole registers of trees, straight from the leaves as the walk leaves them.
+//
+// A register holds one leaf of kLanes trees. Its conversion needs no move between lanes, and only
+// finished shares are transposed: kLanes registers of them become one run of kLanes blocks for each
+// tree, which is one addition to the accumulator. What fills no run is added block by block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "accumulate_pieces.h"
+#include "arena.h"
+#include "conversion.h"
+#include "fused_steps.h"
+#include "path.h"
+#include "ring_lanes.h"
+
+namespace fsl {
+namespace {
+
+// What the leaves of kLanes trees have in common. Trees lie `tree_stride` apart in the accumulator.
+template <class V>
+struct LaneGroup {
+  const typename V::Key* key;
+  const std::uint8_t* counters;  // sigma of the block numbers, 16 bytes each
+  typename V::R* hints;          // one block a register
+  std::size_t payload;
+  std::size_t tree_stride;
+};
+
+// Leaves from `nodes` on, `stride` registers apart, and where those of the first tree are summed.
+template <class V>
+struct LaneLeaves {
+  const typename V::R* nodes;
+  std::size_t stride;
+  std::size_t count;
+  std::uint8_t* acc;
+};
+
+// Inputs of AES for the blocks `block` and after of the leaves `leaf` and after: block b of leaf i
+// at i * blocks + b.
+template <class V, int leaves, int blocks>
+FSL_INLINE void start_batch(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                            std::size_t block, typename V::R (&x)[leaves * blocks]) {
+  using R = typename V::R;
+  FSL_UNROLL
+  for (int i = 0; i < leaves; ++i) {
+    const R seed = sigma_of_seed<V>(V::load(from.nodes + (leaf + i) * from.stride));
+    FSL_UNROLL
+    for (int b = 0; b < blocks; ++b) {
+      x[i * blocks + b] =
+          V::bit_xor(seed, V::template spread<1>(group.counters + (block + b) * 16));
+    }
+  }
+}
+
+// Share of one block from the output of AES; the state is loaded again, registers being few.
+template <class V, unsigned width>
+FSL_INLINE typename V::R share_of(const LaneGroup<V>& group, const LaneLeaves<V>& from,
+                                  std::size_t leaf, std::size_t block, typename V::R encrypted) {
+  using R = typename V::R;
+  const R state = V::load(from.nodes + leaf * from.stride);
+  const R counter = V::template spread<1>(group.counters + block * 16);
+  const R converted = V::xor3(encrypted, sigma_of_seed<V>(state), counter);
+  return add_chosen<V, width>(converted, V::load(group.hints + block), state);
+}
+
+// Encrypts batches of leaves from `leaf` on while there are whole ones. While one is under way,
+// `finish.operator()<half>(leaf, encrypted)` does half of the work on the batch before: AES alone
+// leaves most execution ports idle.
+template <class V, int leaves, int blocks, class F>
+FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t& leaf,
+                            std::size_t block, F finish) {
+  using R = typename V::R;
+  constexpr int count = leaves * blocks;
+  if (leaf + leaves > from.count) return;
+  R done[count];
+  start_batch<V, leaves, blocks>(group, from, leaf, block, done);
+  V::encrypt(*group.key, done);
+  for (leaf += leaves; leaf + leaves <= from.count; leaf += leaves) {
+    R x[count];
+    start_batch<V, leaves, blocks>(group, from, leaf, block, x);
+    encrypt_beside<V>(*group.key, x, [&]<int half>() FSL_INLINE_LAMBDA {
+      finish.template operator()<half>(leaf - leaves, done);
+    });
+    FSL_UNROLL
+    for (int i = 0; i < count; ++i) done[i] = x[i];
+  }
+  finish.template operator()<0>(leaf - leaves, done);
+  finish.template operator()<1>(leaf - leaves, done);
+}
+
+template <class V, unsigned width, bool negate>
+FSL_INLINE void add_run(std::uint8_t* to, typename V::R share) {
+  V::store(to, with_share<V, width, negate>(V::load(to), share));
+}
+
+// Adds registers [begin, end) of a batch with `blocks` blocks a leaf, in runs of kLanes.
+template <class V, unsigned width, bool negate, int blocks, int begin, int end>
+FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                         std::size_t block, typename V::R* batch) {
+  using R = typename V::R;
+  FSL_UNROLL
+  for (int i = begin; i < end; i += V::kLanes) {
+    R runs[V::kLanes];
+    FSL_UNROLL
+    for (int j = i; j < i + V::kLanes; ++j) {
+      batch[j] = share_of<V, width>(group, from, leaf + j / blocks, block + j % blocks, batch[j]);
+    }
+    V::transpose(batch + i, 1, runs);
+    std::uint8_t* to = from.acc + (leaf + i / blocks) * group.payload + block * 16;
+    FSL_UNROLL
+    for (int lane = 0; lane < V::kLanes; ++lane, to += group.tree_stride) {
+      add_run<V, width, negate>(to, runs[lane]);
+    }
+  }
+}
+
+// Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
+// they are not 0.
+template <class V, unsigned width, bool negate, int fixed>
+void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                      std::size_t block, std::size_t bytes = fixed) {
+  using R = typename V::R;
+  const auto add = [&](std::size_t at, R encrypted) FSL_INLINE_LAMBDA {
+    const R share = share_of<V, width>(group, from, at, block, encrypted);
+    std::uint8_t* const first = from.acc + at * group.payload + block * 16;
+    if constexpr (fixed == 0) {
+      add_pieces<V, width, negate, V::kLanes>(first, share, group.tree_stride, V::kLanes, bytes);
+    } else {
+      for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
+        std::uint8_t* const to = first + lane * group.tree_stride;
+        const R old = Lanes<V, width>::template load<fixed>(to);
+        Lanes<V, width>::template store<fixed>(to, with_share<V, width, negate>(old, piece));
+      });
+    }
+  };
+  for_batches<V, 8, 1>(group, from, leaf, block,
+                       [&]<int half>(std::size_t first, const R* batch) FSL_INLINE_LAMBDA {
+                         FSL_UNROLL
+                         for (int i = 4 * half; i < 4 * half + 4; ++i) add(first + i, batch[i]);
+                       });
+  for (; leaf < from.count; ++leaf) {
+    R x[1];
+    start_batch<V, 1, 1>(group, from, leaf, block, x);
+    V::encrypt(*group.key, x);
+    add(leaf, x[0]);
+  }
+}
+
+// Columns of `blocks` blocks: kLanes of a leaf, or fewer if they are the whole payload.
+template <class V, unsigned width, bool negate, int blocks>
+void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
+  using R = typename V::R;
+  constexpr int few = V::kLanes / blocks, many = 8 / blocks;
+  std::size_t leaf = 0;
+  for_batches<V, many, blocks>(group, from, leaf, block,
+                               [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                                 add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
+                                     group, from, first, block, batch);
+                               });
+  for (; leaf + few <= from.count; leaf += few) {
+    R x[V::kLanes];
+    start_batch<V, few, blocks>(group, from, leaf, block, x);
+    V::encrypt(*group.key, x);
+    add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, x);
+  }
+  for (int b = 0; leaf < from.count && b < blocks; ++b) {
+    add_block_column<V, width, negate, 16>(group, from, leaf, block + b);
+  }
+}
+
+// Payloads of 8 bytes: two registers of one block a leaf become half a register each.
+template <class V, unsigned width, bool negate>
+void add_halves(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
+  using R = typename V::R;
+  constexpr int kLanes = V::kLanes;
+  R first[kLanes];
+  std::size_t leaf = 0;
+  for_batches<V, 2 * kLanes, 1>(
+      group, from, leaf, 0, [&]<int half>(std::size_t at, R* batch) FSL_INLINE_LAMBDA {
+        R runs[kLanes];
+        FSL_UNROLL
+        for (int i = half * kLanes; i < (half + 1) * kLanes; ++i) {
+          batch[i] = share_of<V, width>(group, from, at + i, 0, batch[i]);
+        }
+        V::transpose(batch + half * kLanes, 1, runs);
+        std::uint8_t* to = from.acc + at * 8;
+        FSL_UNROLL
+        for (int lane = 0; lane < kLanes; ++lane, to += group.tree_stride) {
+          if (half == 0) first[lane] = runs[lane];
+          if (half == 1) {
+            add_run<V, width, negate>(to, V::template pack<8>(first[lane], runs[lane]));
+          }
+        }
+      });
+  add_block_column<V, width, negate, 8>(group, from, leaf, 0);
+}
+
+template <class V, unsigned width, bool negate>
+void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
+  const std::size_t payload = group.payload;
+  if constexpr (width <= 8) {
+    if (payload == 8) return add_halves<V, width, negate>(group, from);
+  }
+  if constexpr (V::kLanes > 1) {
+    if (payload == 16) return add_run_column<V, width, negate, 1>(group, from, 0);
+  }
+  if constexpr (V::kLanes > 2) {
+    if (payload == 32) return add_run_column<V, width, negate, 2>(group, from, 0);
+  }
+  std::size_t block = 0;
+  for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
+    add_run_column<V, width, negate, V::kLanes>(group, from, block);
+  }
+  for (; block * 16 < payload; ++block) {
+    const std::size_t left = payload - block * 16;
+    if (left >= 16) {
+      add_block_column<V, width, negate, 16>(group, from, 0, block);
+    } else if (width <= 8 && left == 8) {
+      add_block_column<V, width, negate, 8>(group, from, 0, block);
+    } else {
+      add_block_column<V, width, negate, 0>(group, from, 0, block, left);
+    }
+  }
+}
+
+template <class V>
+using AddLanes = void (*)(const LaneGroup<V>&, const LaneLeaves<V>&);
+
+// Null if leaves are better taken tree by tree.
+template <class V, bool negate>
+AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
+  if constexpr (requires { V::kOutOfLine; }) {
+    return nullptr;
+  } else {
+    switch (payload < 8 ? 0 : width) {
+      case 2:
+        return add_lanes<V, 2, negate>;
+      case 4:
+        return add_lanes<V, 4, negate>;
+      case 8:
+        return add_lanes<V, 8, negate>;
+      case 16:
+        return add_lanes<V, 16, negate>;
+      default:
+        return nullptr;
+    }
+  }
+}
+
+// Sigma of the block numbers of a payload.
+template <class V>
+const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
+  std::uint8_t* const counters = arena.take<std::uint8_t>(blocks * 16 + sizeof(typename V::R));
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::uint64_t sigma[2] = {0, block};  // of the number's two words: (high, high xor low)
+    std::memcpy(counters + block * 16, sigma, 16);
+  }
+  return counters;
+}
+
+// Block b of `hints`, of kLanes trees, into register b.
+template <class V>
+void lay_out_hints(const std::uint8_t* hints, const LaneGroup<V>& group) {
+  const std::size_t payload = group.payload;
+  for (std::size_t block = 0; block * 16 < payload; ++block) {
+    const std::size_t left = payload - block * 16, size = left < 16 ? left : 16;
+    alignas(64) std::uint8_t words[sizeof(typename V::R)] = {};
+    for (int lane = 0; lane < V::kLanes; ++lane) {
+      std::memcpy(words + 16 * lane, hints + lane * payload + block * 16, size);
+    }
+    V::store(group.hints + block, V::load(words));
+  }
+}
+
+}  // namespace
+}  // namespace fsl
