@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from reproduction.markdown import missing, seconds, size, stamp, table, weights
 from reproduction.results import read_result
 
 TARGET = Path("RESULTS.md")
+SOCKETS = Path("docs") / "results" / "service-load.json"
 Figures = dict[str, Any]
 
 OPENING = """# Results
@@ -356,6 +358,19 @@ def _din() -> str:
         (f"both servers, {measured['clients']} clients", f"{printed['server_seconds']:g} s each",
          seconds(measured["both_servers_seconds"])),
     ]  # fmt: skip
+    sockets = json.loads(SOCKETS.read_text(encoding="utf-8")) if SOCKETS.exists() else None
+    over_network = (
+        f"Over real sockets (two server processes, mutual TLS, every report on disk before it is "
+        f"acknowledged, {sockets['clients']:,} clients with at most 512 rows, "
+        f"{sockets['at_once']} at a time, on the same 2 cores as the servers): "
+        f"{size(sockets['upload_bytes_per_client'])} up and "
+        f"{size(sockets['download_bytes_per_client'])} down a client, "
+        f"{sockets['clients_per_second']:.0f} clients/s; transport and storage take "
+        f"{100 * sockets['transport_and_storage_share']:.0f} % of the servers' processor time. "
+        f"`python scripts/bench_service.py`, {sockets['date']} (docs/service-results.md).\n\n"
+        if sockets
+        else ""
+    )
     return (
         title
         + f"{figures['parameters']:,} parameters, 98 % of them embedding; a client fetches and "
@@ -363,7 +378,7 @@ def _din() -> str:
         "is part of every figure of ours; the paper's leave it out.\n\n"
         + table(("", "paper", "ours"), rows)
         + f"\n\nPeak memory of the process with both servers and all clients: "
-        f"{size(measured['peak_memory_bytes'])}.\n\n" + stamp(figures)
+        f"{size(measured['peak_memory_bytes'])}.\n\n" + over_network + stamp(figures)
     )
 
 
