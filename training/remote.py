@@ -5,13 +5,14 @@ Every client has a certificate and a connection of its own, as on a machine of i
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections import Counter
 from pathlib import Path
 
 from torchfsl import Plan
-from torchfsl.errors import FslError
+from torchfsl.errors import FslError, ProtocolError
 from torchfsl.opened import Opened
 from torchfsl.server_model import ServerModel
 from torchfsl.service.channels import TlsFiles
@@ -32,7 +33,8 @@ class RemoteServers:
         plan: any plan; `self.plan` is the same one bound to these servers.
         model: initial model. Follows the servers' after every round.
         clients: of the experiment, numbered from 0; each needs a certificate.
-        finished: rounds of this experiment that the servers have applied already.
+        finished: rounds of this experiment before now. It goes on as a new task, of a session of
+            its own, on the model and the optimizer's state that it had reached.
 
     Attributes:
         messages: sent by clients, by phase and server, over all clients and rounds; resends count.
@@ -41,7 +43,7 @@ class RemoteServers:
     def __init__(
         self, config: Config, plan: Plan, model: ServerModel, *, clients: int, finished: int
     ) -> None:
-        """Hand the task to both servers, or find it there when a run is resumed."""
+        """Hand the task to both servers."""
         self._urls = config.servers.split(",")
         self._tls = Path(config.tls)
         if len(self._urls) != 2 or not config.tls:
@@ -56,24 +58,20 @@ class RemoteServers:
         self._number = -1
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
-        if finished:
-            self._check_same(plan, finished)
-            nonce = self._owner.nonce()
-        else:
-            nonce = os.urandom(16)
-            plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        nonce = os.urandom(16)
         server = config.server
         optimizer = OptimizerSettings(
             name=server.optimizer, lr=server.lr, beta1=server.beta1, beta2=server.beta2,
             eps=server.eps,
         )  # fmt: skip
-        self.plan = plan
-        self._task = Task(plan, nonce, optimizer, model.source, model.reduce)
-        if not finished:
-            try:
-                self._owner.set_up(self._task, model.state)
-            except FslError as error:
-                raise ConfigError(f"the servers do not take the task: {error}") from error
+        self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        self._task = Task(self.plan, nonce, optimizer, model.source, model.reduce)
+        try:
+            if finished:
+                self._end_interrupted_round()
+            self._owner.set_up(self._task, model.state, model.optimizer.state() if finished else {})
+        except FslError as error:
+            raise ConfigError(f"the servers do not take the task: {error}") from error
 
     def open_round(self, round_number: int) -> None:
         """See `Aggregation`."""
@@ -105,11 +103,16 @@ class RemoteServers:
         self.server_seconds += time.perf_counter() - start
         return opened
 
-    def _check_same(self, plan: Plan, finished: int) -> None:
-        for party in (0, 1):
-            info = self._owner.links.info(party)
-            if info["plan_digest"] != plan.digest.hex() or info["round"] != finished:
-                raise ConfigError(
-                    f"server {party} is at round {info['round']} of a task, the run in --out at "
-                    f"round {finished} of its own: a run on servers resumes only where they are"
-                )
+    def _end_interrupted_round(self) -> None:
+        """End the round that this experiment left running when it was interrupted."""
+        try:
+            number = self._owner.running_round()
+        except ProtocolError:
+            return
+        running = dataclasses.replace(self._owner.plan(), session=self.plan.session)
+        if running != self.plan:
+            return  # another experiment's: the servers will refuse this one
+        try:
+            self._owner.abandon_round(number, "the experiment was interrupted")
+        except ProtocolError:  # it can only be finished
+            self._owner.close_round(number)

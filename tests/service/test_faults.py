@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fault_proxy import FaultProxy, Faults
@@ -85,6 +86,22 @@ def test_a_half_open_connection_ends_at_the_deadline(network: Network) -> None:
     assert time.monotonic() - start < HANGS_AFTER
     for proxy in network.proxies:
         proxy.break_all()
+
+
+def test_a_link_between_the_servers_that_goes_half_open_is_noticed_and_made_anew(
+    network: Network,
+) -> None:
+    pair = network.pair
+    contributions = pair.take_part([0, 1])
+    network.proxies[1].faults = Faults(swallow=True)
+    with ThreadPoolExecutor(1) as thread:
+        closing = thread.submit(pair.close)
+        time.sleep(3)  # the step's message is swallowed
+        assert not closing.done()
+        network.set()
+        opened = closing.result()
+    assert_sums(pair.plan, opened, contributions)
+    pair.open()
 
 
 def test_a_reader_that_stops_reading_holds_nobody_up(network: Network) -> None:

@@ -160,7 +160,8 @@ def test_the_owner_ends_rounds_by_command(pair: Pair) -> None:
     assert f"round {number} is applied: 2 of 2 reports" in _command("close", *where)
     number = pair.open()
     assert f"round {number} ended unopened" in _command("abandon", *where, "--reason", "no power")
-    assert "no power" in _command("status", "--state", str(pair.state(0)))
+    for party in (0, 1):
+        assert "no power" in _command("status", "--state", str(pair.state(party)))
     with pytest.raises(subprocess.CalledProcessError) as nothing:
         _command("close", *where)
     assert "no round is running" in nothing.value.stderr

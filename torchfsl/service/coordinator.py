@@ -72,11 +72,26 @@ class Coordinator:
         return await self.row(number)
 
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
-        """End a round unopened at both servers."""
+        """End a round unopened at both servers. Again for one that has ended so is no error.
+
+        Raises:
+            ProtocolError: it can only be finished, or was never begun.
+            NotReady: it has ended here, and the other server does not answer.
+        """
         station = self._station
-        await station.run(station.node.abandon, number, reason)
-        await self.stop()
-        await self._over(number)
+        row = station.node.ledger.round(number)
+        if row is None or row.state != "unopened":
+            await station.run(station.node.abandon, number, reason)
+            await self.stop()
+            await self._over(number)
+        request = calls.encode_request(round=number, reason=reason)
+        try:
+            await self._link.call("Abandon", request, limit=1 << 16)
+        except calls.RETRIED:
+            raise calls.NotReady(
+                f"round {number} has ended here, and the other server does not answer: ask again, "
+                "or open the next round, by which it ends there"
+            ) from None
         return await self.row(number)
 
     async def row(self, number: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Info, Plan                       everybody
 Model, Retrieve, Answer, Upload, Submit     clients
-Relay, Step                      the other server
+Relay, Step, Abandon             the other server
 SetUp, Open, Close, Abandon, Result, State  the owner (rounds at server 0)
 """
 
@@ -76,7 +76,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             "SetUp": (owner, self._set_up),
             "Open": (owner, self._open),
             "Close": (owner, self._close),
-            "Abandon": (owner, self._abandon),
+            "Abandon": ((Role.OWNER, Role.SERVER), self._abandon),
             "Result": (owner, self._result),
             "State": (owner, self._state),
         }
@@ -263,7 +263,8 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         async with stream.message(node.plan, *STEPS) as (header, data):
             number, kind = header.round_number, header.kind
             if kind is Kind.ROUND_STATE:
-                await self._follow_to(number)
+                await self._end_before(number)
+                await station.run(node.begin, number)
             if kind is Kind.REPORT_SET:
                 await station.gate.close()
             own = await station.run(_exchange, station, number, kind, data)
@@ -271,17 +272,17 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         counting.add_done_callback(_note_failure)
         await stream.send(own)
 
-    async def _follow_to(self, number: int) -> None:
-        """Server 0 opens a round: one that still runs here will never be finished."""
+    async def _end_before(self, number: int, reason: str = "") -> None:
+        """Server 0 has ended every round below `number`: one that still runs here ends, too."""
         station, node = self._station, self._station.node
         running = node.running()
         if running is not None and running.number < number:
-            reason = f"server 0 went on to round {number}"
+            reason = reason or f"server 0 went on to round {number}"
             with contextlib.suppress(ProtocolError):
                 await station.run(node.abandon, running.number, reason, forced=True)
             self._relays.stop()
             await station.gate.close()
-        await station.run(node.begin, number)
+            await station.tell()
 
     async def _count(self, number: int, kind: Kind) -> None:
         station = self._station
@@ -310,8 +311,15 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         fields = await stream.request(round=int)
         await stream.send(json.dumps(await self._leader().close(fields["round"])).encode())
 
-    async def _abandon(self, _: Identity, stream: Stream) -> None:
+    async def _abandon(self, caller: Identity, stream: Stream) -> None:
+        """From the owner at server 0, which then tells server 1."""
         fields = await stream.request(round=int, reason=str)
+        if caller.role is Role.SERVER and self._coordinator is None:
+            await self._end_before(fields["round"] + 1, fields["reason"])
+            await stream.send(b"")
+            return
+        if caller.role is Role.SERVER:
+            raise ProtocolError("server 0 leads the rounds: it ends none for server 1")
         answer = await self._leader().abandon(fields["round"], fields["reason"])
         await stream.send(json.dumps(answer).encode())
 

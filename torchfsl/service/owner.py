@@ -10,6 +10,7 @@ from typing import Any
 from torchfsl.config import MAX_MESSAGE_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.opened import Opened
+from torchfsl.plan import Plan
 from torchfsl.server_model import ServerModel
 from torchfsl.service import calls, task, vault
 from torchfsl.service.arrays import Array
@@ -35,9 +36,11 @@ class Owner:
         self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
         self.links = Links(servers, self.files, policy or RetryPolicy())
 
-    def set_up(self, new: Task, state: Mapping[str, Array]) -> None:
-        """Give both servers a task and its initial model."""
-        data = task.encode_task(new, state)
+    def set_up(
+        self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None
+    ) -> None:
+        """Give both servers a task, its initial model, and its optimizer's state if it has one."""
+        data = task.encode_task(new, state, moments)
         self.links.both(lambda link: link.call("SetUp", data, limit=INFO_BYTES))
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
@@ -56,15 +59,16 @@ class Owner:
         return row
 
     def running_round(self) -> int:
-        """The round that has not ended.
+        """The round that has not ended at both servers.
 
         Raises:
             ProtocolError: there is none.
         """
-        info = self.links.info(0)
-        if info["state"] not in OPEN_STATES:
+        infos = [self.links.info(party) for party in (0, 1)]
+        running = [int(info["round"]) for info in infos if info["state"] in OPEN_STATES]
+        if not running:
             raise ProtocolError("no round is running")
-        return int(info["round"])
+        return running[0]
 
     def abandon_round(self, number: int, reason: str) -> None:
         """End a round unopened."""
@@ -89,11 +93,11 @@ class Owner:
             raise ProtocolError("the servers hold different models: tell their operators")
         return model
 
-    def nonce(self) -> bytes:
-        """The nonce of the task at server 0."""
+    def plan(self) -> Plan:
+        """The plan of the task at server 0."""
         link = self.links.links[0]
         answer = link.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
-        return bytes.fromhex(json.loads(answer)["nonce"])
+        return Plan.from_json(json.loads(answer)["plan"])
 
     def close(self) -> None:
         """Close the channels."""

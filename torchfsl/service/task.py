@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.plan import Plan
 from torchfsl.server_model import ServerAdam, ServerModel, ServerOptimizer, ServerSGD
@@ -118,9 +120,13 @@ def bind_plan(plan: Plan, authorities: Authorities, nonce: bytes) -> Plan:
     return dataclasses.replace(plan, session=authorities.session(nonce))
 
 
-def encode_task(task: Task, state: Mapping[str, Array]) -> bytes:
-    """A task and its initial model for the servers."""
-    return arrays.encode({_MODEL + name: value for name, value in state.items()}, task.settings())
+def encode_task(
+    task: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None
+) -> bytes:
+    """A task and its initial model for the servers; with the optimizer's state, if it goes on."""
+    values = {_MODEL + name: value for name, value in state.items()}
+    values |= {_OPTIMIZER + name: value for name, value in (moments or {}).items()}
+    return arrays.encode(values, task.settings())
 
 
 def decode_task(data: bytes) -> tuple[Task, ServerModel]:
@@ -131,9 +137,35 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     """
     values, settings = arrays.decode(data)
     task = Task.from_settings(settings)
-    model = task.new_model(_under(_MODEL, values), {})
+    state, moments = _under(_MODEL, values), _under(_OPTIMIZER, values)
+    if moments:
+        _check_moments(task.optimizer.name, moments, state)
+    model = task.new_model(state, moments)
     model.check(task.plan)
     return task, model
+
+
+def _check_moments(
+    optimizer: str, moments: Mapping[str, Array], state: Mapping[str, Array]
+) -> None:
+    """Refuse what an optimizer could not go on with.
+
+    Raises:
+        DecodeError: not the state of such an optimizer on these tensors.
+    """
+    kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[optimizer]
+    names = {name.partition("/")[2] for name in moments if name != "round"}
+    wanted = {f"{kind}/{name}" for kind in kinds for name in names}
+    wanted |= {"round"} if optimizer == "adam" else set()
+    if set(moments) != wanted or not names <= set(state):
+        raise DecodeError(f"not the state of {optimizer} on the model's tensors")
+    for name, value in moments.items():
+        is_count = name == "round"
+        shape = () if is_count else (state[name.partition("/")[2]].size,)
+        kind = np.int64 if is_count else np.float64
+        finite = bool(np.isfinite(value).all()) and not (is_count and value < 0)
+        if value.shape != shape or value.dtype != kind or not finite:
+            raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
 
 
 def encode_model(model: ServerModel, version: int) -> bytes:

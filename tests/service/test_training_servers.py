@@ -1,0 +1,70 @@
+"""Experiments through two server processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_servers import LocalServers
+from small_tasks import small_config, small_task
+
+from training import experiment
+from training.config import Config, ConfigError
+from training.remote import RemoteServers
+
+
+class Interrupted(Exception):
+    """Stands for a killed process."""
+
+
+class Silent:
+    """A console that shows nothing."""
+
+    def say(self, text: str) -> None: ...
+
+    def start(self, finished: int, rounds: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def round_done(self, record: Any) -> None: ...
+
+
+def run(config: Config, folder: Path, *, resume: bool = False) -> dict[str, Any]:
+    return experiment.run_experiment(config, folder, resume=resume, console=Silent())
+
+
+def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "build_task", small_task)
+    local = dataclasses.replace(small_config("din", "fsl"), rounds=5, checkpoint_every=2)
+    local = dataclasses.replace(
+        local, server=dataclasses.replace(local.server, optimizer="adam", lr=0.01)
+    )
+    wanted = run(local, tmp_path / "local")["model_sha256"]
+    with LocalServers(tmp_path / "servers", clients=30) as servers:
+        servers.start()
+        config = dataclasses.replace(local, servers=",".join(servers.urls), tls=str(servers.tls))
+        participant, joined = RemoteServers.participant, 0
+
+        def interrupt(self: RemoteServers, client: int) -> Any:
+            nonlocal joined
+            joined += 1
+            if joined == 3 * local.clients_per_round + 2:
+                raise Interrupted
+            return participant(self, client)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteServers, "participant", interrupt)
+            with pytest.raises(Interrupted):
+                run(config, tmp_path / "remote")
+        with pytest.raises(ConfigError, match="a round of another task is running: see torchfsl"):
+            run(config, tmp_path / "other")  # only the experiment itself ends what it left
+        summary = run(config, tmp_path / "remote", resume=True)
+        assert summary["model_sha256"] == wanted
+        assert summary["exact_rounds"] == summary["rounds"] == 5
+        (servers.tls / "client-29.pem").unlink()
+        with pytest.raises(ConfigError, match=r"torchfsl certs .* --clients 0-29"):
+            run(config, tmp_path / "more")
