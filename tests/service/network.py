@@ -61,21 +61,17 @@ class Pair(LocalServers):
         self.owner.open_round(self.number, seconds=seconds)
         return self.number
 
-    def client(
-        self, number: int, *, outbox: Path | None = None, policy: RetryPolicy = QUICK
-    ) -> Connection:
-        return connect(self.urls, self.tls, number, outbox=outbox, policy=policy)
+    def client(self, number: int, *, outbox: Path | None = None) -> Connection:
+        return connect(self.urls, self.tls, number, outbox=outbox, policy=QUICK)
 
     def files(self, name: str) -> TlsFiles:
         return TlsFiles.in_folder(self.tls, name)
 
-    def take_part(
-        self, clients: Iterable[int], seed: int = 0, *, policy: RetryPolicy = QUICK
-    ) -> list[plaintext.Contribution]:
+    def take_part(self, clients: Iterable[int], seed: int = 0) -> list[plaintext.Contribution]:
         """Whole rounds of honest clients."""
         made = []
         for client in clients:
-            with self.client(client, policy=policy) as connection:
+            with self.client(client) as connection:
                 update = self.update(client, seed)
                 session = connection.client.start_round(
                     self.number, indices=wanted_rows(self.plan, update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federation import mixed_plan
+from federation import mixed_plan, wanted_rows
 from network import CONFIG, Pair, assert_sums, wait_until
 from reference import plaintext
 
+from torchfsl.client import Client
+from torchfsl.messages import Kind
 from torchfsl.service import calls
-from torchfsl.service.links import RetryPolicy
+from torchfsl.service.links import Links, RetryPolicy
 
 PLAN = dataclasses.replace(mixed_plan(), max_clients=8)
 
@@ -84,11 +87,45 @@ def test_a_full_disk_refuses_reports_until_there_is_room_and_loses_none(
 
 
 def _first_refused(pair: Pair, contributions: list[plaintext.Contribution]) -> tuple[int, str]:
-    """Clients take part until one is refused."""
-    policy = RetryPolicy(attempt_seconds=10, total_seconds=10, longest_pause=0.3)
+    """Clients take part until one is refused for lack of room; the same bytes after a timeout."""
+    policy = RetryPolicy(attempt_seconds=5, total_seconds=5, longest_pause=0.3)
     for client in range(2, 8):
-        try:
-            contributions += pair.take_part([client], policy=policy)
-        except calls.Overloaded as error:
-            return client, str(error)
+        kept = Kept()
+        update = pair.update(client)
+        session = Client(pair.plan, kept, client_id=client).start_round(
+            pair.number, indices=wanted_rows(pair.plan, update)
+        )
+        missing = {name: rows.tolist() for name, rows in session.submit(update).unmatched.items()}
+        links = Links(pair.urls, pair.files(f"client-{client}"), policy)
+        for method, sent in (("Upload", kept.trees), ("Submit", kept.report)):
+            why = _send(links, method, sent)
+            if why:
+                return client, why
+        contributions.append(plaintext.Contribution(update, 1, missing))
     raise AssertionError("nobody was refused")
+
+
+def _send(links: Links, method: str, sent: dict[int, bytes]) -> str:
+    """Send until it is acknowledged or there is no room; why not."""
+    while True:
+        with contextlib.suppress(calls.NotReady):
+            try:
+                links.both(lambda link: link.call(method, sent[link.party], limit=64))
+            except calls.Overloaded as error:
+                return str(error)
+            return ""
+
+
+class Kept:
+    """A transport that keeps what a client sends."""
+
+    def __init__(self) -> None:
+        self.trees: dict[int, bytes] = {}
+        self.report: dict[int, bytes] = {}
+
+    def send(self, party: int, message: bytes) -> None:
+        is_tree = message[6] in (Kind.TREES, Kind.TREES_COMMIT)
+        (self.trees if is_tree else self.report)[party] = message
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        raise AssertionError
