@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_models import engine_plan, exact_difference, scatter
+from engine_models import WIDE, engine_plan, exact_difference, scatter
+from engine_rounds import Task, plain_sum
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
@@ -181,7 +182,7 @@ class ChannelsLast(nn.Module):
 
     def forward(self) -> torch.Tensor:
         image = torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last)
-        return (self.norm(self.conv(image)) * self.e(ids(2, high=5))[:, :, None, None]).exp().sum()
+        return (self.norm(self.conv(image)) * self.e(ids(2, high=5))[:, :, None, None]).tanh().sum()
 
 
 class Transposed(Small):
@@ -243,6 +244,33 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 def test_an_odd_model_is_followed_exactly(name: str) -> None:
     check(MODELS[name])
     check(MODELS[name], rest=BlockTopK(1.0, block=7))
+
+
+@pytest.mark.parametrize("name", [*MODELS, "float16"])
+@pytest.mark.parametrize("policy", ["reject", "restrict"])
+def test_an_odd_model_trains_through_two_servers(name: str, policy: str) -> None:
+    decay = 0.01 if policy == "restrict" else 0.0
+    task = Task(
+        SubmodelEngine(rows=Rows(untouched=policy), buffers="average", encoding=WIDE),
+        build=MODELS.get(name, lambda: Small(torch.float16)),
+        optimize=lambda m: torch.optim.SGD(m.parameters(), lr=0.001, weight_decay=decay),
+        rows_per_client=60,
+    )
+    for number in range(2):
+        link, updates = task.begin(), []
+        for client, handle in enumerate(task.handles):
+            torch.manual_seed(10 * number + client)
+            rows = {t.name: range(t.num_rows) for t in handle.inventory.all_tables} or None
+            with task.engine.round(
+                task.client(link, client), handle=handle, number=number, rows=rows
+            ) as rnd:
+                steps(handle.model, handle.optimizers[0])
+            rnd.submit()
+            updates.append(rnd.update)
+        sums = plain_sum(task.plan, updates)
+        for segment, value in task.finish().sums.items():
+            np.testing.assert_array_equal(value, sums[segment])
+        assert all(np.isfinite(value).all() for value in task.state.values())
 
 
 def test_max_norm_is_followed_in_evaluation_with_sparse_gradients_and_with_decay() -> None:

@@ -222,9 +222,7 @@ def accumulate_batch(
     All have one shape. The native twin works through `acc` part by part.
     """
     for key_tree, key_convert, roots, cw, cw_right, hints in reports:
-        accumulate(
-            key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, party, width, acc
-        )
+        accumulate(key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, party, width, acc)
 
 
 def answer(

@@ -196,7 +196,7 @@ class ServerModel:
 
     def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
         """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`."""
-        parts = [self.state[t.name].reshape(t.shape[0], -1) for t in segment.tensors]
+        parts = [self.state[t.name].reshape(t.shape[0], segment.tau) for t in segment.tensors]
         table = np.ascontiguousarray(np.concatenate(parts))
         if segment.subset:
             table = table[subset_array(segment.subset)]
