@@ -75,7 +75,13 @@ def make_targets() -> list[Target]:
     values = {"a": np.arange(3, dtype=np.int32), "b": np.zeros((2, 2))}
     opened = vault.encode_opened(_opened(), 3)
     state = {"t": np.zeros((6, 1), np.float32), "b": np.zeros(2, np.float32)}
-    whole_task = task.encode_task(task.Task(PLAN, bytes(16)), state)
+    adam = task.Task(PLAN, bytes(16), task.OptimizerSettings("adam"))
+    moments = {f"{kind}/{name}": np.zeros(value.size)
+               for kind in ("first", "second") for name, value in state.items()}  # fmt: skip
+    tasks = [
+        task.encode_task(task.Task(PLAN, bytes(16)), state)[:-32],
+        task.encode_task(adam, state, {"round": np.array(3), **moments})[:-32],
+    ]
     request = calls.encode_request(round=3)
     tree_bytes = sum(s.tree_bytes for s in messages.early_trees(PLAN))
     parse, refuse = DecodeError, (DecodeError, RejectedSubmission)
@@ -88,8 +94,7 @@ def make_targets() -> list[Target]:
         Target("arrays", arrays.decode, (parse,), [arrays.encode(values, {"x": 1}), opened]),
         Target("signed", _signed, (parse,), [arrays.encode(values, {"x": 1})[:-32]]),
         Target("opened", lambda d: vault.decode_opened(_sign(d)), (parse,), [opened[:-32]]),
-        Target("task", lambda d: task.decode_task(_sign(d)), (parse, ParameterError),
-               [whole_task[:-32]]),
+        Target("task", lambda d: task.decode_task(_sign(d)), (parse, ParameterError), tasks),
         Target("request", lambda d: calls.decode_request(d, round=int), (parse,), [request]),
         Target("identity", _identity, (NotAllowed,), [b"torchfsl:client:7", b"torchfsl:owner"]),
     ]  # fmt: skip
