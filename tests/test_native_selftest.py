@@ -6,6 +6,7 @@ Built here without optimisation, which is quick; `scripts/check_native.sh` runs 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,3 +91,16 @@ def test_the_clients_kernels_take_the_same_time_for_all_secrets(selftest: Path) 
         pytest.skip("valgrind's headers are not installed")
     assert done.returncode == 0, done.stderr
     assert "both methods notice what leaks on purpose" in done.stdout
+
+
+def test_every_fuzz_target_is_built_run_and_has_inputs() -> None:
+    targets = sorted(path.name for path in (ROOT / "tests" / "corpus").iterdir() if path.is_dir())
+    source = (ROOT / "torchfsl" / "csrc" / "fuzz_kernels.cc").read_text()
+    defined = sorted(re.findall(r"void fuzz_(\w+)\(Input& input\)", source))
+    cmake = (ROOT / "torchfsl" / "csrc" / "CMakeLists.txt").read_text()
+    script = (SCRIPTS / "check_native.sh").read_text()
+    built = re.search(r"foreach\(target ([\w ]+)\)", cmake)
+    run_by = re.search(r'TARGETS="([\w ]+)"', script)
+    assert built is not None
+    assert run_by is not None
+    assert sorted(built[1].split()) == sorted(run_by[1].split()) == defined == targets
