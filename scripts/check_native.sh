@@ -42,7 +42,7 @@ try() {
     fi
 }
 
-# configure_and_build FOLDER SETTING...: builds without the Python extension.
+# build FOLDER SETTING...: builds without the Python extension.
 build() {
     local folder=$BUILD/$1 log=$BUILD/$1.log
     shift

@@ -207,6 +207,32 @@ void run_answers(Digests& digests, Random& random, const Shape& shape, std::size
   }
 }
 
+// Several reports at once add up to what they do one by one.
+void run_batch(Random& random, const Shape& shape, unsigned width, std::size_t payload,
+               unsigned num_threads) {
+  Bytes acc((shape.num_trees * shape.num_leaves) * payload), expected = acc;
+  std::vector<TreeSet> reports;
+  std::vector<Bytes> hints;
+  std::vector<AccumulateJob> jobs;
+  for (int i = 0; i < 3; ++i) {
+    reports.emplace_back(shape.num_trees, shape.num_leaves, random);
+    hints.push_back(random.bytes(shape.num_trees * payload));
+    add_shares(reports[i], hints[i], 1, width, expected, 1);
+  }
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    AccumulateArgs args = {};
+    args.key = &reports[i].key;
+    args.hints = hints[i].data();
+    args.payload = payload;
+    args.party = 1;
+    args.width = width;
+    args.acc = acc.data();
+    jobs.push_back({reports[i].view(1), args});
+  }
+  accumulate(jobs, num_threads);
+  require(acc == expected, named("batch", shape) + ": several reports at once differ");
+}
+
 Bytes gathered(const Bytes& acc, const std::vector<std::uint32_t>& slots, std::size_t num_rows,
                std::size_t row_bytes, unsigned width, unsigned num_threads) {
   Bytes out(num_rows * row_bytes, 0xff);
@@ -273,6 +299,9 @@ std::vector<Digest> run_shapes() {
     run_answers(digests, random, {3, 700}, row_bytes, true);
   }
   run_answers(digests, random, {1, 9001}, 72, true);
+  for (const unsigned width : kWidths) run_batch(random, {37, 61}, width, 5 * width, 1);
+  run_batch(random, {2, 5000}, 8, 8, 1);
+  run_batch(random, {100, 240}, 4, 72, 3);
   run_threads(digests, random);
   return digests.all();
 }
