@@ -379,7 +379,32 @@ def frozen_for_a_while(model: nn.Module, optimizer: torch.optim.Optimizer) -> No
     model.e.requires_grad_(True)
 
 
+def sharpness_aware(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    x = ids(5)
+    model(x).backward()
+    climb = [0.05 * p.grad for p in model.parameters()]
+    with torch.no_grad():
+        for parameter, step in zip(model.parameters(), climb, strict=True):
+            parameter.add_(step)
+    optimizer.zero_grad()
+    model(x).backward()
+    with torch.no_grad():
+        for parameter, step in zip(model.parameters(), climb, strict=True):
+            parameter.sub_(step)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def after_ids_that_torch_refuses(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for wrong in (torch.tensor([99]), torch.tensor([-1, 3]), torch.tensor([1.5])):
+        with pytest.raises((IndexError, RuntimeError)):
+            model(wrong)
+    steps(model, optimizer)
+
+
 LOOPS: list[Loop] = [
+    sharpness_aware,
+    after_ids_that_torch_refuses,
     accumulate_in_a_closure,
     by_functional_call,
     by_function_transforms,
