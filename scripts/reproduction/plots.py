@@ -65,11 +65,11 @@ def _server_seconds() -> None:
     for percent, color in ((10, "tab:blue"), (20, "tab:orange"), (30, "tab:green")):
         cells = [c for c in figures["cells"] if c["percent"] == percent]
         logs = [c["log2_m"] for c in cells]
-        ours = [c["l128"]["server_seconds"] + c["l128"]["round_seconds"] for c in cells]
+        ours = [c["l128"]["server_seconds"] for c in cells]
         if percent == 10:
             big = [b for b in figures["2_25_10_percent"] if b["ring_bits"] == 128]
             logs += [25] * len(big)
-            ours += [b["server_seconds"] + b["round_seconds"] for b in big]
+            ours += [b["server_seconds"] for b in big]
         axis.plot(logs, ours, "o-", color=color, label=f"torchfsl, 2 cores, {percent} %")
         printed = [
             (c["log2_m"], c["paper_seconds"]["eval"] + c["paper_seconds"]["aggregation"])
