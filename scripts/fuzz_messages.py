@@ -115,7 +115,7 @@ def _book(data: bytes) -> None:
     book = ReportBook(PLAN, 0, max_sessions=4)
     book.open(1)
     message = messages.decode(PLAN, data, *_CLIENT_KINDS)
-    book.holds(message, data)
+    book.holds(message)
     book.receive(message, data)
     book.receive(message, data)
     book.complete()

@@ -178,7 +178,7 @@ def test_server_memory_is_predicted_exactly(name: str) -> None:
         accumulators.append(accumulator_bytes(plan, segment))
     permutations = sum(3 * 4 * s.m for s in messages.with_hints(plan) if s.num_bins)
     share = len(finish_and_measure_share(servers))
-    measured = sum(held.values()) + tables + max(accumulators) + permutations + share
+    measured = sum(held.values()) + tables + sum(accumulators) + permutations + share
     assert measured == predict(plan).server_memory_bytes
 
 

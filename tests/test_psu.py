@@ -302,7 +302,10 @@ def test_positions_outside_the_union_are_refused_and_the_wire_shows_nothing() ->
         else:
             update = inside(random_update(mixed_plan(), np.random.default_rng(0)), UNIONS)
             update["table"] = SegmentUpdate(rows, np.zeros((2, 3), dtype=np.int64))
-            client.start_round(0, indices=wanted_rows(plan, update)).submit(update)
+            session = client.start_round(0, indices=wanted_rows(plan, update))
+            session.download()
+            session.retrieve()
+            session.submit(update)
         shapes.append(wire.shape())
     assert shapes[0] == shapes[1]
 

@@ -7,6 +7,7 @@ report has left.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -145,6 +146,10 @@ class ClientRound:
             wanted = self._check_wanted(indices)
         except Exception:  # whatever is wrong with private rows, the servers see a usual client
             self._send_trees({s.name: nothing() for s in messages.early_trees(self._plan)})
+            with contextlib.suppress(Exception):
+                self.download()
+                if messages.retrieving(self._plan):
+                    self.retrieve()
             self.abort()
             raise
         self._send_trees(wanted)

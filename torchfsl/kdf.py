@@ -38,8 +38,12 @@ def frame(*parts: bytes | memoryview) -> bytes:
 
 
 def digest(label: bytes, *parts: bytes | memoryview) -> bytes:
-    """SHA-256 over the framed label and parts: 32 bytes."""
-    return hashlib.sha256(frame(label, *parts)).digest()
+    """SHA-256 over the framed label and parts: 32 bytes. Long parts are not copied."""
+    total = hashlib.sha256()
+    for part in (label, *parts):
+        total.update(len(part).to_bytes(8, "little"))
+        total.update(part)
+    return total.digest()
 
 
 def digests_equal(a: bytes, b: bytes) -> bool:

@@ -190,7 +190,7 @@ def encode(
     return b"".join((header, *parts))
 
 
-def decode(plan: Plan, data: bytes, *expected: Kind) -> Message:
+def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
     """Check a peer's message completely before anything is allocated for it.
 
     Raises:
@@ -218,7 +218,7 @@ class Header:
     total_bytes: int
 
 
-def decode_header(plan: Plan, data: bytes, *expected: Kind) -> Header:
+def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Header:
     """Check a message by its first 64 bytes, so that a long one is refused before it arrives.
 
     Raises:

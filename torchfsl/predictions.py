@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torchfsl import messages
 from torchfsl.messages import HEADER_BYTES, Kind
 from torchfsl.plan import Plan, Segment, TreeGroup
+from torchfsl.spool import WINDOW_BYTES
 
 _CHECK_BLOCKS = 5
 """AES blocks of the check a leaf: three for the leaf hash, two for the fold."""
@@ -32,9 +33,9 @@ class Prediction:
         server_aes_blocks: of one server for one client, in a round in which its trees are new.
         later_server_aes_blocks: the same in a later round of a session, whose trees are checked.
         client_aes_blocks: of one client, in a round in which its trees are new.
-        server_memory_bytes: what one server holds at once for `max_clients` reports: messages,
-            tables for retrieval, permutations, the largest accumulator, its share. The model and
-            the kernels' scratch space come on top.
+        server_memory_bytes: what one server holds at once for `max_clients` reports: messages up
+            to the spool's window, tables for retrieval, permutations, accumulators, its share. The
+            model and the kernels' scratch space come on top.
     """
 
     upload_bytes: int
@@ -116,9 +117,11 @@ def _memory(plan: Plan) -> int:
     sizes = {kind: HEADER_BYTES + (messages.body_bytes(plan, kind) or 0) for kind in Kind}
     early = bool(messages.early_trees(plan))
     # The server that all public parts come to holds most: whole messages, parts are views of them.
+    # Beyond the spool's window they lie in files.
     held = plan.max_clients * (sizes[Kind.REPORT] + (sizes[Kind.TREES] if early else 0))
+    held = min(held, WINDOW_BYTES)
     with_trees = messages.with_hints(plan)
     tables = sum(table_bytes(s) for s in messages.retrieving(plan))
     permutations = sum(12 * s.m for s in with_trees if s.num_bins)
-    largest = max((accumulator_bytes(plan, s) for s in with_trees), default=0)
-    return held + tables + permutations + largest + messages.share_bytes(plan)
+    accumulators = sum(accumulator_bytes(plan, s) for s in with_trees)
+    return held + tables + permutations + accumulators + messages.share_bytes(plan)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from torchfsl import kdf, messages
-from torchfsl.config import SEED_BYTES
+from torchfsl.config import DIGEST_BYTES, SEED_BYTES
 from torchfsl.dpf import decode_trees
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.messages import Kind, Message
 from torchfsl.plan import Plan
+from torchfsl.spool import Spool
 
 _RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
 _BASE: Final = {
@@ -39,7 +40,8 @@ class Part:
         public: the public part, from the client or relayed.
         commitment: the public part's hash, from the client or computed from what it sent here.
         relayed_nonces: the nonces in the peer's relay.
-        seen: hash of each message, to tell a resend from a second one.
+        seen: fingerprint of each message, to tell a resend from a second one.
+        relayed_commitment: the hash of the relayed public part.
     """
 
     nonces: bytes = b""
@@ -47,6 +49,7 @@ class Part:
     commitment: bytes | None = None
     relayed_nonces: bytes | None = None
     seen: dict[Kind, bytes] = field(default_factory=dict, repr=False)
+    relayed_commitment: bytes | None = None
 
     @property
     def complete(self) -> bool:
@@ -85,7 +88,9 @@ class ReportBook:
     def __init__(self, plan: Plan, party: int, *, max_sessions: int) -> None:
         """Start without any session; hold the trees of at most `max_sessions` clients."""
         self._plan, self._party, self._max_sessions = plan, party, max_sessions
+        self._needs_trees = bool(messages.early_trees(plan))
         self.round_number = -1
+        self.spool = Spool()
         self._reports: dict[int, Report] = {}
         self._sessions: dict[int, TreeRecord] = {}
 
@@ -98,13 +103,14 @@ class ReportBook:
         """Begin a round: forget the reports of the last one, keep sessions with epochs left."""
         self.round_number = round_number
         self._reports = {}
+        self.spool.clear()
         self._sessions = {
             client: record
             for client, record in self._sessions.items()
             if record.epochs < self._plan.max_epochs
         }
 
-    def receive(self, message: Message, data: bytes) -> bytes | None:
+    def receive(self, message: Message, data: bytes | memoryview) -> bytes | None:
         """File a message from a client or a relay from the peer.
 
         Returns:
@@ -121,7 +127,7 @@ class ReportBook:
         if from_client_with_public != (self._party == message.client % 2):
             self._reject(report, "a public part or commitment came to the wrong server")
         part = report.trees.part if base is Kind.TREES else report.part
-        digest = hashlib.sha256(data).digest()
+        digest, commitment = self._fingerprint(report, message)
         if part.seen.get(message.kind) == digest:
             return None  # a byte-identical resend
         if base is Kind.TREES:
@@ -130,21 +136,21 @@ class ReportBook:
         if message.kind in part.seen:
             self._reject(report, "a second, different message for the same round and phase")
         part.seen[message.kind] = digest
+        held = memoryview(self.spool.hold(data))[messages.HEADER_BYTES :]
         if is_relay:
-            size = SEED_BYTES * (2 if base is Kind.REPORT else 1)
-            part.relayed_nonces = bytes(message.body[:size])
-            part.public = message.body[size:]
+            head, part.public, _ = self._cut(message.kind, held)
+            part.relayed_nonces, part.relayed_commitment = bytes(head), commitment
         else:
-            self._file(report, part, base, message)
+            self._file(report, part, message.kind, held, commitment)
         if part.public is not None:
             self._check_encoding(report, part.public, base)
         if part.complete and not from_client_with_public:
-            self._check(report, part, base)
+            self._check(report, part)
         if from_client_with_public:
             return self.relay(_RELAY_OF[base], report.client)
         return None
 
-    def holds(self, message: Message, data: bytes) -> bool:
+    def holds(self, message: Message) -> bool:
         """Whether a byte-identical message is filed. Files nothing.
 
         Raises:
@@ -157,7 +163,7 @@ class ReportBook:
             return False
         self._check_not_rejected(report)
         part = report.trees.part if _BASE[message.kind] is Kind.TREES else report.part
-        return part.seen.get(message.kind) == hashlib.sha256(data).digest()
+        return part.seen.get(message.kind) == self._fingerprint(report, message)[0]
 
     def relay(self, kind: Kind, client: int) -> bytes:
         """The relay of a public part that `client` sent here.
@@ -203,14 +209,16 @@ class ReportBook:
 
     def complete(self) -> dict[int, Report]:
         """Complete reports that were not rejected, by client, sorted."""
-        needs_trees = bool(messages.early_trees(self._plan))
         return {
             client: report
             for client, report in sorted(self._reports.items())
-            if not report.rejected
-            and report.part.complete
-            and (report.trees.part.complete or not needs_trees)
+            if self._is_complete(report)
         }
+
+    def complete_from(self, client: int) -> Report | None:
+        """The client's report if it is complete and was not rejected."""
+        report = self._reports.get(client)
+        return report if report is not None and self._is_complete(report) else None
 
     def fail(self, client: int) -> None:
         """Take a client whose trees failed the check out of this round, and forget the trees."""
@@ -231,6 +239,7 @@ class ReportBook:
                     report.trees.part.public = bytes(report.trees.part.public or b"")
                     self._sessions[client] = report.trees
         self._reports = {}
+        self.spool.clear()
 
     def context(self, report: Report) -> ReportContext:
         """What the report's keys are bound to."""
@@ -250,6 +259,11 @@ class ReportBook:
             report.trees.part.commitment or b"",
             report.part.commitment or b"",
         )
+
+    def _is_complete(self, report: Report) -> bool:
+        if report.rejected or not report.part.complete:
+            return False
+        return not self._needs_trees or report.trees.part.complete
 
     def _tree_context(self, report: Report, nonce: bytes) -> TreeContext:
         return TreeContext(self._plan, report.trees.opening_round, report.client, nonce)
@@ -283,44 +297,59 @@ class ReportBook:
 
     def _start_trees(self, report: Report) -> None:
         """Trees of this round; the session they replace is forgotten only if they arrive whole."""
-        if report.trees.opening_round != self.round_number:
-            report.trees = TreeRecord(self.round_number)
         if report.part.seen:
             self._reject(report, "trees after the report of the same round")
+        if report.trees.opening_round != self.round_number:
+            report.trees = TreeRecord(self.round_number)
         full = len(self._sessions) >= self._max_sessions
         if full and self._plan.max_epochs > 1 and report.client not in self._sessions:
             self._reject(report, f"this server holds {self._max_sessions} sessions already")
 
     def _reject(self, report: Report, reason: str) -> NoReturn:
         report.rejected = True
-        report.masked = b""
         raise RejectedSubmission(f"client {report.client}: {reason}")
 
-    def _file(self, report: Report, part: Part, base: Kind, message: Message) -> None:
+    def _cut(self, kind: Kind, body: memoryview) -> tuple[memoryview, memoryview, memoryview]:
+        """A body as nonces and seed, public part (or its commitment), masked values."""
+        is_report, is_relay = _BASE[kind] is Kind.REPORT, kind in _RELAY_OF.values()
+        start = SEED_BYTES * (1 + is_report + (not is_relay))
+        if kind is not Kind.REPORT:
+            return body[:start], body[start:], body[:0]
+        stop = start + messages.public_report_bytes(self._plan)
+        return body[:start], body[start:stop], body[stop:]
+
+    def _fingerprint(self, report: Report, message: Message) -> tuple[bytes, bytes]:
+        """Hash of a message, to tell a resend, and the commitment in it or to it.
+
+        A public part is read once: it enters the fingerprint by its commitment.
+        """
+        head, public, masked = self._cut(message.kind, message.body)
+        nonce, commitment = bytes(head[:SEED_BYTES]), bytes(public[:DIGEST_BYTES])
+        base = _BASE[message.kind]
+        if message.kind not in (Kind.TREES_COMMIT, Kind.REPORT_COMMIT):
+            fresh = base is Kind.TREES
+            opening = self.round_number if fresh else report.trees.opening_round
+            trees = TreeContext(self._plan, opening, report.client, nonce)
+            last = bytes(head[-SEED_BYTES:])
+            context = trees if fresh else ReportContext(trees, self.round_number, last)
+            commitment = context.commitment(public)
+        parts = b"".join((head, commitment))
+        return hashlib.sha256(parts + hashlib.sha256(masked).digest()).digest(), commitment
+
+    def _file(
+        self, report: Report, part: Part, kind: Kind, body: memoryview, commitment: bytes
+    ) -> None:
         """A client's own message: nonces, master seed, and the public part or its hash."""
-        body = message.body
-        nonce, seed = bytes(body[:SEED_BYTES]), bytes(body[SEED_BYTES : 2 * SEED_BYTES])
+        head, public, masked = self._cut(kind, body)
+        nonce, seed = bytes(head[:SEED_BYTES]), bytes(head[SEED_BYTES : 2 * SEED_BYTES])
         trees = report.trees
         if trees.master_seed not in (None, seed) or trees.part.nonces not in (b"", nonce):
             self._reject(report, "nonce or master seed are not those of its trees")
-        trees.master_seed, part.nonces, start = seed, nonce, 2 * SEED_BYTES
-        if base is Kind.REPORT:
-            part.nonces += bytes(body[start : start + SEED_BYTES])
-            start += SEED_BYTES
-        if message.kind is not base:
-            part.commitment = bytes(body[start:])
-            return
-        size = messages.public_report_bytes(self._plan) if base is Kind.REPORT else len(body)
-        part.public = body[start : start + size]  # views of the message, which may be a file's
-        if base is Kind.REPORT:
-            report.masked = body[start + size :]
-        part.commitment = self._commitment(report, part, base)
-
-    def _commitment(self, report: Report, part: Part, base: Kind) -> bytes:
-        assert part.public is not None
-        if base is Kind.TREES:
-            return self.tree_context(report).commitment(part.public)
-        return self.context(report).commitment(part.public)
+        trees.master_seed, part.nonces = seed, nonce + bytes(head[2 * SEED_BYTES :])
+        part.commitment = commitment
+        if kind is _BASE[kind]:
+            part.public = public  # views of the message, which may be a file's
+            report.masked = masked
 
     def _check_encoding(self, report: Report, public: bytes | memoryview, base: Kind) -> None:
         """Trees are decoded once on arrival, so that a bad encoding costs its sender the round."""
@@ -330,9 +359,10 @@ class ReportBook:
         except DecodeError as error:
             self._reject(report, str(error))
 
-    def _check(self, report: Report, part: Part, base: Kind) -> None:
+    def _check(self, report: Report, part: Part) -> None:
         """At the second server: the relayed part must fit what the client committed to."""
         assert part.commitment is not None
-        fits = kdf.digests_equal(part.commitment, self._commitment(report, part, base))
+        assert part.relayed_commitment is not None
+        fits = kdf.digests_equal(part.commitment, part.relayed_commitment)
         if not fits or part.relayed_nonces != part.nonces:
             self._reject(report, "the relayed public part does not fit the client's commitment")

@@ -53,9 +53,18 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
     Raises:
         ProtocolError: the models differ; both servers halt.
     """
-    states = [server.open_round(round_number) for server in servers]
-    servers[0].start(states[1])
-    servers[1].start(states[0])
+    states: list[bytes] = []
+    try:
+        for server in servers:
+            states.append(server.open_round(round_number))
+    except BaseException:
+        for server in servers[: len(states)]:  # the one that refused may be in another round
+            server.abandon_round()
+        raise
+    try:
+        servers[0].start(states[1])
+    finally:  # each notices for itself that the models differ
+        servers[1].start(states[0])
 
 
 def finish_round(servers: tuple[Server, Server]) -> Opened:

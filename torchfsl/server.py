@@ -86,6 +86,7 @@ class Server:
         self._tables: dict[str, list[Bytes]] = {}
         self._clear = self._digests = self._coin = self._verify_key = b""
         self._accepted: tuple[int, ...] = ()
+        self._may_apply = False
         self._folds: dict[int, bytes] = {}
         self._set_digest = self._share = self._salt = self._peer_commitment = b""
 
@@ -98,7 +99,7 @@ class Server:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
         if round_number >= 1 << 64:
             raise ParameterError("round numbers lie in [0, 2**64)")
-        self.last_round = round_number
+        self.last_round, self._may_apply = round_number, False
         self._book.open(round_number)
         rows = b"".join(self.model.rows(s).tobytes() for s in messages.retrieving(self.plan))
         self._clear = b"".join(
@@ -127,7 +128,12 @@ class Server:
     def receive(self, message: bytes) -> bytes | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
         self._expect(RoundState.OPEN)
-        return self._book.receive(messages.decode(self.plan, message, *_FILED), message)
+        decoded = messages.decode(self.plan, message, *_FILED)
+        relay = self._book.receive(decoded, message)
+        report = self._book.complete_from(decoded.client)
+        if report is not None:
+            self._evaluator.sums.take(report)
+        return relay
 
     def holds(self, message: bytes) -> bool:
         """Whether exactly this message was received in the open round; nothing is filed.
@@ -136,7 +142,7 @@ class Server:
             RejectedSubmission: the message could only be refused; see `ReportBook.holds`.
         """
         self._expect(RoundState.OPEN)
-        return self._book.holds(messages.decode(self.plan, message, *_FILED), message)
+        return self._book.holds(messages.decode(self.plan, message, *_FILED))
 
     def relay(self, kind: Kind, client: int) -> bytes:
         """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here, once more."""
@@ -273,11 +279,19 @@ class Server:
         self._end(clients)
         if not fits:
             raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
+        self._may_apply = True
         return decode_shares(self.plan, own, share, clients)
 
     def apply(self, opened: Opened) -> None:
-        """Update this server's model with the opened sums."""
+        """Update this server's model with the opened sums, once a round.
+
+        Raises:
+            ProtocolError: no sums were opened since the last call.
+        """
         self._expect(RoundState.IDLE)
+        if not self._may_apply:
+            raise ProtocolError("these sums were applied already, or never opened: open a round")
+        self._may_apply = False
         self.model.apply(self.plan, opened)
 
     def abandon_round(self) -> None:
@@ -306,6 +320,7 @@ class Server:
 
     def _end(self, accepted: tuple[int, ...]) -> None:
         self._book.end_round(accepted)
+        self._evaluator.sums.reset()
         self._tables, self._folds, self._accepted = {}, {}, ()
         self._share = self._salt = self._clear = self._verify_key = b""
         self.state = RoundState.IDLE

@@ -7,6 +7,10 @@ layout never leave a server, since they would show where cuckoo hashing placed r
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -41,6 +45,20 @@ def tree_values(
     return ring.from_int64(carried, plan.encoding.ring_bits)
 
 
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One report's part of a segment, as the accumulator takes it.
+
+    `roots [num_trees, 16]`, `hints [num_trees, W/8 << nu]`.
+    """
+
+    key_tree: bytes
+    key_convert: bytes
+    roots: Bytes = field(repr=False)
+    trees: list[Trees] = field(repr=False)
+    hints: Bytes = field(repr=False)
+
+
 class Accumulator:
     """One server's running sum of one tree segment, over clients, in bin layout.
 
@@ -53,34 +71,22 @@ class Accumulator:
         self._width = plan.encoding.ring_bits // 8
         payload = plan.value_bytes(segment) << segment.nu
         self._sums = [
-            np.zeros(
-                (1 if group.is_stash else group.num_trees, group.num_leaves, payload), np.uint8
-            )
+            _aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
             for group, _ in split(segment)
         ]
 
-    def add(
-        self, key_tree: bytes, key_convert: bytes, roots: Bytes, trees: list[Trees], hints: Bytes
-    ) -> None:
-        """Add one client's report: `roots [num_trees, 16]`, `hints [num_trees, W/8 << nu]`."""
-        for (group, span), part, total in zip(split(self._segment), trees, self._sums, strict=True):
-            steps = [slice(None)]
-            if group.is_stash:  # all of whose trees share one sum
-                steps = [slice(i, i + 1) for i in range(group.num_trees)]
-            for step in steps:
-                kernels().accumulate(
-                    key_tree,
-                    key_convert,
-                    np.ascontiguousarray(roots[span][step]),
-                    np.ascontiguousarray(part.cw[:, step]),
-                    np.ascontiguousarray(part.cw_right[:, step]),
-                    group.num_leaves,
-                    np.ascontiguousarray(hints[span][step]),
-                    self._party,
-                    self._width,
-                    total,
-                    num_threads(),
-                )
+    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
+        """Add reports together, which passes through the sum once; or take them out again."""
+        sign = 1 - self._party if subtract else self._party
+        for position, (group, span) in enumerate(split(self._segment)):
+            jobs = [
+                (report.key_tree, report.key_convert, *arrays)
+                for report in reports
+                for arrays in _jobs(report.roots[span], report.trees[position], report.hints[span])
+            ]
+            kernels().accumulate_batch(
+                jobs, group.num_leaves, sign, self._width, self._sums[position], num_threads()
+            )
 
     def gather(self) -> Bytes:
         """This server's share of the sum, in index order: `[m, W/8]`."""
@@ -98,3 +104,21 @@ class Accumulator:
                 extra = flat[: segment.m].reshape(segment.m, -1, self._width)
                 lanes[...] = ring.add(lanes, extra)
         return out
+
+
+def _jobs(roots: Bytes, trees: Trees, hints: Bytes) -> Iterator[tuple[Bytes, Bytes, Bytes, Bytes]]:
+    """Arrays of the trees of a group, tree by tree for a stash, whose trees share one sum."""
+    if not trees.group.is_stash:
+        yield roots, trees.cw, trees.cw_right, hints
+        return
+    cw = np.ascontiguousarray(trees.cw.swapaxes(0, 1))
+    cw_right = np.ascontiguousarray(trees.cw_right.T)
+    for i in range(trees.group.num_trees):
+        yield roots[i : i + 1], cw[i, :, None], cw_right[i, :, None], hints[i : i + 1]
+
+
+def _aligned_zeros(*shape: int) -> Bytes:
+    """Zeros that begin on a cache line, as wide registers like them."""
+    memory = np.zeros(math.prod(shape) + 63, dtype=np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + math.prod(shape)].reshape(shape)

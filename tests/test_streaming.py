@@ -1,0 +1,189 @@
+"""Reports are added as they come, in windows; what is rejected later leaves no trace in the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from federation import (
+    assert_exact,
+    make_plan,
+    make_segment,
+    make_servers,
+    random_update,
+    wanted_rows,
+)
+from reference import plaintext
+
+from torchfsl import running_sums
+from torchfsl.client import Client
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.messages import Kind
+from torchfsl.opened import Opened
+from torchfsl.plan import Plan
+from torchfsl.round import begin_round, finish_round
+from torchfsl.server import RoundState, Server
+from torchfsl.spool import Spool
+from torchfsl.transport import InProcess
+from torchfsl.update import Update
+
+
+def streaming_plan(clients: int) -> Plan:
+    """Trees of every kind, and dense values."""
+    return make_plan(
+        make_segment("table", "rows", (40, 3), k_max=4, tau=3, theta=5, stash=1, retrieve=True),
+        make_segment("few", "scalars", (30,), k_max=3, theta=5, nu=2, stash=1),
+        make_segment("whole", "scalars", (9,), k_max=2),
+        make_segment("bias", "dense", (3,)),
+        max_clients=clients,
+    )
+
+
+@pytest.fixture(params=[1, 2, 32])
+def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Reports added at once."""
+    monkeypatch.setattr(running_sums, "WINDOW_REPORTS", request.param)
+    return int(request.param)
+
+
+def play(plan: Plan, servers: tuple[Server, Server], count: int) -> dict[int, Update]:
+    """An open round in which `count` clients have reported."""
+    begin_round(servers, servers[0].last_round + 1)
+    rng = np.random.default_rng(0)
+    updates = {number: random_update(plan, rng, rows=2) for number in range(count)}
+    for number, update in updates.items():
+        client = Client(plan, InProcess(*servers), client_id=number)
+        session = client.start_round(servers[0].last_round, indices=wanted_rows(plan, update))
+        session.submit(update)
+    return updates
+
+
+def assert_sums(plan: Plan, opened: Opened, updates: dict[int, Update]) -> None:
+    assert opened.clients == tuple(sorted(updates))
+    assert_exact(plan, opened, [plaintext.Contribution(update) for update in updates.values()])
+
+
+def test_any_window_gives_the_exact_sum(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    for _ in range(2):
+        updates = play(plan, servers, 5)
+        waiting = len(servers[0]._evaluator.sums._waiting)
+        assert waiting == 5 % window
+        assert_sums(plan, finish_round(servers), updates)
+
+
+def test_a_client_rejected_after_it_was_added_is_taken_out(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 5)
+    report = servers[0]._book.complete()[3]
+    other = Client(plan, InProcess(*servers), client_id=3)
+    with pytest.raises(RejectedSubmission, match="after the report"):
+        other.start_round(0, indices=wanted_rows(plan, updates[3])).submit(updates[3])
+    assert report.rejected
+    del updates[3]
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_a_client_that_fails_the_check_is_taken_out(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 5)
+    evaluate: Callable[..., dict[int, bytes]] = servers[0]._evaluator.folds
+
+    def folds(*arguments: object) -> dict[int, bytes]:
+        return evaluate(*arguments) | {2: bytes(16)}
+
+    monkeypatch.setattr(servers[0]._evaluator, "folds", folds)
+    del updates[2]
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_an_abandoned_round_leaves_nothing_in_the_next_sum(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    play(plan, servers, 4)
+    for server in servers:
+        server.abandon_round()
+    updates = play(plan, servers, 3)
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_messages_beyond_the_window_lie_in_files() -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    for server in servers:
+        server._book.spool = Spool(window_bytes=3000)
+    updates = play(plan, servers, 5)
+    for server in servers:
+        spool = server._book.spool
+        assert 0 < spool.bytes_in_memory <= 3000
+        assert spool._chunks
+        spool.release()
+    assert_sums(plan, finish_round(servers), updates)
+    assert not servers[0]._book.spool._chunks
+
+
+def test_a_spool_keeps_bytes_and_leaves_views_alone() -> None:
+    spool = Spool(window_bytes=10)
+    rng = np.random.default_rng(0)
+    messages = [rng.bytes(size) for size in (10, 1, 5000, (1 << 26) + 1, 7)]
+    held = [spool.hold(message) for message in messages]
+    assert held[0] is messages[0]
+    spool.release()
+    assert [bytes(view) for view in held] == messages
+    assert all(memoryview(view).readonly for view in held)
+    view = memoryview(b"others' file")
+    assert spool.hold(view) is view
+    spool.clear()
+    assert [bytes(view) for view in held] == messages
+
+
+def test_sums_are_applied_once() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    play(plan, servers, 2)
+    opened = finish_round(servers)
+    for server in servers:
+        before = server.model.digest()
+        with pytest.raises(ProtocolError, match="applied already"):
+            server.apply(opened)
+        assert server.model.digest() == before
+
+
+def test_a_server_whose_peer_refuses_the_round_is_idle_again() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    servers[1].open_round(0)
+    with pytest.raises(ProtocolError):
+        begin_round(servers, 1)
+    assert servers[0].state is RoundState.IDLE
+    assert servers[1].state is RoundState.OPENING
+    servers[1].abandon_round()
+    begin_round(servers, 2)
+
+
+def test_a_client_with_bad_rows_fetches_what_others_fetch() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    begin_round(servers, 0)
+    fetched: list[tuple[int, Kind]] = []
+
+    class Noting(InProcess):
+        def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+            fetched.append((party, kind))
+            return super().fetch(party, kind, round_number, client)
+
+    usual = Client(plan, Noting(*servers), client_id=0)
+    session = usual.start_round(0, indices={"table": np.array([1, 2])})
+    session.download()
+    session.retrieve()
+    session.abort()
+    expected, fetched = fetched, []
+    with pytest.raises(ParameterError):
+        Client(plan, Noting(*servers), client_id=2).start_round(0, indices={"table": [-1]})
+    assert fetched == expected

@@ -1,0 +1,87 @@
+"""Where things lie in a report: roots, trees, hints and dense shares, as the kernels take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import messages
+from torchfsl.dpf import Trees, decode_trees
+from torchfsl.plan import Plan, Segment
+from torchfsl.reports import Report, ReportBook
+from torchfsl.ssa import Contribution
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ReportParts:
+    """Views of the reports in a book, at the server `party`."""
+
+    def __init__(self, plan: Plan, party: int, book: ReportBook) -> None:
+        """Lay out the plan's messages once."""
+        self._plan, self._party, self._book = plan, party, book
+        early, late = messages.early_trees(plan), messages.late_trees(plan)
+        self._early = {s.name for s in early}
+        trees = [(s.name, s.tree_bytes) for s in late]
+        hints = [(s.name, plan.hint_bytes(s)) for s in messages.with_hints(plan)]
+        self._tree_start = _starts((s.name, s.tree_bytes) for s in early) | _starts(trees)
+        self._hint_start = _starts(hints, sum(size for _, size in trees))
+        self._dense_start = _starts((s.name, plan.dense_bytes(s)) for s in messages.dense(plan))
+
+    def roots(self, segment: Segment, report: Report) -> Bytes:
+        """This server's root states."""
+        assert report.trees.master_seed is not None
+        context = self._book.context(report)
+        source = self._book.tree_context(report) if segment.name in self._early else context
+        return source.roots(segment, report.trees.master_seed, self._party)
+
+    def trees(self, segment: Segment, report: Report) -> list[Trees]:
+        """Public parts of the segment's trees."""
+        part = report.trees.part if segment.name in self._early else report.part
+        assert part.public is not None
+        start = self._tree_start[segment.name]
+        public = memoryview(part.public)[start : start + segment.tree_bytes]
+        return decode_trees([segment], public)[segment.name]
+
+    def contribution(self, segment: Segment, report: Report) -> Contribution:
+        """What the segment's accumulator takes."""
+        assert report.part.public is not None
+        context = self._book.context(report)
+        hints = np.frombuffer(
+            report.part.public,
+            dtype=np.uint8,
+            count=self._plan.hint_bytes(segment),
+            offset=self._hint_start[segment.name],
+        )
+        return Contribution(
+            context.trees.tree_key(segment),
+            context.convert_key(segment),
+            self.roots(segment, report),
+            self.trees(segment, report),
+            hints.reshape(segment.num_trees, -1),
+        )
+
+    def release(self) -> None:
+        """Let go of memory for what was read; see `Spool.release`."""
+        self._book.spool.release()
+
+    def dense_share(self, segment: Segment, report: Report) -> Bytes:
+        """This server's share of a dense segment, `[values, l/8]`."""
+        context = self._book.context(report)
+        if context.trees.public_party != self._party:
+            assert report.trees.master_seed is not None
+            return context.dense_mask(segment, report.trees.master_seed)
+        count, start = self._plan.dense_bytes(segment), self._dense_start[segment.name]
+        share = np.frombuffer(report.masked, np.uint8, count, start)
+        return share.reshape(-1, self._plan.encoding.ring_bits // 8)
+
+
+def _starts(sizes: Iterable[tuple[str, int]], start: int = 0) -> dict[str, int]:
+    """Offset of every name, from `start` on."""
+    starts = {}
+    for name, size in sizes:
+        starts[name] = start
+        start += size
+    return starts
