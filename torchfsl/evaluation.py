@@ -61,7 +61,8 @@ class Evaluator:
 
     def share(self, reports: list[Report]) -> bytes:
         """This server's share of the sums over the reports, in index order, with its noise."""
+        self.sums.settle(reports)
         return b"".join(
             privacy.add_noise(self._plan, segment, share, self._draw).tobytes()
-            for segment, share in self.sums.shares(reports)
+            for segment, share in self.sums.shares()
         )

@@ -34,7 +34,7 @@ LABEL_UNION: Final = b"torchfsl union"
 
 def frame(*parts: bytes | memoryview) -> bytes:
     """Concatenation of the parts, each behind its length as eight little-endian bytes."""
-    return b"".join(piece for part in parts for piece in (len(part).to_bytes(8, "little"), part))
+    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
 
 
 def digest(label: bytes, *parts: bytes | memoryview) -> bytes:

@@ -55,8 +55,8 @@ class RunningSums:
             self._add([r for r in self._waiting.values() if not r.rejected])
             self._waiting = {}
 
-    def shares(self, reports: Iterable[Report]) -> list[tuple[Segment, Bytes]]:
-        """This server's share of every segment's sum over exactly these reports."""
+    def settle(self, reports: Iterable[Report]) -> None:
+        """Make the sums those over exactly these reports."""
         wanted = {report.client: report for report in reports}
         rejected = [r for client, r in self._added.items() if client not in wanted]
         self._change(rejected, subtract=True)
@@ -65,12 +65,11 @@ class RunningSums:
         for start in range(0, len(missing), self._window):
             self._add(missing[start : start + self._window])
         self._waiting = {}
-        shares = []
-        for segment in self._with_hints:
-            shares.append((segment, self._sum(segment).gather()))
-        for segment in self._dense:
-            shares.append((segment, self._dense_sum(segment)))
-        return shares
+
+    def shares(self) -> list[tuple[Segment, Bytes]]:
+        """This server's share of every segment's sum, in index order."""
+        shares = [(segment, self._sum(segment).gather()) for segment in self._with_hints]
+        return shares + [(segment, self._dense_sum(segment)) for segment in self._dense]
 
     def _add(self, reports: list[Report]) -> None:
         self._change(reports, subtract=False)

@@ -195,11 +195,7 @@ class Segment:
     @property
     def groups(self) -> tuple[TreeGroup, ...]:
         """Groups of equal trees, bins before stash, empty ones left out."""
-        both = (
-            TreeGroup(self.num_bins, self.theta, self.nu, False, self.check_bytes),
-            TreeGroup(self.stash, self.m, self.nu, True, self.check_bytes),
-        )
-        return tuple(group for group in both if group.num_trees)
+        return _groups(self.num_bins, self.theta, self.stash, self.m, self.nu, self.check_bytes)
 
     @property
     def num_trees(self) -> int:
@@ -222,6 +218,17 @@ class Segment:
         if not self.retrieve:
             return 0
         return self.num_trees * ((self.row_bytes << self.nu) + self.tag_bytes)
+
+
+@functools.lru_cache(maxsize=128)  # asked for many times a report
+def _groups(
+    num_bins: int, theta: int, stash: int, m: int, nu: int, check_bytes: int
+) -> tuple[TreeGroup, ...]:
+    both = (
+        TreeGroup(num_bins, theta, nu, False, check_bytes),
+        TreeGroup(stash, m, nu, True, check_bytes),
+    )
+    return tuple(group for group in both if group.num_trees)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,326 @@
+"""Whole client and whole server path by size: seconds of every stage, bytes and memory.
+
+    python scripts/bench_scale.py [--log-m 10 15 20] [--fraction 0.1] [--bits 128] [--clients 1]
+                                  [--threads 1] [--profile] [--json FILE]
+
+One segment of m scalars, of which each client selects a fraction. A client's path is from indices
+and float values to the bytes of its messages; a server's from bytes to verified and accumulated
+sums. Both servers run in this process and are timed apart; the slower one counts. What happens once
+a session (permutations) or once a round (gather, opening) has lines of its own. AES blocks are
+those that `planner.predict` counts, their share is of the ceiling measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import cProfile
+import functools
+import io
+import os
+import pstats
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import bench_measure
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl import cuckoo, kdf, messages
+from torchfsl.backends import KERNELS, kernels
+from torchfsl.client import Client
+from torchfsl.fixed_point import FixedPoint
+from torchfsl.messages import Kind
+from torchfsl.plan import Plan, TensorSpec
+from torchfsl.planner import SegmentSpec, build_plan, predict
+from torchfsl.round import begin_round
+from torchfsl.server import Server
+from torchfsl.server_model import ServerModel
+from torchfsl.update import RawSegment, quantise
+
+NAME = "w"
+PATH = ("receive", "verify", "accumulate")
+"""Stages of a server that grow with the clients."""
+
+
+class Outbox:
+    """A transport that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes]] = []
+
+    def send(self, party: int, message: bytes) -> None:
+        """Keep."""
+        self.sent.append((party, message))
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """Nothing is fetched here."""
+        raise NotImplementedError
+
+
+class Clock:
+    """Seconds of both servers by stage, and those inside native code.
+
+    Native are the kernels, hashes and key streams; the rest is Python, parsing and copies.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._stage = (self.seconds[0], "")
+        self._inside: list[float] = []
+
+    def time(self, party: int, stage: str, call: Callable[[], Any]) -> Any:
+        """Run `call` on the account of a server and a stage; stages inside it are not its own."""
+        before, self._stage = self._stage, (self.seconds[party], stage)
+        self._inside.append(0.0)
+        start = time.perf_counter()
+        result = call()
+        seconds = time.perf_counter() - start
+        self._add(party, stage, seconds - self._inside.pop())
+        if self._inside:
+            self._inside[-1] += seconds
+        self._stage = before
+        return result
+
+    def native(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, noted as native in the stage in which it happens."""
+
+        def timed(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*arguments)
+            account, stage = self._stage
+            name = f"native {stage}"
+            account[name] = account.get(name, 0.0) + time.perf_counter() - start
+            return result
+
+        return timed
+
+    def _add(self, party: int, stage: str, seconds: float) -> None:
+        account = self.seconds[party]
+        account[stage] = account.get(stage, 0.0) + seconds
+
+    def slower(self) -> dict[str, float]:
+        """Stages of the server that took longer over `PATH`."""
+        return max(self.seconds, key=lambda account: sum(account[stage] for stage in PATH))
+
+
+@contextlib.contextmanager
+def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
+    """Time native code, and additions to the sums apart from the stage they happen in."""
+    module = kernels()
+    with contextlib.ExitStack() as stack:
+        for name in KERNELS:
+            timed = clock.native(getattr(module, name))
+            stack.enter_context(mock.patch.object(module, name, timed))
+        for name in ("digest", "stream"):
+            stack.enter_context(mock.patch.object(kdf, name, clock.native(getattr(kdf, name))))
+        for party, server in enumerate(servers):
+            sums = server._evaluator.sums
+            change = functools.partial(_on_account, clock, party, sums._change)
+            stack.enter_context(mock.patch.object(sums, "_change", change))
+        yield
+
+
+def _on_account(
+    clock: Clock, party: int, change: Callable[..., None], *arguments: Any, **named: Any
+) -> None:
+    clock.time(party, "accumulate", lambda: change(*arguments, **named))
+
+
+def make_plan(m: int, options: argparse.Namespace) -> Plan:
+    """One segment of m scalars."""
+    k_max = max(1, round(m * options.fraction))
+    return build_plan(
+        [SegmentSpec(NAME, "scalars", (TensorSpec(NAME, (m,)),), k_max=k_max)],
+        encoding=FixedPoint(ring_bits=options.bits, frac_bits=options.bits // 2 - 3, clip=1.0)
+        if options.bits <= 32
+        else FixedPoint(ring_bits=options.bits, frac_bits=16, clip=4.0),
+        max_clients=max(8, options.clients),
+        min_clients=1,
+        malicious_security=not options.semi_honest,
+        session=bytes(16),
+        hash_seed=bytes(32),
+        above_break_even="keep",
+    )
+
+
+def client_path(
+    plan: Plan, number: int, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float32]
+) -> list[tuple[int, bytes]]:
+    """Indices and values in, messages out."""
+    update, _, _ = quantise(plan, {NAME: RawSegment(rows, values)})
+    out = Outbox()
+    Client(plan, out, client_id=number).start_round(0).submit(update)
+    return out.sent
+
+
+def settle(server: Server) -> None:
+    """The part of a commit that grows with the clients; `commit` finds it done."""
+    reports = server._book.complete()
+    server._evaluator.sums.settle([reports[client] for client in server._accepted])
+
+
+def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -> Clock:
+    """Messages in, both servers' sums out; leaves the round finished."""
+    clock = Clock()
+    with watched(servers, clock):
+        for party, message in sent:
+            relay = clock.time(party, "receive", functools.partial(servers[party].receive, message))
+            if relay is not None:
+                other = servers[1 - party]
+                clock.time(1 - party, "receive", functools.partial(other.receive, relay))
+        said = step(clock, servers, "close", lambda server, _: server.close_round(), ["", ""])
+        said = step(clock, servers, "verify", lambda server, theirs: server.agree(theirs), said)
+        step(clock, servers, "verify", lambda server, theirs: server.verify(theirs), said)
+        step(clock, servers, "accumulate", lambda server, _: settle(server), said)
+        said = step(clock, servers, "gather", lambda server, _: server.commit(), said)
+        said = step(clock, servers, "open", lambda server, theirs: server.reveal(theirs), said)
+        step(clock, servers, "open", lambda server, theirs: server.open(theirs), said)
+    return clock
+
+
+def step(
+    clock: Clock,
+    servers: tuple[Server, Server],
+    stage: str,
+    call: Callable[[Server, Any], Any],
+    said: list[Any],
+) -> list[Any]:
+    """One step at both servers on what the other one said before."""
+    return [
+        clock.time(party, stage, functools.partial(call, servers[party], said[1 - party]))
+        for party in (0, 1)
+    ]
+
+
+def best(runs: list[dict[str, float]], stages: tuple[str, ...]) -> dict[str, float]:
+    """The run with the least sum over the stages."""
+    return min(runs, key=lambda run: sum(run[stage] for stage in stages))
+
+
+def profile(call: Callable[[], Any]) -> None:
+    """Print where the time of a call goes."""
+    profiler = cProfile.Profile()
+    profiler.runcall(call)
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(14)
+    print("\n".join(line for line in text.getvalue().splitlines()[6:] if line.strip()))
+
+
+def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One size."""
+    m = 1 << log_m
+    plan = make_plan(m, options)
+    segment = plan.segments[0]
+    rng = np.random.default_rng(log_m)
+    start = time.perf_counter()
+    if segment.num_bins:
+        cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, m)
+    set_up = time.perf_counter() - start
+    rows = [
+        np.sort(rng.choice(m, segment.k_max, replace=False)).astype(np.int64)
+        for _ in range(options.clients)
+    ]
+    values = rng.normal(scale=0.2, size=(segment.k_max, 1)).astype(np.float32)
+    client_seconds = bench_measure.best_seconds(
+        lambda: client_path(plan, 0, rows[0], values), options.repeat
+    )
+    sent = [m for i, chosen in enumerate(rows) for m in client_path(plan, i, chosen, values)]
+    state = {NAME: np.zeros(m, dtype=np.float32)}
+    runs = []
+    for _ in range(options.repeat):
+        servers = (
+            Server(0, plan=plan, model=ServerModel(dict(state))),
+            Server(1, plan=plan, model=ServerModel(dict(state))),
+        )
+        begin_round(servers, 0)
+        runs.append(server_path(servers, sent).slower())
+    if options.profile:
+        print("\nclient")
+        profile(lambda: client_path(plan, 0, rows[0], values))
+        servers = (
+            Server(0, plan=plan, model=ServerModel(dict(state))),
+            Server(1, plan=plan, model=ServerModel(dict(state))),
+        )
+        begin_round(servers, 0)
+        print("\nboth servers")
+        profile(lambda: server_path(servers, sent))
+    server = best(runs, PATH)
+    predicted = predict(plan)
+    path_seconds = sum(server[stage] for stage in PATH) / options.clients
+    native = sum(server.get(f"native {stage}", 0.0) for stage in PATH) / options.clients
+    return {
+        "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
+        "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
+        "upload_bytes": messages.client_bytes(plan),
+        "permutations_seconds": set_up,
+        "client_seconds": client_seconds,
+        "client_aes_blocks": predicted.client_aes_blocks,
+        "server_seconds_a_client": path_seconds,
+        "server_native_seconds_a_client": native,
+        "server_stages": server,
+        "server_aes_blocks": predicted.server_aes_blocks,
+        "server_blocks_per_second": predicted.server_aes_blocks / path_seconds,
+        "accumulate_ns_a_row": 1e9 * server["accumulate"] / options.clients
+        / max(1, segment.num_bins * segment.theta + segment.stash * m),
+        "predicted_memory_bytes": predicted.server_memory_bytes,
+        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+    }  # fmt: skip
+
+
+def show(row: dict[str, Any], ceiling: float | None) -> None:
+    """One size's lines."""
+    share = f"{row['server_blocks_per_second'] / ceiling:.0%} of the ceiling" if ceiling else ""
+    print(
+        f"\nm {row['m']:,}  k {row['k']:,}  bins {row['bins']:,} of {row['rows_a_bin']} rows, "
+        f"{row['rows_a_leaf']} a leaf, {row['ring_bits']} bits, {row['clients']} clients\n"
+        f"  client, indices and values to bytes   {1e3 * row['client_seconds']:10.2f} ms"
+        f"   {row['upload_bytes']:,} bytes up\n"
+        f"  a server, bytes to sums, a client     {1e3 * row['server_seconds_a_client']:10.2f} ms"
+        f"   {row['server_blocks_per_second'] / 1e6:,.0f} M blocks/s {share}"
+    )
+    outside = 1 - row["server_native_seconds_a_client"] / row["server_seconds_a_client"]
+    print(f"    of it Python, parsing and copies    {outside:10.0%}")
+    for stage, seconds in row["server_stages"].items():
+        if stage.startswith("native"):
+            continue
+        part = seconds / row["clients"] if stage in PATH else seconds
+        each = " a client" if stage in PATH else " a round"
+        print(f"    {stage + each:36}{1e3 * part:10.2f} ms")
+    print(
+        f"  accumulation                          {row['accumulate_ns_a_row']:10.3f} ns a row\n"
+        f"  permutations, once a session          {1e3 * row['permutations_seconds']:10.2f} ms\n"
+        f"  peak memory of all parties            {row['peak_memory_bytes'] / 1e6:10,.0f} MB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parse the command line, run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--log-m", type=int, nargs="+", default=[10, 15, 20], help="sizes")
+    parser.add_argument("--fraction", type=float, default=0.1, help="selected positions, k / m")
+    parser.add_argument("--bits", type=int, default=128, help="ring bits")
+    parser.add_argument("--clients", type=int, default=1, help="clients in the round")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a server")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions; the best counts")
+    parser.add_argument("--semi-honest", action="store_true", help="without check words")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    os.environ["TORCHFSL_THREADS"] = str(options.threads)
+    figures: dict[str, Any] = {"environment": bench_measure.environment()}
+    for key, value in figures["environment"].items():
+        print(f"{key:28}{value:,.4g}" if isinstance(value, float) else f"{key:28}{value}")
+    ceiling = figures["environment"].get("mmo_blocks_per_second")
+    figures["sizes"] = []
+    for log_m in options.log_m:
+        figures["sizes"].append(measure(log_m, options))
+        show(figures["sizes"][-1], ceiling and ceiling * options.threads)
+    bench_measure.write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()
