@@ -26,6 +26,8 @@ from torchfsl.backends import kernels
 Bytes = npt.NDArray[np.uint8]
 KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
 LEAF_HASH_BLOCKS, CHECK_BLOCKS = 3, 5
+REPORTS = 8
+"""Reports that a server adds together."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,15 @@ def server_cases(keys: Keys) -> Iterator[Case]:
     def verify(threads: int) -> None:
         kernels().verify(KEY, OTHER_KEY, *keys.trees, words, 0, KEY, *masks, threads)
 
+    def batch(threads: int) -> None:
+        report = (KEY, OTHER_KEY, *keys.trees[:3], keys.hints)
+        kernels().accumulate_batch([report] * REPORTS, shape.leaves, 0, shape.width, total, threads)
+
+    def check_batch(threads: int) -> None:
+        for _ in range(REPORTS):
+            verify(threads)
+        batch(threads)
+
     def both(threads: int) -> None:
         verify(threads)
         accumulate(threads)
@@ -159,7 +170,11 @@ def server_cases(keys: Keys) -> Iterator[Case]:
         yield Case("evaluate alone", shape, lambda _: kernels().tree_eval(KEY, *keys.trees), rows,
                    "rows", shape.tree_blocks, 16 * shape.trees * shape.leaves, False)  # fmt: skip
     yield Case("evaluate, accumulate", shape, accumulate, rows, "rows", summing, 2 * total.nbytes)
+    yield Case(f"the same, {REPORTS} reports", shape, batch, REPORTS * rows, "rows",
+               REPORTS * summing, 2 * REPORTS * total.nbytes)  # fmt: skip
     yield Case("verify", shape, verify, rows, "rows", checking)
+    yield Case(f"verify, add, {REPORTS} reports", shape, check_batch, REPORTS * rows, "rows",
+               REPORTS * (summing + checking), 2 * REPORTS * total.nbytes)  # fmt: skip
     yield Case("verify, accumulate", shape, both, rows, "rows", summing + checking,
                2 * total.nbytes)  # fmt: skip
 
@@ -241,7 +256,7 @@ def measure(case: Case, threads: int, small: bool) -> dict[str, Any]:
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures, printed as they come."""
     figures: list[dict[str, Any]] = []
-    print(f"{'kernel':22}{'a leaf':>7}{'row':>5}{'threads':>9}{'ms':>10}{'M/s':>10} {'':5}"
+    print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'threads':>9}{'ms':>10}{'M/s':>10} {'':5}"
           f"{'M blocks/s':>11}{'ceiling':>9}{'GB/s':>7}{'times one':>11}")  # fmt: skip
     for shape in shapes(options.small):
         keys = Keys(shape)
@@ -266,7 +281,7 @@ def show(row: dict[str, Any]) -> None:
     share = row["share_of_ceiling"]
     percent = f"{share:.0%}" if share else "-"
     print(
-        f"{row['kernel']:22}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}{row['threads']:>9}"
+        f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}{row['threads']:>9}"
         f"{1e3 * row['seconds']:>10.3f}{row['per_second'] / 1e6:>10.1f} {row['unit']:5}"
         f"{row['blocks_per_second'] / 1e6:>11.0f}{percent:>9}"
         f"{row['bytes_per_second'] / 1e9:>7.1f}{row['times_first']:>11.2f}",

@@ -8,6 +8,7 @@
 #include "arena.h"
 #include "check_path.h"
 #include "conversion.h"
+#include "leaf_kernels.h"
 #include "path.h"
 #include "ring_lanes.h"
 #include "tree_walk.h"
@@ -139,8 +140,7 @@ template <class V, template <class> class Products>
 void authenticate(const Trees& trees, const Partition& partition, std::size_t begin,
                   std::size_t end, const AuthenticateArgs& args, void* memory) {
   Arena arena(memory);
-  std::size_t next_row = args.shared_table ? 0 : trees.num_leaves;
-  if (partition.units_per_tree) next_row = std::size_t{1} << (trees.depth - partition.split_level);
+  const std::size_t next_row = next_rows(trees, partition, args.shared_table);
   Authentication<V, Products> authentication(args, trees.num_leaves, next_row * args.row_bytes,
                                              arena);
   walk<V>(trees, partition, begin, end,

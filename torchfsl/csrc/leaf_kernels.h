@@ -52,10 +52,17 @@ inline void xor_registers(const std::uint8_t* rows, std::size_t stride, const st
   for (int j = 0; j < n; ++j) V::store(out + j * sizeof(R), sum[j]);
 }
 
+// Distance of the rows that the next lane's leaves need.
+inline std::size_t next_rows(const Trees& trees, const Partition& partition, bool shared_table) {
+  if (partition.units_per_tree) return std::size_t{1} << (trees.depth - partition.split_level);
+  return shared_table ? 0 : trees.num_leaves;
+}
+
 template <class V>
 struct AnswerSink {
   const AnswerArgs* args;
   std::size_t num_leaves;
+  std::size_t next_chunk;  // distance in bytes of the rows that are needed after those of a chunk
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -67,6 +74,9 @@ struct AnswerSink {
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
     const std::uint8_t* rows = args.table + row * stride;
     std::uint8_t* out = args.out + (tree - args.first_tree) * stride;
+    for (std::size_t i = 0; i < count * stride; i += 64) {
+      __builtin_prefetch(rows + self.next_chunk + i);
+    }
     std::size_t wide = 0;
     for (; wide + kWide <= stride; wide += kWide) {
       xor_registers<V, 4>(rows + wide, stride, states, count, out + wide);
@@ -87,7 +97,8 @@ template <class V>
 void answer(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
             const AnswerArgs& args, void* memory) {
   Arena arena(memory);
-  AnswerSink<V> sink = {&args, trees.num_leaves};
+  AnswerSink<V> sink = {&args, trees.num_leaves,
+                        next_rows(trees, partition, args.shared_table) * args.row_bytes};
   walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, nullptr, &sink}, arena);
 }
 
