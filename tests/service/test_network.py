@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -272,6 +273,37 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
     shown = _command("status", "--servers", ",".join(pair.urls), "--tls", str(pair.tls))
     assert "server 1: torchfsl" in shown
     assert "processor features" in _command("doctor", "--tls", str(pair.tls))
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({}, "another server runs on the state in"),
+        ({"--state": "fresh"}, "cannot listen on 127.0.0.1:"),
+        ({"--peer": "fsl.example"}, "--peer: 'fsl.example' is no server"),
+        ({"--listen": "everywhere"}, "--listen: 'https://everywhere' is no server"),
+        ({"--party": "1"}, "holds the state of server 0"),
+        ({"--tls": "nowhere"}, "`torchfsl certs` makes development files"),
+        ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),
+    ],
+)
+def test_a_server_that_cannot_serve_says_why_and_ends(
+    pair: Pair, tmp_path: Path, changed: dict[str, str], complaint: str
+) -> None:
+    if "--party" in changed:  # a copy, since the folder itself is in use
+        shutil.copytree(pair.state(0), tmp_path / "copy")
+        changed["--state"] = str(tmp_path / "copy")
+    if changed.get("--state") == "fresh":
+        changed["--state"] = str(tmp_path / "fresh")
+    given = {
+        "--party": "0", "--listen": f"127.0.0.1:{pair.ports[0]}", "--peer": pair.urls[1],
+        "--state": str(pair.state(0)), "--tls": str(pair.tls), **changed,
+    }  # fmt: skip
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _command("serve", *(text for pair in given.items() for text in pair))
+    assert failed.value.returncode == 2
+    assert complaint in failed.value.stderr
+    assert "Traceback" not in failed.value.stderr
 
 
 def _command(*arguments: str) -> str:
