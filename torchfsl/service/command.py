@@ -286,7 +286,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _close(options: argparse.Namespace) -> int:
-    with _owner(options) as owner:
+    with _owner(options, seconds=3600) as owner:
         number = owner.running_round()
         row = owner.close_round(number)
         print(f"round {number} is applied: {row['accepted']} of {row['reports']} reports")
@@ -294,18 +294,18 @@ def _close(options: argparse.Namespace) -> int:
 
 
 def _abandon(options: argparse.Namespace) -> int:
-    with _owner(options) as owner:
+    with _owner(options, seconds=60) as owner:
         number = owner.running_round()
         owner.abandon_round(number, options.reason)
         print(f"round {number} ended unopened")
     return 0
 
 
-def _owner(options: argparse.Namespace) -> Any:
+def _owner(options: argparse.Namespace, *, seconds: float) -> Any:
     from torchfsl.service.links import RetryPolicy
     from torchfsl.service.owner import Owner
 
-    policy = RetryPolicy(attempt_seconds=600, total_seconds=600)
+    policy = RetryPolicy(attempt_seconds=seconds, total_seconds=seconds)
     return contextlib.closing(Owner(options.servers.split(","), options.tls, policy=policy))
 
 
