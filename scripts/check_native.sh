@@ -83,9 +83,10 @@ replay_arm() {
     [ "${here##* }" = "${there##* }" ] || { say "digests differ" && return 1; }
 }
 
+# Not the portable path: it computes on four blocks at once, also where only the first are used, and
+# memcheck cannot tell that bit-slicing keeps them apart.
 memcheck() {
-    TORCHFSL_CPU_PATH=aesni valgrind --quiet --error-exitcode=9 \
-        "$BUILD/release/selftest" vectors "$BUILD/vectors.txt"
+    valgrind --quiet --error-exitcode=9 "$BUILD/release/selftest" vectors "$BUILD/vectors.txt" aesni
 }
 
 constant_time() { "$PYTHON" "$ROOT/scripts/constant_time.py" "$BUILD/release/selftest"; }
@@ -135,7 +136,7 @@ try "$CXX, address and undefined-behaviour sanitizers: vectors on every path" \
 try "$CXX, thread sanitizer: vectors on every path" replay_threads
 
 if [ "$ci" = 0 ]; then
-    if has valgrind; then try "valgrind: memory errors" memcheck; fi
+    if has valgrind; then try "valgrind: memory errors on the aesni path" memcheck; fi
     if has clang++; then
         try "clang++, optimised: vectors on every path" \
             build_and_replay clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release

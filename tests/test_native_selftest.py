@@ -74,10 +74,12 @@ def test_a_wrong_vector_is_noticed(
     assert "differs" in done.stderr
 
 
-def test_wrong_calls_are_refused(selftest: Path, tmp_path: Path) -> None:
+def test_wrong_calls_are_refused(selftest: Path, vectors: Path, tmp_path: Path) -> None:
     assert run(selftest).returncode == 2
     assert run(selftest, "secrets", "1", "no such kernel").returncode == 2
     assert run(selftest, "vectors", tmp_path / "missing.txt").returncode == 1
+    assert run(selftest, "vectors", vectors, "no such path").returncode == 1
+    assert run(selftest, "vectors", vectors, "portable").returncode == 0
 
 
 def test_the_clients_kernels_take_the_same_time_for_all_secrets(selftest: Path) -> None:

@@ -1,7 +1,9 @@
 // Checks of the native kernels without Python, for sanitizers, valgrind and emulators:
 //
-//   selftest vectors FILE                 every CPU path of this machine: replays FILE, which
-//                                         scripts/native_vectors.py writes, and compares the paths
+//   selftest vectors FILE [PATH...]       the given CPU paths, or all that this machine has:
+//   replays
+//                                         FILE, which scripts/native_vectors.py writes, and
+//                                         compares the paths
 //   selftest secrets DRAW [KERNEL...]     for valgrind; scripts/constant_time.py calls it
 //
 // Exit status 0 if all is well, 1 if something differs, 2 for a wrong call.
@@ -25,11 +27,11 @@ namespace {
 using namespace fsl::selftest;
 
 #if defined(__x86_64__)
-constexpr const char* kPaths[] = {"portable", "aesni", "vaes256", "vaes512"};
+const std::vector<std::string> kPaths = {"portable", "aesni", "vaes256", "vaes512"};
 #elif defined(__aarch64__)
-constexpr const char* kPaths[] = {"portable", "arm"};
+const std::vector<std::string> kPaths = {"portable", "arm"};
 #else
-constexpr const char* kPaths[] = {"portable"};
+const std::vector<std::string> kPaths = {"portable"};
 #endif
 
 constexpr int kAbsent = 77;
@@ -90,31 +92,36 @@ std::string difference(const std::string& a, const std::string& b) {
   }
 }
 
-int run_vectors(const std::string& vectors) {
+int run_vectors(const std::string& vectors, const std::vector<std::string>& paths) {
   int failures = 0;
-  std::string portable;
-  for (const char* name : kPaths) {
+  std::string first;
+  for (const std::string& path : paths) {
+    const char* const name = path.c_str();
     std::string report;
     const int status = fork_path(name, vectors, report);
     if (status == kAbsent) {
       std::printf("[selftest] %s: skipped, this machine lacks it\n", name);
       continue;
     }
-    if (portable.empty()) portable = report;
-    const bool same = report == portable;
+    if (first.empty()) first = report;
+    const bool same = report == first;
     failures += status != 0 || !same;
     if (status != 0) {
       std::printf("[selftest] %s: FAILED with status %d\n", name, status);
     } else if (!same) {
-      std::printf("[selftest] %s: FAILED, differs from portable at %s\n", name,
-                  difference(portable, report).c_str());
+      std::printf("[selftest] %s: FAILED, differs from the first path at %s\n", name,
+                  difference(first, report).c_str());
     } else {
       std::printf("[selftest] %s: passed, %s", name,
                   report.substr(0, report.find('\n') + 1).c_str());
     }
   }
+  if (first.empty()) {
+    std::printf("[selftest] FAILED: no path has run\n");
+    return 1;
+  }
   // The same on every machine, so that runs on different CPUs can be compared.
-  const std::uint64_t digest = extend(kEmptyDigest, portable.data(), portable.size());
+  const std::uint64_t digest = extend(kEmptyDigest, first.data(), first.size());
   std::printf("[selftest] digest %016llx\n", static_cast<unsigned long long>(digest));
   return failures ? 1 : 0;
 }
@@ -124,7 +131,8 @@ int run_vectors(const std::string& vectors) {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   try {
-    if (mode == "vectors" && argc == 3) return run_vectors(argv[2]);
+    if (mode == "vectors" && argc == 3) return run_vectors(argv[2], kPaths);
+    if (mode == "vectors" && argc > 3) return run_vectors(argv[2], {argv + 3, argv + argc});
     if (mode == "secrets" && argc >= 3) {
       run_secrets(static_cast<unsigned>(std::stoul(argv[2])), {argv + 3, argv + argc});
       return 0;
@@ -133,6 +141,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "[selftest] %s\n", error.what());
     return 2;
   }
-  std::fprintf(stderr, "usage: selftest vectors FILE | selftest secrets DRAW [KERNEL...]\n");
+  std::fprintf(stderr, "usage: selftest vectors FILE [PATH...] | secrets DRAW [KERNEL...]\n");
   return 2;
 }
