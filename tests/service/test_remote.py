@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from federation import mixed_plan, random_update, wanted_rows
 
 from torchfsl.client import Client
 from torchfsl.messages import Kind
+from torchfsl.service import calls
 from torchfsl.service.calls import NotReady
 from torchfsl.service.remote import RemoteServers
 
@@ -53,3 +55,15 @@ def test_a_round_that_failed_on_the_way_leaves_nothing_behind_for_the_next_one()
         ("Submit", 0, Kind.REPORT_COMMIT, 2),
         ("Submit", 1, Kind.REPORT, 2),
     ]
+
+
+@pytest.mark.parametrize("code", ["INTERNAL", "UNKNOWN", "UNAVAILABLE", "CANCELLED"])
+def test_what_grpc_says_of_a_broken_connection_is_no_refusal(code: str) -> None:
+    class Broken(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode[code]
+
+        def details(self) -> str:
+            return "Internal error from Core"
+
+    assert isinstance(calls.error_of(Broken(), "server 0"), calls.RETRIED)

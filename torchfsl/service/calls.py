@@ -69,6 +69,8 @@ _ERRORS: Final[dict[grpc.StatusCode, type[FslError]]] = {
     grpc.StatusCode.UNAVAILABLE: NotReady,
     grpc.StatusCode.DEADLINE_EXCEEDED: NotReady,
     grpc.StatusCode.CANCELLED: NotReady,
+    grpc.StatusCode.INTERNAL: NotReady,  # of gRPC itself when a connection breaks, as UNKNOWN
+    grpc.StatusCode.UNKNOWN: NotReady,
 }
 RETRIED: Final = (Overloaded, NotReady)
 """Errors after which the same bytes may be sent again."""
