@@ -133,7 +133,12 @@ class Handle:
 
         Raises:
             ParameterError: an unknown name or another shape; nothing is changed then.
+            ProtocolError: a round is open, whose update would be lost.
         """
+        if self._recording:
+            raise ProtocolError(
+                "a round is open and measures changes from its start: load before it or after"
+            )
         self.exchange.load(state)
 
     @property

@@ -24,6 +24,8 @@ Lane = Literal["none", "count", "weight"]
 Payload = Literal["values", "masks"]
 
 _LANES: Final = ("none", "count", "weight")
+_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version",
+                  "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
 _PAYLOADS: Final = ("values", "masks")
 _MAX_JSON_BYTES: Final = 1 << 24
 
@@ -91,9 +93,11 @@ class Plan:
             raise ParameterError(f"suite {self.suite!r} is unknown; this library has {SUITE!r}")
         _check_hex("session", self.session, 16)
         _check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
+        _expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if not 1 <= self.min_clients <= self.max_clients:
             raise ParameterError(
-                f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients})"
+                f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
+                "plan for more clients, or lower min_clients (1 opens a single client's update)"
             )
         if self.lane not in _LANES:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {_LANES}")
@@ -286,11 +290,7 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
         )
         subset = tuple(raw["subset"])
         segments.append(Segment(**{**raw, "tensors": tensors, "subset": subset}))
-    _expect_ints(
-        fields,
-        ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version", "l2_bound",
-         "noise_sigma", "lane_sigma"),
-    )  # fmt: skip
+    _expect_ints(fields, _COUNTS)
     _expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
     return {**fields, "segments": tuple(segments), "encoding": FixedPoint(**fields["encoding"])}
 
@@ -298,4 +298,4 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
 def _expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
         if type(fields[name]) is not int:
-            raise ParameterError(f"{name} is not an integer")
+            raise ParameterError(f"{name} is {fields[name]!r}, not an integer")

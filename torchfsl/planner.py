@@ -74,7 +74,8 @@ def build_plan(
         specs: the segments wanted.
         encoding: fixed-point parameters.
         max_clients: most reports a round may open.
-        min_clients: fewest reports a round may open.
+        min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
+            client's update.
         lane: see `Plan`.
         max_weight: see `Plan`.
         max_epochs: see `Plan`; above 1 there is no early termination, to keep hints small.
@@ -103,7 +104,7 @@ def build_plan(
         hash_seed=(hash_seed or random_bytes(32)).hex(),
         encoding=encoding,
         max_clients=max_clients,
-        min_clients=min(min_clients, max_clients),
+        min_clients=min_clients,
         segments=tuple(segments),
         lane=lane,
         max_weight=max_weight,
@@ -131,6 +132,11 @@ def plan_segment(
     m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
     if spec.policy == "dense":
         return Segment(spec.name, "dense", spec.tensors, m, 1, m)
+    if type(spec.k_max) is not int:
+        raise ParameterError(
+            f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
+            "int"
+        )
     if spec.k_max < 1:
         raise ParameterError(
             f"segment {spec.name!r}: give the rows a client may select, k_max >= 1"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from torchfsl import messages
 from torchfsl.client import Client
+from torchfsl.errors import ParameterError
 from torchfsl.opened import Opened
 from torchfsl.server import Server
 from torchfsl.transport import InProcess
@@ -52,7 +53,15 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
 
     Raises:
         ProtocolError: the models differ; both servers halt.
+        ParameterError: not server 0 and server 1 in this order, or one model object at both.
     """
+    if [server.party for server in servers] != [0, 1]:
+        raise ParameterError("a round needs (server 0, server 1), in this order")
+    if servers[0].model is servers[1].model:
+        raise ParameterError(
+            "both servers hold one ServerModel object, to which every sum would be applied twice: "
+            "make one for each, ServerModel(state) twice"
+        )
     states: list[bytes] = []
     try:
         for server in servers:

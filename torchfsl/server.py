@@ -76,7 +76,8 @@ class Server:
         last_round: int = -1,
     ) -> None:
         """Check that the model fits the plan."""
-        assert party in (0, 1)
+        if party not in (0, 1):
+            raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
         model.check(plan)
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE

@@ -68,6 +68,7 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ),
     ("rounds", "N", int, "federated rounds"),
     ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
+    ("min-clients", "N", int, "fewest reports that the servers may open; default 2"),
     ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
     ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
     (
@@ -149,8 +150,8 @@ def config_from(options: argparse.Namespace) -> Config:
         if overrides.pop("preset", options.preset) != options.preset:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
-    names = ("data", "rounds", "clients_per_round", "aggregation", "eval_every", "seed",
-             "threads", "device", "servers", "tls", "above_break_even")  # fmt: skip
+    names = ("data", "rounds", "clients_per_round", "min_clients", "aggregation", "eval_every",
+             "seed", "threads", "device", "servers", "tls", "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")

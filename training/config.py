@@ -159,6 +159,7 @@ class Config:
         data: `synthetic`, a folder, or a Hub name.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round.
+        min_clients: fewest reports that the servers may open; operators can ask for more.
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
         seed: of everything but keys, masks and hash seeds.
@@ -180,6 +181,7 @@ class Config:
     clients_per_round: int
     eval_every: int
     checkpoint_every: int = 10
+    min_clients: int = 2
     seed: int = 0
     aggregation: Aggregation = "fsl"
     above_break_even: AboveBreakEven = "error"
@@ -199,7 +201,13 @@ class Config:
     rest: Rest = Rest()
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
+        for name in (
+            "rounds",
+            "clients_per_round",
+            "eval_every",
+            "checkpoint_every",
+            "min_clients",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.seed < 1 << 63:

@@ -97,6 +97,7 @@ def build(
         plan = engine.plan(
             handle,
             max_clients=config.clients_per_round,
+            min_clients=config.min_clients,
             rows_per_client=rows,
             above_break_even=config.above_break_even,
             malicious_security=config.malicious_security,
