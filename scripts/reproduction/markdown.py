@@ -15,7 +15,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def seconds(value: float) -> str:
     """Two digits, in milliseconds below 0.1 s."""
-    return f"{value:.2g} s" if value >= 0.1 else f"{1000 * value:.2g} ms"
+    return f"{value:.2g} s" if value >= 0.0995 else f"{1000 * value:.2g} ms"
 
 
 def size(num_bytes: float) -> str:
