@@ -36,6 +36,15 @@ class ResponseNorm(nn.Module):
         return x_BCHW * (root * root.sqrt())
 
 
+class Conv(nn.Conv2d):
+    """A convolution that leaves its maps channels-last: CPUs pool those several times as fast."""
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the maps, `[B, C, H, W]`."""
+        maps: Tensor = super().forward(x_BCHW)
+        return maps.contiguous(memory_format=torch.channels_last)
+
+
 class MnistCNN(nn.Module):
     """Two 5x5 convolutions (32 and 64 maps), each with 2x2 pooling, and 512 hidden units.
 
@@ -45,12 +54,12 @@ class MnistCNN(nn.Module):
     def __init__(self, *, classes: int = 10) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2),
+            Conv(1, 32, 5, padding=2),
+            nn.MaxPool2d(2),  # before ReLU: the same function, on a quarter of the values
             nn.ReLU(),
+            Conv(32, 64, 5, padding=2),
             nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
             nn.ReLU(),
-            nn.MaxPool2d(2),
             nn.Flatten(),
         )
         self.classifier = nn.Sequential(
@@ -59,7 +68,6 @@ class MnistCNN(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Return the logits `[B, classes]` of images `[B, 1, 28, 28]`."""
-        images_BCHW = images_BCHW.contiguous(memory_format=torch.channels_last)  # faster on CPUs
         logits: Tensor = self.classifier(self.features(images_BCHW))
         return logits
 

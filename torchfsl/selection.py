@@ -44,12 +44,13 @@ def top(scores: torch.Tensor, k: int) -> torch.Tensor:
         return torch.arange(scores.numel(), device=scores.device)
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=scores.device)
-    positive = torch.nonzero(scores).flatten()  # sparse changes leave few
-    few = positive.numel() <= k
-    threshold = scores.new_zeros(()) if few else _kth_largest(scores[positive], k)
-    above = scores > threshold
-    ties = torch.nonzero(scores == threshold).flatten()
-    above[ties[: k - int(above.sum())]] = True
+    above = scores > 0
+    if int(above.sum()) > k:  # sparse changes leave fewer
+        threshold = _kth_largest(scores[above], k)
+        above, ties = scores > threshold, scores == threshold
+    else:
+        ties = ~above
+    above[torch.nonzero(ties).flatten()[: k - int(above.sum())]] = True
     return torch.nonzero(above).flatten()
 
 
@@ -109,7 +110,8 @@ class TopK:
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
         """Positions of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
-        return top(totals.abs().sum(dim=1), k)
+        scores = totals.abs()
+        return top(scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1), k)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,9 @@ class Local:
         loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
             more samples weigh more.
         loss_divisor: see above.
+        precision: of the model's forward and backward pass; with `bfloat16`, torch's autocast
+            chooses the operations that use it. Weights, the loss, the update and evaluation stay
+            float32. Convolutions train twice as fast on CPUs that have the instructions.
     """
 
     optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
@@ -109,6 +112,7 @@ class Local:
     steps: int = 0
     loss: Literal["mean", "sum"] = "mean"
     loss_divisor: float = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,9 @@ def train(model: nn.Module, optimizer: Optimizer, work: Work, local: Local) -> N
 def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:
     """Cross-entropy of a batch, scaled as `local` says: a scalar."""
     device = next(model.parameters()).device
-    logits = model(*(tensor.to(device) for tensor in batch.inputs))
+    low = local.precision == "bfloat16"
+    with torch.autocast(device.type, torch.bfloat16, enabled=low):
+        logits = model(*(tensor.to(device) for tensor in batch.inputs))
     labels = batch.labels.to(device)
-    return functional.cross_entropy(logits, labels, reduction=local.loss) / local.loss_divisor
+    total = functional.cross_entropy(logits.float(), labels, reduction=local.loss)
+    return total / local.loss_divisor

@@ -79,7 +79,7 @@ class Cell:
         preset = PRESETS[PRESET_OF[self.dataset]]
         images = self.dataset != "trec"
         if images:
-            local = preset.local
+            local = dataclasses.replace(preset.local, precision="bfloat16")
             if self.reading == "other":
                 local = dataclasses.replace(local, steps=1)
         else:
