@@ -12,6 +12,7 @@ through it. A gather has no AES: its share is of the memory bandwidth measured i
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -115,6 +116,13 @@ class Keys:
         return self.roots[0], self.cw, self.right, self.shape.leaves
 
 
+def aligned(shape: tuple[int, ...]) -> Bytes:
+    """Zeros that begin a cache line, as a server's sums do."""
+    size = math.prod(shape)
+    memory = np.zeros(size + 63, dtype=np.uint8)
+    return memory[-memory.ctypes.data % 64 :][:size].reshape(shape)
+
+
 def client_cases(keys: Keys) -> Iterator[Case]:
     """Trees, check words and hints; these kernels have one thread."""
     shape, depth = keys.shape, keys.shape.depth
@@ -135,7 +143,7 @@ def server_cases(keys: Keys) -> Iterator[Case]:
     """Evaluation with accumulation, the check, and both."""
     shape = keys.shape
     rows = shape.trees * shape.rows
-    total = np.zeros((shape.trees, shape.leaves, shape.payload), dtype=np.uint8)
+    total = aligned((shape.trees, shape.leaves, shape.payload))
     words = kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0)
     rng = np.random.default_rng(1)
     masks = [
@@ -183,7 +191,8 @@ def retrieval_cases(keys: Keys) -> Iterator[Case]:
     """Answers over a table of the same shape, without tags and with them."""
     shape = keys.shape
     rng = np.random.default_rng(2)
-    table = rng.integers(0, 256, (shape.trees, shape.leaves, shape.payload), dtype=np.uint8)
+    table = aligned((shape.trees, shape.leaves, shape.payload))
+    table[:] = rng.integers(0, 256, table.shape, dtype=np.uint8)
     rows = shape.trees * shape.rows
     yield Case(
         "answer", shape, lambda threads: kernels().answer(KEY, *keys.trees, table, threads),

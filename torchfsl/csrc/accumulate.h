@@ -21,9 +21,9 @@ struct Accumulation {
   const AccumulateArgs* args;
   const Conversion<V>* conversion;
   std::size_t num_leaves;
-  std::size_t next_unit;  // distance of the accumulator's next unit of work, 0 if far
-  std::uint8_t* conv;     // conversion of one chunk
-  std::uint8_t* hint;     // the tree's hint, with slack
+  std::size_t hints_ahead;  // distance of the hints that are needed next
+  std::uint8_t* conv;       // conversion of one chunk
+  std::uint8_t* hint;       // the tree's hint, with slack
 };
 
 // Ring values without a lane: convert into scratch memory, then add leaf by leaf.
@@ -199,6 +199,32 @@ inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uin
   V::store(to, V::splat(pattern));
 }
 
+// The part of the accumulator that is needed next, brought into the cache a little at a time.
+class Ahead {
+ public:
+  Ahead() = default;
+  // `own_bytes`: of the accumulator that is written meanwhile.
+  Ahead(const AccumulateArgs& args, std::size_t own_bytes)
+      : next_(args.ahead),
+        left_(args.ahead_bytes),
+        share_((args.ahead_bytes << kShift) / (own_bytes ? own_bytes : 1)) {}
+
+  // Brings what goes with `num_bytes` being written.
+  void bring_beside(std::size_t num_bytes) {
+    std::size_t now = ((num_bytes * share_ >> kShift) + 63) & ~std::size_t{63};
+    if (now > left_) now = left_;
+    for (std::size_t i = 0; i < now; i += 64) __builtin_prefetch(next_ + i, 1, 2);
+    next_ += now;
+    left_ -= now;
+  }
+
+ private:
+  static constexpr unsigned kShift = 8;
+  const std::uint8_t* next_ = nullptr;
+  std::size_t left_ = 0;
+  std::size_t share_ = 0;
+};
+
 template <class V>
 struct AccumulateSink {
   using R = typename V::R;
@@ -207,15 +233,16 @@ struct AccumulateSink {
   AddChunk<V> add;
   AddLanes<V> add_lanes;
   LaneGroup<V> group;
+  Ahead ahead;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
-    const AccumulateSink& self = *static_cast<AccumulateSink*>(context);
+    AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
     lay_out_hint<V>(a.args->hints + tree * payload, payload, a.hint);
     std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    if (a.next_unit) prefetch(acc + a.next_unit, count * payload);
+    self.ahead.bring_beside(count * payload);
     for (std::size_t i = 0; i < count; i += chunk) {
       const std::size_t now = count - i < chunk ? count - i : chunk;
       a.conversion->prepare(states + i * 16, now);
@@ -225,34 +252,32 @@ struct AccumulateSink {
 
   static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
                          std::size_t stride, std::size_t count) {
-    const AccumulateSink& self = *static_cast<AccumulateSink*>(context);
+    AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload;
-    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
-    std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    for (std::size_t lane = 0; a.next_unit && lane < V::kLanes; ++lane) {
-      prefetch(acc + lane * self.group.tree_stride + a.next_unit, count * payload);
+    const std::uint8_t* const hints = a.args->hints + tree * payload;
+    lay_out_hints<V>(hints, self.group);
+    for (std::size_t i = 0; i < V::kLanes * payload; i += 64) {
+      __builtin_prefetch(hints + a.hints_ahead + i);
     }
+    std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
+    self.ahead.bring_beside(V::kLanes * count * payload);
     self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
-  }
-
-  static void prefetch(const std::uint8_t* from, std::size_t num_bytes) {
-    for (std::size_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(from + i, 1, 2);
   }
 };
 
 template <class V>
 void accumulate(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
                 const AccumulateArgs& args, void* memory) {
-  constexpr std::size_t kNear = std::size_t{1} << 18;
   Arena arena(memory);
   const Conversion<V> conversion(*args.key, args.payload, arena);
-  const std::size_t next_unit = partition.trees_per_unit * trees.num_leaves * args.payload;
+  const std::size_t total = trees.num_trees * trees.num_leaves * args.payload;
   AccumulateSink<V> sink = {};
   sink.state.args = &args;
   sink.state.conversion = &conversion;
   sink.state.num_leaves = trees.num_leaves;
-  sink.state.next_unit = args.prefetch && next_unit < kNear ? next_unit : 0;
+  sink.state.hints_ahead = partition.trees_per_unit * args.payload;
+  sink.ahead = Ahead(args, total / partition.num_units * (end - begin));
   sink.state.conv = conversion.take_output(arena);
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)

@@ -8,6 +8,25 @@
 namespace fsl {
 namespace {
 
+// The control bit of one state for all blocks, in the form that `xor_chosen` takes.
+template <class V>
+FSL_INLINE auto control_of_one(const std::uint8_t* state) {
+  if constexpr (requires { V::control_of_one(state); }) {
+    return V::control_of_one(state);
+  } else {
+    return V::splat(0 - static_cast<std::uint64_t>(*state & 1));
+  }
+}
+// a xor b in the blocks of the control bits, a elsewhere.
+template <class V, class Control>
+FSL_INLINE typename V::R xor_chosen(typename V::R a, Control control, typename V::R b) {
+  if constexpr (requires { V::xor_chosen(a, control, b); }) {
+    return V::xor_chosen(a, control, b);
+  } else {
+    return V::xor_and(a, b, control);
+  }
+}
+
 // Sigma of the seed of a state.
 template <class V>
 FSL_INLINE typename V::R sigma_of_seed(typename V::R state) {

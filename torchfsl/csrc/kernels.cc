@@ -49,28 +49,33 @@ void hint_gen(const HintArgs& args) {
 }
 
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
-  constexpr std::size_t kTileBytes = std::size_t{1} << 18, kNear = std::size_t{1} << 20;
+  constexpr std::size_t kTileBytes = std::size_t{1} << 16;
   if (jobs.empty()) return;
   const Path& path = active_path();
   const Trees& trees = jobs.front().trees;
-  const std::size_t payload = jobs.front().args.payload;
+  const std::size_t payload = jobs.front().args.payload, num_jobs = jobs.size();
   const std::size_t total = trees.num_trees * trees.num_leaves * payload;
-  const Schedule plan = schedule(path, trees, jobs.size() * (2 + payload / 16), num_threads);
+  const Schedule plan = schedule(path, trees, num_jobs * (2 + payload / 16), num_threads);
   const std::size_t units = plan.partition.num_units;
   const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
-  const std::size_t tile = jobs.size() == 1 ? 1 : 1 + kTileBytes / unit_bytes;
+  const std::size_t tile = num_jobs == 1 ? 1 : 1 + kTileBytes / unit_bytes;
   run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
     const Scratch scratch(arena_bytes(trees.depth, payload));
     for (std::size_t begin, end; ranges.next(begin, end);) {
       // A report alone has no reason to stop between tiles.
-      const std::size_t step = jobs.size() == 1 ? end - begin : 1;
+      const std::size_t step = num_jobs == 1 ? end - begin : 1;
       for (std::size_t i = begin; i < end; i += step) {
         const std::size_t last = std::min(units, (i + step) * tile);
-        bool is_far = total > kNear;
-        for (const AccumulateJob& job : jobs) {
-          AccumulateArgs args = job.args;
-          args.prefetch = std::exchange(is_far, false);
-          path.accumulate(job.trees, plan.partition, i * tile, last, args, scratch.get());
+        // Every report brings its part of the next tile into the cache, so that memory is never
+        // waited for; a report alone stays one unit ahead of itself.
+        const std::size_t next = num_jobs == 1 ? (i + 1) * unit_bytes : last * unit_bytes;
+        const std::size_t part = (last - i * tile) * unit_bytes / num_jobs;
+        for (std::size_t j = 0; j < num_jobs; ++j) {
+          AccumulateArgs args = jobs[j].args;
+          const std::size_t from = std::min(total, next + j * part);
+          args.ahead = args.acc + from;
+          args.ahead_bytes = std::min(part, total - from);
+          path.accumulate(jobs[j].trees, plan.partition, i * tile, last, args, scratch.get());
         }
       }
     }

@@ -16,7 +16,7 @@ void convert(const ConvertArgs& args);
 void hint_gen(const HintArgs& args);
 
 // Several reports into one accumulator, part by part of it, so that it passes through the cache
-// once: trees and payloads of all have one shape. `args.prefetch` is not used.
+// once: trees and payloads of all have one shape. `args.ahead` is not used.
 struct AccumulateJob {
   Trees trees;
   AccumulateArgs args;

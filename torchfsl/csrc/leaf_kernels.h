@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "conversion.h"
+#include "fused_steps.h"
 #include "path.h"
 #include "ring_lanes.h"
 #include "tree_walk.h"
@@ -33,23 +34,55 @@ void tree_eval(const Trees& trees, const Partition& partition, std::size_t begin
   walk<V>(trees, partition, begin, end, {EvalSink::take, nullptr, &sink}, arena);
 }
 
-// XORs n registers' width of the chosen rows into `out`.
-template <class V, int n>
-inline void xor_registers(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
-                          std::size_t count, std::uint8_t* out) {
+// XORs the chosen rows' bytes [0, n registers + part) into `out`, and brings `ahead` bytes a row,
+// `next` further on, into the cache.
+template <class V, int n, int part>
+inline void xor_rows(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
+                     std::size_t count, std::uint8_t* out, std::size_t next, std::size_t ahead) {
   using R = typename V::R;
-  R sum[n];
+  using Bytes = Lanes<V, 1>;
+  R sum[n + 1];
   FSL_UNROLL
   for (int j = 0; j < n; ++j) sum[j] = V::load(out + j * sizeof(R));
+  if constexpr (part > 0) sum[n] = Bytes::template load<part>(out + n * sizeof(R));
   for (std::size_t i = 0; i < count; ++i) {
-    const R mask = V::splat(control_mask(states + i * 16));
+    const std::uint8_t* const row = rows + i * stride;
+    for (std::size_t at = 0; at < ahead; at += 64) __builtin_prefetch(row + next + at);
+    const auto chosen = control_of_one<V>(states + i * 16);
     FSL_UNROLL
     for (int j = 0; j < n; ++j) {
-      sum[j] = V::xor_and(sum[j], V::load(rows + i * stride + j * sizeof(R)), mask);
+      sum[j] = xor_chosen<V>(sum[j], chosen, V::load(row + j * sizeof(R)));
+    }
+    if constexpr (part > 0) {
+      const R last = Bytes::template load<part>(row + n * sizeof(R));
+      sum[n] = xor_chosen<V>(sum[n], chosen, last);
     }
   }
   FSL_UNROLL
   for (int j = 0; j < n; ++j) V::store(out + j * sizeof(R), sum[j]);
+  if constexpr (part > 0) Bytes::template store<part>(out + n * sizeof(R), sum[n]);
+}
+
+// The same for rows of any size: whole registers first, four at a time.
+template <class V>
+void xor_all(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
+             std::size_t count, std::uint8_t* out, std::size_t next) {
+  constexpr std::size_t kRegister = sizeof(typename V::R);
+  std::size_t at = 0, ahead = stride;
+  const auto pass = [&]<int n, int part>() FSL_INLINE_LAMBDA {
+    xor_rows<V, n, part>(rows + at, stride, states, count, out + at, next, ahead);
+    at += n * kRegister + part;
+    ahead = 0;  // the first pass has brought whole rows
+  };
+  while (at + 4 * kRegister <= stride) pass.template operator()<4, 0>();
+  while (at + kRegister + 8 <= stride) pass.template operator()<1, 8>();
+  for_run<V, 1>(stride - at, [&]<int bytes>(std::size_t) FSL_INLINE_LAMBDA {
+    if constexpr (bytes == kRegister) {
+      pass.template operator()<1, 0>();
+    } else {
+      pass.template operator()<0, bytes>();
+    }
+  });
 }
 
 // Distance of the rows that the next lane's leaves need.
@@ -66,30 +99,11 @@ struct AnswerSink {
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
-    using Bytes = Lanes<V, 1>;
-    constexpr std::size_t kWide = 4 * sizeof(typename V::R);
     const AnswerSink& self = *static_cast<AnswerSink*>(context);
     const AnswerArgs& args = *self.args;
-    const std::size_t stride = args.row_bytes;
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
-    const std::uint8_t* rows = args.table + row * stride;
-    std::uint8_t* out = args.out + (tree - args.first_tree) * stride;
-    for (std::size_t i = 0; i < count * stride; i += 64) {
-      __builtin_prefetch(rows + self.next_chunk + i);
-    }
-    std::size_t wide = 0;
-    for (; wide + kWide <= stride; wide += kWide) {
-      xor_registers<V, 4>(rows + wide, stride, states, count, out + wide);
-    }
-    for_run<V, 1>(stride - wide, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-      at += wide;
-      auto sum = Bytes::template load<n>(out + at);
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto mask = Bytes::splat(control_mask(states + i * 16));
-        sum = V::xor_and(sum, Bytes::template load<n>(rows + i * stride + at), mask);
-      }
-      Bytes::template store<n>(out + at, sum);
-    });
+    xor_all<V>(args.table + row * args.row_bytes, args.row_bytes, states, count,
+               args.out + (tree - args.first_tree) * args.row_bytes, self.next_chunk);
   }
 };
 

@@ -79,7 +79,9 @@ struct AccumulateArgs {
   unsigned party;
   unsigned width;
   std::uint8_t* acc;
-  bool prefetch;  // whether the accumulator is far away
+  // A part of the accumulator to bring into the cache meanwhile, because it is needed next.
+  const std::uint8_t* ahead;
+  std::size_t ahead_bytes;
 };
 
 struct AnswerArgs {

@@ -98,6 +98,14 @@ struct Vaes512 {
   static R spread_lsb(R x) {
     return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_shuffle_epi32(x, _MM_PERM_AAAA), 31), 31);
   }
+  static __mmask8 control_of_one(const std::uint8_t* state) {
+    long long low;
+    std::memcpy(&low, state, 8);
+    return _mm512_test_epi64_mask(_mm512_set1_epi64(low), splat(1));
+  }
+  static R xor_chosen(R a, __mmask8 control, R b) {
+    return _mm512_mask_xor_epi64(a, control, a, b);
+  }
   static R bit_mask(const std::uint64_t* values, unsigned shift) {
     const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values));
     const __m256i moved = _mm256_srl_epi64(four, _mm_cvtsi32_si128(static_cast<int>(shift)));
