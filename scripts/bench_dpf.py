@@ -71,7 +71,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel's call and what it computes; `call` takes the number of threads, if it has any."""
+    """A kernel's call and what it computes; `call` takes the number of threads."""
 
     name: str
     shape: Shape
@@ -80,7 +80,6 @@ class Case:
     unit: str
     blocks: int
     moved: int = 0
-    threaded: bool = True
 
 
 class Keys:
@@ -99,15 +98,15 @@ class Keys:
         self.cw, self.right, self.leaf0, self.leaf1 = self.generate()
         self.hints = self.hint()
 
-    def generate(self) -> Any:
+    def generate(self, threads: int = 1) -> Any:
         """All trees."""
-        return kernels().tree_gen(KEY, *self.roots, self.alpha, self.shape.depth)
+        return kernels().tree_gen(KEY, *self.roots, self.alpha, self.shape.depth, threads)
 
-    def hint(self) -> Bytes:
+    def hint(self, threads: int = 1) -> Bytes:
         """All hints."""
         return kernels().hint_gen(  # type: ignore[no-any-return]
             OTHER_KEY, self.leaf0, self.leaf1, self.values, self.slots, self.shape.nu,
-            self.shape.width,
+            self.shape.width, threads,
         )  # fmt: skip
 
     @property
@@ -124,19 +123,18 @@ def aligned(shape: tuple[int, ...]) -> Bytes:
 
 
 def client_cases(keys: Keys) -> Iterator[Case]:
-    """Trees, check words and hints; these kernels have one thread."""
+    """Trees, check words and hints."""
     shape, depth = keys.shape, keys.shape.depth
     made = sum(array.nbytes for array in (keys.cw, keys.right, keys.leaf0, keys.leaf1))
-    yield Case("key generation", shape, lambda _: keys.generate(), shape.trees, "keys",
-               4 * depth * shape.trees, made, False)  # fmt: skip
+    yield Case("key generation", shape, keys.generate, shape.trees, "keys",
+               4 * depth * shape.trees, made)  # fmt: skip
     yield Case(
         "check words", shape,
-        lambda _: kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0),
-        shape.trees, "keys", 2 * LEAF_HASH_BLOCKS * shape.trees, 32 * shape.trees, False,
+        lambda threads: kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0, threads),
+        shape.trees, "keys", 2 * LEAF_HASH_BLOCKS * shape.trees, 32 * shape.trees,
     )  # fmt: skip
     blocks = 2 * shape.trees * -(-shape.payload // 16)
-    yield Case("hints", shape, lambda _: keys.hint(), shape.trees, "keys", blocks,
-               keys.hints.nbytes, False)  # fmt: skip
+    yield Case("hints", shape, keys.hint, shape.trees, "keys", blocks, keys.hints.nbytes)
 
 
 def server_cases(keys: Keys) -> Iterator[Case]:
@@ -175,8 +173,11 @@ def server_cases(keys: Keys) -> Iterator[Case]:
     summing = shape.tree_blocks + shape.convert_blocks
     checking = shape.tree_blocks + CHECK_BLOCKS * shape.trees * shape.leaves
     if shape.trees * shape.leaves * 16 < 1 << 27:
-        yield Case("evaluate alone", shape, lambda _: kernels().tree_eval(KEY, *keys.trees), rows,
-                   "rows", shape.tree_blocks, 16 * shape.trees * shape.leaves, False)  # fmt: skip
+        yield Case(
+            "evaluate alone", shape,
+            lambda threads: kernels().tree_eval(KEY, *keys.trees, threads),
+            rows, "rows", shape.tree_blocks, 16 * shape.trees * shape.leaves,
+        )  # fmt: skip
     yield Case("evaluate, accumulate", shape, accumulate, rows, "rows", summing, 2 * total.nbytes)
     yield Case(f"the same, {REPORTS} reports", shape, batch, REPORTS * rows, "rows",
                REPORTS * summing, 2 * REPORTS * total.nbytes)  # fmt: skip
@@ -276,7 +277,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             cases.append(gather_case(shape))
         for case in cases:
             first = None
-            for threads in options.threads if case.threaded else [1]:
+            for threads in options.threads:
                 row = measure(case, threads, options.small)
                 first = first or row["seconds"]
                 row["times_first"] = first / row["seconds"]

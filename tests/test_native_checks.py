@@ -118,6 +118,9 @@ def test_honest_parties_agree_whatever_the_threads(num_trees: int, num_leaves: i
     tags = native.tags(K_MAC, *trees.leaves, rows)
     folds = set()
     for num_threads in (1, 2, 3, 0):
+        again = native.check_gen(K_CHECK, *trees.leaves, trees.alpha, 0, num_threads)
+        np.testing.assert_array_equal(again, words)
+        np.testing.assert_array_equal(native.tags(K_MAC, *trees.leaves, rows, num_threads), tags)
         parts = []
         for party in (0, 1):
             public = trees.public(party)

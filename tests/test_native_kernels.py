@@ -253,14 +253,18 @@ def test_the_number_of_threads_changes_nothing(num_trees: int, num_leaves: int) 
     before = random_bytes(rng, num_trees, num_leaves, 8)
     slots = rng.integers(0, num_leaves, (3, 50_000), dtype=np.uint32)
     results = []
+    values, nothing = random_bytes(rng, num_trees, 8), np.zeros(num_trees, dtype=np.uint64)
     for num_threads in (1, 2, 3, 0):
         acc = before.copy()
         public = trees.public(1)
+        made = native.tree_gen(K_TREE, *trees.roots, trees.alpha, len(trees.cw), num_threads)
+        hinted = native.hint_gen(K_CONVERT, *made[2:], values, nothing, 0, 4, num_threads)
+        states = native.tree_eval(K_TREE, *public, num_threads)
         native.accumulate(K_TREE, K_CONVERT, *public, hints, 1, 4, acc, num_threads)
         answers = native.answer(K_TREE, *public, before, num_threads)
         gathered = np.zeros((50_000, 8), dtype=np.uint8)
         native.gather(before[0], slots, gathered, 4, num_threads)
-        results.append((acc, answers, gathered))
+        results.append((acc, answers, gathered, *made, hinted, states))
     for other in results[1:]:
         for mine, theirs in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -19,7 +19,12 @@ _Bytes = npt.NDArray[np.uint8]
 _Positions = npt.NDArray[np.uint64]
 
 def tree_gen(
-    key: bytes, roots0: _Bytes, roots1: _Bytes, alpha: _Positions, depth: int
+    key: bytes,
+    roots0: _Bytes,
+    roots1: _Bytes,
+    alpha: _Positions,
+    depth: int,
+    num_threads: int = 1,
 ) -> tuple[_Bytes, _Bytes, _Bytes, _Bytes]:
     """Generate T trees.
 
@@ -29,13 +34,21 @@ def tree_gen(
         roots1: `[T, 16]` root states of party 1, control bit 1.
         alpha: `uint64[T]`, the selected leaf, in [0, 2**depth).
         depth: d, in [0, 48].
+        num_threads: as above.
 
     Returns:
         `cw [d, T, 16]`, `cw_right [d, T]` of 0 and 1, and the parties' states at alpha, `[T, 16]`
         each. Running time and addresses do not depend on alpha or on seeds.
     """
 
-def tree_eval(key: bytes, roots: _Bytes, cw: _Bytes, cw_right: _Bytes, num_leaves: int) -> _Bytes:
+def tree_eval(
+    key: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    num_leaves: int,
+    num_threads: int = 1,
+) -> _Bytes:
     """States of one party at every leaf, `[T, num_leaves, 16]`; N in [1, 2**48]."""
 
 def convert(key: bytes, states: _Bytes, num_bytes: int) -> _Bytes:
@@ -49,6 +62,7 @@ def hint_gen(
     slots: _Positions,
     nu: int,
     width: int,
+    num_threads: int = 1,
 ) -> _Bytes:
     """Hints CW = (-1)^{t_1} (beta - Conv(s_0) + Conv(s_1)), `[T, P]` with P = row bytes << nu.
 
@@ -60,6 +74,7 @@ def hint_gen(
         slots: `uint64[T]` in [0, 2**nu), the selected row within the leaf block.
         nu: early termination.
         width: l/8.
+        num_threads: as above.
     """
 
 def accumulate(
@@ -131,6 +146,7 @@ def check_gen(
     leaf1: _Bytes,
     leaf: npt.NDArray[np.uint64],
     first_tree: int,
+    num_threads: int = 1,
 ) -> _Bytes:
     """Check words `[T, 32]`; see `portable_checks.check_gen`."""
 
@@ -166,7 +182,9 @@ def authenticate(
 ) -> tuple[_Bytes, _Bytes]:
     """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable_checks`."""
 
-def tags(key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, rows: _Bytes) -> _Bytes:
+def tags(
+    key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, rows: _Bytes, num_threads: int = 1
+) -> _Bytes:
     """Tags `[T, 16]` that honest answers XOR to; see `portable_checks.tags`."""
 
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:

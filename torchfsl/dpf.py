@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.backends import kernels
+from torchfsl.backends import kernels, num_threads
 from torchfsl.errors import DecodeError
 from torchfsl.plan import Segment, TreeGroup
 
@@ -121,11 +121,13 @@ def gen(
     leaf, slots = alpha >> np.uint64(segment.nu), alpha & np.uint64((1 << segment.nu) - 1)
     for group, span in split(segment):
         cw, cw_right, leaf0, leaf1 = kernels().tree_gen(
-            key, roots0[span], roots1[span], leaf[span], group.depth
+            key, roots0[span], roots1[span], leaf[span], group.depth, num_threads()
         )
         check = np.empty((group.num_trees, 0), dtype=np.uint8)
         if group.check_bytes:
-            check = kernels().check_gen(key_check, leaf0, leaf1, leaf[span], span.start)
+            check = kernels().check_gen(
+                key_check, leaf0, leaf1, leaf[span], span.start, num_threads()
+            )
         trees.append(Trees(group, cw, cw_right, check))
         leaves0.append(leaf0)
         leaves1.append(leaf1)
@@ -143,5 +145,6 @@ def gen_hints(segment: Segment, key: bytes, leaves: SelectedLeaves, values: Byte
         leaves.slots,
         segment.nu,
         width,
+        num_threads(),
     )
     return hints

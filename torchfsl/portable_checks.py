@@ -56,7 +56,14 @@ def leaf_hash(
     return np.concatenate([first, second], axis=1)
 
 
-def check_gen(key: bytes, leaf0: Bytes, leaf1: Bytes, leaf: Positions, first_tree: int) -> Bytes:
+def check_gen(
+    key: bytes,
+    leaf0: Bytes,
+    leaf1: Bytes,
+    leaf: Positions,
+    first_tree: int,
+    num_threads: int = 1,
+) -> Bytes:
     """Check words `[T, 32]`: the XOR of both parties' leaf hashes at the selected leaf.
 
     Args:
@@ -65,6 +72,7 @@ def check_gen(key: bytes, leaf0: Bytes, leaf1: Bytes, leaf: Positions, first_tre
         leaf1: the same for party 1.
         leaf: `uint64[T]`, the selected leaves.
         first_tree: number of the first of these trees in its segment.
+        num_threads: for the native twin.
     """
     trees = np.arange(first_tree, first_tree + len(leaf0))
     return leaf_hash(key, leaf0, trees, leaf) ^ leaf_hash(key, leaf1, trees, leaf)
@@ -156,7 +164,7 @@ def authenticate(
     return answers, tags
 
 
-def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, rows: Bytes) -> Bytes:
+def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, rows: Bytes, num_threads: int = 1) -> Bytes:
     """Tags `[T, 16]` that honest answers XOR to, from the client's leaves and the rows `[T, R]`."""
     num_trees, row_bytes = rows.shape
     num_words = -(-row_bytes // 16)

@@ -66,7 +66,12 @@ def mask_of(bits: Bytes) -> Bytes:
 
 
 def tree_gen(
-    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int
+    key: bytes,
+    roots0: Bytes,
+    roots1: Bytes,
+    alpha: Positions,
+    depth: int,
+    num_threads: int = 1,
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Generate T trees at once.
 
@@ -76,6 +81,7 @@ def tree_gen(
         roots1: `[T, 16]` root states of party 1, control bit 1.
         alpha: `uint64[T]`, the selected leaf, in [0, 2**depth).
         depth: number of levels.
+        num_threads: for the native twin.
 
     Returns:
         `cw [depth, T, 16]` (seed correction with the left control correction in its lowest bit),
@@ -108,7 +114,9 @@ def tree_gen(
     return cw, cw_right, states[0], states[1]
 
 
-def tree_eval(key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes, num_leaves: int) -> Bytes:
+def tree_eval(
+    key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes, num_leaves: int, num_threads: int = 1
+) -> Bytes:
     """States of one party at every leaf, `[T, num_leaves, 16]`, breadth first.
 
     Level i holds only the ceil(N / 2**(d-i)) nodes above an existing leaf.
@@ -148,6 +156,7 @@ def hint_gen(
     slots: Positions,
     nu: int,
     width: int,
+    num_threads: int = 1,
 ) -> Bytes:
     """Hints that carry `values` at alpha: CW = (-1)^{t_1} (beta - Conv(s_0) + Conv(s_1)).
 
@@ -159,6 +168,7 @@ def hint_gen(
         slots: `uint64[T]`, which of the 2**nu rows of the leaf block is selected.
         nu: early termination.
         width: l/8.
+        num_threads: for the native twin.
 
     Returns:
         `[T, P]`.

@@ -100,7 +100,7 @@ def decode(
         rows ^= data[: rows.size].reshape(rows.shape)
         tags ^= data[rows.size :].reshape(tags.shape)
     if segment.tag_bytes:
-        expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, rows)
+        expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, rows, num_threads())
         if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
             raise ProtocolError(
                 "a server's answer does not fit its tag: nothing retrieved is used; report the "

@@ -19,7 +19,7 @@ using nb::literals::operator""_a;
 namespace {
 
 nb::tuple tree_gen(const nb::bytes& key_bytes, const In& roots0, const In& roots1, const In& alpha,
-                   std::int64_t depth) {
+                   std::int64_t depth, std::int64_t num_threads) {
   if (depth < 0 || depth > fsl::kMaxDepth) refuse("depth must be in [0, 48]");
   const fsl::KeySchedule key = schedule_of(key_bytes);
   const std::size_t count = roots0.ndim() ? roots0.shape(0) : 0;
@@ -40,6 +40,7 @@ nb::tuple tree_gen(const nb::bytes& key_bytes, const In& roots0, const In& roots
   }
   if (seen >> depth) refuse("alpha must be below 2**depth");
   if (set0 != 0 || set1 != 1) refuse("the control bit must be 0 in roots0 and 1 in roots1");
+  const unsigned threads = checked_threads(num_threads);
   ByteBuffer cw({levels, count, 16}), cw_right({levels, count}), leaf0({count, 16}),
       leaf1({count, 16});
   args.cw = cw.data();
@@ -48,18 +49,19 @@ nb::tuple tree_gen(const nb::bytes& key_bytes, const In& roots0, const In& roots
   args.leaf[1] = leaf1.data();
   {
     nb::gil_scoped_release release;
-    fsl::tree_gen(args);
+    fsl::tree_gen(args, threads);
   }
   return nb::make_tuple(cw.release(), cw_right.release(), leaf0.release(), leaf1.release());
 }
 
 Bytes tree_eval(const nb::bytes& key, const In& roots, const In& cw, const In& cw_right,
-                std::int64_t num_leaves) {
+                std::int64_t num_leaves, std::int64_t num_threads) {
   const TreeArguments arguments(key, roots, cw, cw_right, num_leaves);
+  const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({arguments.trees.num_trees, arguments.trees.num_leaves, 16});
   {
     nb::gil_scoped_release release;
-    fsl::tree_eval(arguments.trees, out.data());
+    fsl::tree_eval(arguments.trees, out.data(), threads);
   }
   return out.release();
 }
@@ -81,7 +83,7 @@ Bytes convert(const nb::bytes& key_bytes, const In& states, std::int64_t num_byt
 }
 
 Bytes hint_gen(const nb::bytes& key_bytes, const In& leaf0, const In& leaf1, const In& values,
-               const In& slots, std::int64_t nu, std::int64_t width) {
+               const In& slots, std::int64_t nu, std::int64_t width, std::int64_t num_threads) {
   const fsl::KeySchedule key = schedule_of(key_bytes);
   if (nu < 0 || nu > 24) refuse("nu must be in [0, 24]");
   fsl::HintArgs args = {};
@@ -98,11 +100,12 @@ Bytes hint_gen(const nb::bytes& key_bytes, const In& leaf0, const In& leaf1, con
   std::uint64_t seen = 0;
   for (std::size_t i = 0; i < args.num_trees; ++i) seen |= args.slots[i];
   if (seen >> nu) refuse("slots must be below 2**nu");
+  const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({args.num_trees, args.payload});
   args.out = out.data();
   {
     nb::gil_scoped_release release;
-    fsl::hint_gen(args);
+    fsl::hint_gen(args, threads);
   }
   return out.release();
 }
@@ -237,11 +240,13 @@ double aes_ceiling(std::int64_t num_blocks, std::int64_t num_threads) {
 
 NB_MODULE(_native, m) {
   m.doc() = "Native kernels of torchfsl; torchfsl.portable has the same functions in NumPy.";
-  m.def("tree_gen", tree_gen, "key"_a, "roots0"_a, "roots1"_a, "alpha"_a, "depth"_a);
-  m.def("tree_eval", tree_eval, "key"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a);
+  m.def("tree_gen", tree_gen, "key"_a, "roots0"_a, "roots1"_a, "alpha"_a, "depth"_a,
+        "num_threads"_a = 1);
+  m.def("tree_eval", tree_eval, "key"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a,
+        "num_threads"_a = 1);
   m.def("convert", convert, "key"_a, "states"_a, "num_bytes"_a);
   m.def("hint_gen", hint_gen, "key"_a, "leaf0"_a, "leaf1"_a, "values"_a, "slots"_a, "nu"_a,
-        "width"_a);
+        "width"_a, "num_threads"_a = 1);
   m.def("accumulate", accumulate, "key_tree"_a, "key_convert"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "num_leaves"_a, "hints"_a, "party"_a, "width"_a, "acc"_a, "num_threads"_a = 1);
   m.def("accumulate_batch", accumulate_batch, "reports"_a, "num_leaves"_a, "party"_a, "width"_a,

@@ -27,7 +27,7 @@ std::uint64_t checked_first_tree(std::int64_t first_tree, std::size_t num_trees)
 }
 
 Bytes check_gen(const nb::bytes& key, const In& leaf0, const In& leaf1, const In& leaf,
-                std::int64_t first_tree) {
+                std::int64_t first_tree, std::int64_t num_threads) {
   const fsl::LeafKeys keys = leaf_keys_of(key);
   fsl::CheckGenArgs args = {};
   args.keys = &keys;
@@ -36,11 +36,12 @@ Bytes check_gen(const nb::bytes& key, const In& leaf0, const In& leaf1, const In
   args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
   args.alpha = data_of<std::uint64_t>(leaf, "leaf", {args.num_trees});
   args.first_tree = checked_first_tree(first_tree, args.num_trees);
+  const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({args.num_trees, fsl::kHashBytes});
   args.out = out.data();
   {
     nb::gil_scoped_release release;
-    fsl::check_gen(args);
+    fsl::check_gen(args, threads);
   }
   return out.release();
 }
@@ -99,7 +100,8 @@ nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, cons
   return nb::make_tuple(answers.release(), tags.release());
 }
 
-Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& rows) {
+Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& rows,
+           std::int64_t num_threads) {
   const fsl::KeySchedule key = schedule_of(key_mac);
   fsl::TagsArgs args = {};
   args.key = &key;
@@ -109,11 +111,12 @@ Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In&
   args.rows = data_of<std::uint8_t>(rows, "rows", 2);
   if (rows.shape(0) != args.num_trees) refuse("rows must have one row a tree");
   args.row_bytes = checked_payload(rows.shape(1));
+  const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({args.num_trees, 16});
   args.out = out.data();
   {
     nb::gil_scoped_release release;
-    fsl::tags(args);
+    fsl::tags(args, threads);
   }
   return out.release();
 }
@@ -121,11 +124,12 @@ Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In&
 }  // namespace
 
 void define_checks(nb::module_& m) {
-  m.def("check_gen", check_gen, "key"_a, "leaf0"_a, "leaf1"_a, "leaf"_a, "first_tree"_a);
+  m.def("check_gen", check_gen, "key"_a, "leaf0"_a, "leaf1"_a, "leaf"_a, "first_tree"_a,
+        "num_threads"_a = 1);
   m.def("verify", verify, "key_tree"_a, "key_check"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "num_leaves"_a, "check_words"_a, "first_tree"_a, "key_fold"_a, "delta_trees"_a,
         "delta_low"_a, "delta_high"_a, "num_threads"_a = 1);
   m.def("authenticate", authenticate, "key_tree"_a, "key_mac"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "num_leaves"_a, "table"_a, "num_threads"_a = 1);
-  m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "rows"_a);
+  m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "rows"_a, "num_threads"_a = 1);
 }

@@ -47,7 +47,18 @@ LeafKeys expand_leaf_keys(const std::uint8_t* key) {
   return keys;
 }
 
-void check_gen(const CheckGenArgs& args) { active_path().checks.check_gen(args); }
+void check_gen(const CheckGenArgs& args, unsigned num_threads) {
+  const Path& path = active_path();
+  for_trees(args.num_trees, 6, num_threads, [&](std::size_t first, std::size_t count) {
+    CheckGenArgs part = args;
+    part.num_trees = count;
+    part.alpha += first;
+    part.first_tree += first;
+    part.out += kHashBytes * first;
+    for (int b = 0; b < 2; ++b) part.leaf[b] += 16 * first;
+    path.checks.check_gen(part);
+  });
+}
 
 void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delta_low,
             std::uint8_t* fold, unsigned num_threads) {
@@ -100,9 +111,18 @@ void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t
   });
 }
 
-void tags(const TagsArgs& args) {
-  const Scratch scratch(arena_bytes(0, args.row_bytes));
-  active_path().checks.tags[has_carryless_multiply()](args, scratch.get());
+void tags(const TagsArgs& args, unsigned num_threads) {
+  const Path& path = active_path();
+  for_trees(args.num_trees, 2 + args.row_bytes / 4, num_threads,
+            [&](std::size_t first, std::size_t count) {
+              const Scratch scratch(arena_bytes(0, args.row_bytes));
+              TagsArgs part = args;
+              part.num_trees = count;
+              part.rows += args.row_bytes * first;
+              part.out += 16 * first;
+              for (int b = 0; b < 2; ++b) part.leaf[b] += 16 * first;
+              path.checks.tags[has_carryless_multiply()](part, scratch.get());
+            });
 }
 
 }  // namespace fsl

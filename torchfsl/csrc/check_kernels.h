@@ -12,7 +12,7 @@ namespace fsl {
 // The keys AES_key(i), i = 0, 1, 2, of the leaf hash under the 16 bytes at `key`.
 LeafKeys expand_leaf_keys(const std::uint8_t* key);
 
-void check_gen(const CheckGenArgs& args);
+void check_gen(const CheckGenArgs& args, unsigned num_threads = 1);
 
 // `delta_low [1024, 2, 16]`; `fold`, 16 bytes, is overwritten. `args.delta_low` and `args.fold` are
 // not used.
@@ -23,6 +23,6 @@ void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delt
 void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
                   std::uint8_t* tags, unsigned num_threads);
 
-void tags(const TagsArgs& args);
+void tags(const TagsArgs& args, unsigned num_threads = 1);
 
 }  // namespace fsl

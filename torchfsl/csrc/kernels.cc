@@ -29,13 +29,32 @@ void answer_shared(const Path& path, const Trees& trees, const Partition& partit
 
 }  // namespace
 
-void tree_gen(const TreeGenArgs& args) { active_path().tree_gen(args); }
-
-void tree_eval(const Trees& trees, std::uint8_t* out) {
+void tree_gen(const TreeGenArgs& args, unsigned num_threads) {
   const Path& path = active_path();
-  const Scratch scratch(arena_bytes(trees.depth, 16));
-  const Partition partition = path.partition(trees.num_trees, trees.num_leaves, trees.depth, 1);
-  path.tree_eval(trees, partition, 0, partition.num_units, out, scratch.get());
+  for_trees(args.num_trees, 4 * args.depth, num_threads, [&](std::size_t first, std::size_t count) {
+    TreeGenArgs part = args;
+    part.level_trees = args.num_trees;
+    part.num_trees = count;
+    part.alpha += first;
+    part.cw += 16 * first;
+    part.cw_right += first;
+    for (int b = 0; b < 2; ++b) {
+      part.roots[b] += 16 * first;
+      part.leaf[b] += 16 * first;
+    }
+    path.tree_gen(part);
+  });
+}
+
+void tree_eval(const Trees& trees, std::uint8_t* out, unsigned num_threads) {
+  const Path& path = active_path();
+  const Schedule plan = schedule(path, trees, 2, num_threads);
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, 16));
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      path.tree_eval(trees, plan.partition, begin, end, out, scratch.get());
+    }
+  });
 }
 
 void convert(const ConvertArgs& args) {
@@ -43,9 +62,19 @@ void convert(const ConvertArgs& args) {
   active_path().convert(args, scratch.get());
 }
 
-void hint_gen(const HintArgs& args) {
-  const Scratch scratch(arena_bytes(0, args.payload));
-  active_path().hint_gen(args, scratch.get());
+void hint_gen(const HintArgs& args, unsigned num_threads) {
+  const Path& path = active_path();
+  for_trees(args.num_trees, 2 + args.payload / 8, num_threads,
+            [&](std::size_t first, std::size_t count) {
+              const Scratch scratch(arena_bytes(0, args.payload));
+              HintArgs part = args;
+              part.num_trees = count;
+              part.values += (args.payload >> args.nu) * first;
+              part.slots += first;
+              part.out += args.payload * first;
+              for (int b = 0; b < 2; ++b) part.leaf[b] += 16 * first;
+              path.hint_gen(part, scratch.get());
+            });
 }
 
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {

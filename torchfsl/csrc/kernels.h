@@ -10,10 +10,11 @@
 
 namespace fsl {
 
-void tree_gen(const TreeGenArgs& args);
-void tree_eval(const Trees& trees, std::uint8_t* out);
+// `args.level_trees` is not used.
+void tree_gen(const TreeGenArgs& args, unsigned num_threads = 1);
+void tree_eval(const Trees& trees, std::uint8_t* out, unsigned num_threads = 1);
 void convert(const ConvertArgs& args);
-void hint_gen(const HintArgs& args);
+void hint_gen(const HintArgs& args, unsigned num_threads = 1);
 
 // Several reports into one accumulator, part by part of it, so that it passes through the cache
 // once: trees and payloads of all have one shape. `args.ahead` is not used.

@@ -41,6 +41,19 @@ unsigned usable_threads(unsigned wanted, std::size_t num_units, std::size_t work
   return static_cast<unsigned>(std::max<std::size_t>(1, std::min<std::size_t>(wanted, most)));
 }
 
+void for_trees(std::size_t num_trees, std::size_t work_of_tree, unsigned wanted_threads,
+               const std::function<void(std::size_t, std::size_t)>& work) {
+  constexpr std::size_t kUnit = 64;  // a multiple of what every path takes at once
+  const std::size_t units = (num_trees + kUnit - 1) / kUnit;
+  const unsigned threads = usable_threads(wanted_threads, units, num_trees * work_of_tree);
+  if (threads == 1) return work(0, num_trees);
+  run_parallel(units, threads, [&](Ranges& ranges) {
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      work(begin * kUnit, std::min(num_trees, end * kUnit) - begin * kUnit);
+    }
+  });
+}
+
 void run_parallel(std::size_t num_units, unsigned num_threads,
                   const std::function<void(Ranges&)>& worker) {
   SharedRanges ranges(num_units, num_threads);

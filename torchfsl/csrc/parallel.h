@@ -24,4 +24,9 @@ class Ranges {
 void run_parallel(std::size_t num_units, unsigned num_threads,
                   const std::function<void(Ranges&)>& worker);
 
+// Calls `work(first, count)` for parts of `num_trees` trees that do not depend on each other, on as
+// many threads as `usable_threads` allows for the work of a tree.
+void for_trees(std::size_t num_trees, std::size_t work_of_tree, unsigned wanted_threads,
+               const std::function<void(std::size_t, std::size_t)>& work);
+
 }  // namespace fsl

@@ -49,6 +49,7 @@ struct TreeGenArgs {
   unsigned depth;
   std::uint8_t* cw;
   std::uint8_t* cw_right;
+  std::size_t level_trees;  // trees between a level of the correction words and the next
   std::uint8_t* leaf[2];
 };
 

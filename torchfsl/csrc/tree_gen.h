@@ -104,7 +104,7 @@ void generate_rest(const typename V::Key& key, const TreeGenArgs& args, std::siz
                           {leaf[0], leaf[1]}};
   generate_group<V, n>(key, group, args.depth);
   for (unsigned level = 0; level < args.depth; ++level) {
-    const std::size_t to = level * args.num_trees + first;
+    const std::size_t to = level * args.level_trees + first;
     std::memcpy(args.cw + to * 16, cw + level * kGroup * 16, count * 16);
     std::memcpy(args.cw_right + to, cw_right + level * kGroup, count);
   }
@@ -122,9 +122,9 @@ void tree_gen(const TreeGenArgs& args) {
     const GenGroup group = {{args.roots[0] + first * 16, args.roots[1] + first * 16},
                             args.alpha + first,
                             args.cw + first * 16,
-                            args.num_trees * 16,
+                            args.level_trees * 16,
                             args.cw_right + first,
-                            args.num_trees,
+                            args.level_trees,
                             {args.leaf[0] + first * 16, args.leaf[1] + first * 16}};
     generate_group<V, kRegisters>(key, group, args.depth);
   }
