@@ -1,11 +1,12 @@
 """Whole client and whole server path by size: seconds of every stage, bytes and memory.
 
     python scripts/bench_scale.py [--log-m 10 15 20] [--fraction 0.1] [--bits 128] [--clients 1]
-                                  [--threads 1] [--profile] [--json FILE]
+                                  [--threads 1] [--profile] [--apart] [--json FILE]
 
 One segment of m scalars, of which each client selects a fraction. A client's path is from indices
 and float values to the bytes of its messages; a server's from bytes to verified and accumulated
-sums. Both servers run in this process and are timed apart; the slower one counts. What happens once
+sums. Both servers run in this process and are timed apart; the slower one counts. With --apart each
+runs once more in a process of its own, whose peak memory is then one server's. What happens once
 a session (permutations) or once a round (gather, opening) has lines of its own. AES blocks are
 those that `planner.predict` counts, their share is of the ceiling measured in the same run.
 """
@@ -27,6 +28,7 @@ from unittest import mock
 import bench_measure
 import numpy as np
 import numpy.typing as npt
+from bench_apart import run_apart
 
 from torchfsl import cuckoo, kdf, messages
 from torchfsl.backends import KERNELS, kernels
@@ -200,6 +202,16 @@ def best(runs: list[dict[str, float]], stages: tuple[str, ...]) -> dict[str, flo
     return min(runs, key=lambda run: sum(run[stage] for stage in stages))
 
 
+def time_matching(plan: Plan, rows: npt.NDArray[np.int64]) -> float:
+    """Seconds of a client's cuckoo hashing, which are part of its path."""
+    segment = plan.segments[0]
+    if not segment.num_bins:
+        return 0.0
+    table = cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, segment.m)
+    shape = segment.num_bins, segment.theta, segment.stash
+    return bench_measure.best_seconds(lambda: cuckoo.place(table, rows, *shape), 2)
+
+
 def profile(call: Callable[[], Any]) -> None:
     """Print where the time of a call goes."""
     profiler = cProfile.Profile()
@@ -227,6 +239,7 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     client_seconds = bench_measure.best_seconds(
         lambda: client_path(plan, 0, rows[0], values), options.repeat
     )
+    matching = time_matching(plan, rows[0])
     sent = [m for i, chosen in enumerate(rows) for m in client_path(plan, i, chosen, values)]
     state = {NAME: np.zeros(m, dtype=np.float32)}
     runs = []
@@ -249,6 +262,7 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         profile(lambda: server_path(servers, sent))
     server = best(runs, PATH)
     predicted = predict(plan)
+    apart = run_apart(plan, sent) if options.apart else None
     path_seconds = sum(server[stage] for stage in PATH) / options.clients
     native = sum(server.get(f"native {stage}", 0.0) for stage in PATH) / options.clients
     return {
@@ -257,6 +271,7 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         "upload_bytes": messages.client_bytes(plan),
         "permutations_seconds": set_up,
         "client_seconds": client_seconds,
+        "matching_seconds": matching,
         "client_aes_blocks": predicted.client_aes_blocks,
         "server_seconds_a_client": path_seconds,
         "server_native_seconds_a_client": native,
@@ -267,6 +282,7 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         / max(1, segment.num_bins * segment.theta + segment.stash * m),
         "predicted_memory_bytes": predicted.server_memory_bytes,
         "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+        "server_apart": apart,
     }  # fmt: skip
 
 
@@ -278,6 +294,7 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
         f"{row['rows_a_leaf']} a leaf, {row['ring_bits']} bits, {row['clients']} clients\n"
         f"  client, indices and values to bytes   {1e3 * row['client_seconds']:10.2f} ms"
         f"   {row['upload_bytes']:,} bytes up\n"
+        f"    matching of it                      {1e3 * row['matching_seconds']:10.2f} ms\n"
         f"  a server, bytes to sums, a client     {1e3 * row['server_seconds_a_client']:10.2f} ms"
         f"   {row['server_blocks_per_second'] / 1e6:,.0f} M blocks/s {share}"
     )
@@ -295,6 +312,13 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
         f"  peak memory of all parties            {row['peak_memory_bytes'] / 1e6:10,.0f} MB",
         flush=True,
     )
+    if row["server_apart"]:
+        print("  a server in a process of its own")
+        for name, figure in row["server_apart"].items():
+            if name == "peak_memory_bytes":
+                print(f"    peak memory                         {figure / 1e6:10,.0f} MB")
+            else:
+                print(f"    {name:36}{1e3 * figure:10.2f} ms")
 
 
 def main() -> None:
@@ -308,6 +332,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="repetitions; the best counts")
     parser.add_argument("--semi-honest", action="store_true", help="without check words")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--apart", action="store_true", help="servers in own processes, too")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     os.environ["TORCHFSL_THREADS"] = str(options.threads)

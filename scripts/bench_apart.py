@@ -1,0 +1,87 @@
+"""One server in a process of its own: what it takes in memory, and its time without company.
+
+A client's messages are written to files. Then two processes, one a server, read theirs and talk to
+each other through a pipe. Figures are of the server that gets the public part from the client and
+of its peer; the larger one counts.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import bench_measure
+import numpy as np
+
+from torchfsl import cuckoo
+from torchfsl.plan import Plan
+from torchfsl.server import Server
+from torchfsl.server_model import ServerModel
+
+
+def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
+    """Peak memory, and seconds of the stages, of the larger of two server processes."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (party, message) in enumerate(sent):
+            Path(folder, f"{party}-{number}").write_bytes(message)
+        ends, results = context.Pipe(), context.SimpleQueue()
+        processes = [
+            context.Process(target=_serve, args=(plan, party, folder, ends[party], results))
+            for party in (0, 1)
+        ]
+        for process in processes:
+            process.start()
+        figures: list[dict[str, float]] = [results.get() for _ in processes]
+        for process in processes:
+            process.join()
+    return {name: max(own[name] for own in figures) for name in figures[0]}
+
+
+def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any) -> None:
+    """One server, from its permutations to the opened sum."""
+    seconds: dict[str, float] = {}
+
+    def timed(stage: str, call: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = call()
+        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+        return result
+
+    def swap(mine: bytes | None) -> bytes:
+        if party == 1:  # one sends while the other reads: a pipe holds little
+            theirs = peer.recv_bytes()
+        peer.send_bytes(mine or b"")
+        return peer.recv_bytes() if party == 0 else theirs
+
+    segment = plan.segments[0]
+    seed = bytes.fromhex(plan.hash_seed)
+    if segment.num_bins:
+        timed("permutations", lambda: cuckoo.permutations(seed, segment.name, segment.m))
+    state = {segment.name: np.zeros(segment.m, dtype=np.float32)}
+    server = Server(party, plan=plan, model=ServerModel(state))
+    server.start(swap(server.open_round(0)))
+    for path in sorted(Path(folder).glob(f"{party}-*")):
+        message = path.read_bytes()
+        relay = timed("a server", lambda message=message: server.receive(message))
+        other = swap(relay)
+        if other:
+            timed("a server", lambda other=other: server.receive(other))
+    theirs = swap(server.close_round())
+    said = timed("a server", lambda: server.agree(theirs))
+    theirs = swap(said)
+    timed("a server", lambda: server.verify(theirs))
+    reports = server._book.complete()
+    wanted = [reports[client] for client in server._accepted]
+    timed("a server", lambda: server._evaluator.sums.settle(wanted))
+    commitment = timed("gather", server.commit)
+    theirs = swap(commitment)
+    share = timed("open", lambda: server.reveal(theirs))
+    theirs = swap(share)
+    timed("open", lambda: server.open(theirs))
+    results.put({**seconds, "peak_memory_bytes": float(bench_measure.peak_memory_bytes())})
