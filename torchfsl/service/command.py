@@ -223,6 +223,8 @@ def _serve_settings(options: argparse.Namespace) -> tuple[Any, str]:
         cert, key, first, second, clients = (given[name] for name in names)
         files = TlsFiles(cert, key, (first, second), clients)
     if "min-clients" in given:
+        if given["min-clients"] < 1:
+            raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
         storage = {"min_clients": given["min-clients"], **storage}
     settings = ServeSettings(
         party, given["listen"], given["peer"], given["state"], files, given.get("metrics", ""),
@@ -262,13 +264,17 @@ def client_numbers(text: str) -> list[int]:
     """`0-9,20` as numbers.
 
     Raises:
-        ParameterError: it is not of that form.
+        ParameterError: it is not of that form, or a range ends below its start.
     """
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise ParameterError(f"--clients {text!r}: write numbers and ranges, as 0-99,200")
+        if int(last or first) < int(first):
+            raise ParameterError(
+                f"--clients {text!r}: the range {part} ends below its start: write {last}-{first}"
+            )
         numbers += range(int(first), int(last or first) + 1)
     return numbers
 
