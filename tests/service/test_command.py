@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from local_servers import free_ports
 
+from torchfsl.service import links
+from torchfsl.service.certificates import make_development_certificates
 from torchfsl.service.command import client_numbers, main
+from torchfsl.service.links import RetryPolicy
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -39,3 +43,29 @@ def test_fewest_reports_that_a_server_opens_are_at_least_one(
     )  # fmt: skip
     assert f"--min-clients is {given}: it is at least 1" in text
     assert "storage" not in text
+
+
+@pytest.mark.parametrize("command", ["close", "abandon", "status"])
+def test_a_server_that_is_down_is_named_at_once_and_once(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_development_certificates(tmp_path, [])
+    urls = [f"https://127.0.0.1:{port}" for port in free_ports(2)]
+    short = RetryPolicy(total_seconds=0.5)
+    monkeypatch.setattr(links, "RetryPolicy", lambda **_: short)
+    arguments = [command, "--servers", ",".join(urls), "--tls", str(tmp_path)]
+    if command == "status":
+        assert main(arguments) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert [line[:10] for line in lines] == ["server 0: ", "server 1: "]
+        assert "server 1: server 1" not in lines[1]
+    else:
+        assert "server 0: " in complaint(capsys, *arguments)
+    said = [record.getMessage() for record in caplog.records]
+    wanted = [f"server {n} ({url}) gives no answer yet, trying" for n, url in enumerate(urls)]
+    assert [line[: len(wanted[0])] for line in said] == wanted[: 2 if command == "status" else 1]
+    assert all("again for 0 s: " in line and ": server" not in line for line in said)

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -288,6 +289,7 @@ def _status(options: argparse.Namespace) -> int:
         return reporting.show_state(options.state, options.rounds)
     if options.tls is None:
         raise ParameterError("--servers needs --tls, the folder of certificates")
+    _log_waiting()
     return reporting.show_servers(options.servers.split(","), options.tls, options.name)
 
 
@@ -311,8 +313,14 @@ def _owner(options: argparse.Namespace, *, seconds: float) -> Any:
     from torchfsl.service.links import RetryPolicy
     from torchfsl.service.owner import Owner
 
+    _log_waiting()
     policy = RetryPolicy(attempt_seconds=seconds, total_seconds=seconds)
     return contextlib.closing(Owner(options.servers.split(","), options.tls, policy=policy))
+
+
+def _log_waiting() -> None:
+    """Say on standard error when a server gives no answer and is asked again."""
+    logging.basicConfig(format="torchfsl: %(message)s", level=logging.WARNING)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from torchfsl.config import WIRE_VERSION
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.service import calls
 from torchfsl.service.channels import TlsFiles, channel
+
+log = logging.getLogger("torchfsl.service.links")
 
 INFO_BYTES: Final = 1 << 16
 """Longest answer that describes a state."""
@@ -50,7 +53,7 @@ class Link:
 
     def __init__(self, url: str, party: int, files: TlsFiles, policy: RetryPolicy) -> None:
         """Nothing is sent yet."""
-        self.party, self.policy = party, policy
+        self.url, self.party, self.policy = url, party, policy
         self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self._channel = channel(url, party, files)
@@ -58,20 +61,25 @@ class Link:
     def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
         """Call until it is answered or refused, or the time is over.
 
+        The first failure after which it tries again is logged as a warning.
+
         Raises:
             FslError: the refusal; `NotReady` or `Overloaded` when the time is over.
         """
         deadline = time.monotonic() + (seconds or self.policy.total_seconds)
-        pause = self.policy.first_pause
+        pause, told = self.policy.first_pause, False
         while True:
             left = deadline - time.monotonic()
             self.attempts[method] += 1
             try:
                 answer = self._attempt(method, data, limit, min(left, self.policy.attempt_seconds))
-            except calls.RETRIED:
+            except calls.RETRIED as error:
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (not a secret)
                 if time.monotonic() + wait >= deadline:
                     raise
+                if not told:
+                    self._tell(error, deadline - time.monotonic())
+                    told = True
                 time.sleep(wait)
                 pause = min(2 * pause, self.policy.longest_pause)
                 continue
@@ -81,6 +89,13 @@ class Link:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+    def _tell(self, error: Exception, left: float) -> None:
+        why = str(error).removeprefix(f"server {self.party}: ")
+        log.warning(
+            "server %d (%s) gives no answer yet, trying again for %.0f s: %s",
+            self.party, self.url, left, why,
+        )  # fmt: skip
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
         invoke = self._channel.stream_stream(calls.path(method))

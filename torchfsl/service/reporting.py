@@ -62,7 +62,7 @@ def show_servers(urls: Sequence[str], tls: Path, name: str) -> int:
         try:
             info = links.info(party)
         except FslError as error:
-            print(f"server {party}: {error}")
+            print(error)  # it names the server
             failed = 1
             continue
         print(
