@@ -1,15 +1,17 @@
 """The two servers as processes: mutual TLS, durable rounds, and the clients' side of the network.
 
-The `torchfsl` command is in `command`. Nothing here imports torch. Needs the `service` extra
-(grpcio, prometheus-client). From the bottom up:
+Nothing here imports torch. Needs the `service` extra (grpcio, prometheus-client). From the bottom
+up:
 
-    arrays, records, ledger     bytes of arrays, the report log, the SQLite state
-    identity, certificates      who a certificate speaks for; a development authority
-    calls, channels             how messages become streams; errors and versions on the way
-    storage, node               one server whose every step survives a crash
-    relays, coordinator         what a server tells the other
-    handlers, process           what it answers, and the process around it
-    links, remote, owner        a client's transport, the owner; programs start with `connect`
+    arrays, records, ledger, vault      bytes of arrays, the report log, the SQLite state, files
+    identity, certificates              who a certificate speaks for; a development authority
+    calls, channels, task               how messages become streams; errors, versions; the task
+    storage, node                       one server whose every step survives a crash
+    intake, streams, station            limits on what comes in; the node inside an event loop
+    peers, coordinator                  what a server tells the other
+    observe, handlers, process          metrics, what a server answers, the process around it
+    links, outbox, remote, owner        a client's transport, the owner; programs: `connect`, `Owner`
+    reporting, command                  the `torchfsl` command
 """
 
 from __future__ import annotations
