@@ -10,7 +10,7 @@ up:
     intake, streams, station            limits on what comes in; the node inside an event loop
     peers, coordinator                  what a server tells the other
     observe, handlers, process          metrics, what a server answers, the process around it
-    links, outbox, remote, owner        a client's transport, the owner; programs: `connect`, `Owner`
+    links, outbox, remote, owner        the way to both servers for clients (`connect`) and `Owner`
     reporting, command                  the `torchfsl` command
 """
 
