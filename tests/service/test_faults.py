@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -145,12 +146,22 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
             link.call("Close", request, limit=1 << 16, seconds=1.0)
         return "REPORT_SET" in pair.owner.links.info(0)["stalled"]
 
+    assert unreachable(pair) == "0.0"
     wait_until(stalled)
+    wait_until(lambda: unreachable(pair) == "1.0")
     time.sleep(DOWN_SECONDS)
     network.set()
     opened = pair.close()
+    assert unreachable(pair) == "0.0"
     assert_sums(pair.plan, opened, contributions)
     pair.open()
+
+
+def unreachable(pair: Pair) -> str:
+    """Whether server 0's metrics say that server 1 does not answer."""
+    url = f"http://127.0.0.1:{pair.metrics_ports[0]}/metrics"
+    lines = urllib.request.urlopen(url).read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines)["torchfsl_peer_unreachable"]
 
 
 def test_an_abandoned_round_ends_at_both_servers(network: Network) -> None:

@@ -35,6 +35,9 @@ class PeerLink:
         party: its number.
         files: this server's key and certificate.
         attempt_seconds: of one attempt.
+
+    Attributes:
+        unreachable: the last call got no answer; for a metric.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class PeerLink:
         self._url, self._party, self._files = url, party, files
         self._seconds = attempt_seconds
         self._channel: grpc.aio.Channel | None = None
+        self.unreachable = False
 
     async def call(self, method: str, data: bytes, *, limit: int) -> bytes:
         """One attempt.
@@ -69,8 +73,11 @@ class PeerLink:
                     call.cancel()
                     raise ProtocolError(f"server {self._party} answers with too many bytes")
         except grpc.aio.AioRpcError as error:
+            failure = calls.error_of(error, f"server {self._party}")
+            self.unreachable = isinstance(failure, calls.NotReady)
             await self._renew()
-            raise calls.error_of(error, f"server {self._party}") from None
+            raise failure from None
+        self.unreachable = False
         return b"".join(parts)
 
     async def insist(

@@ -154,6 +154,10 @@ class ServerProcess:
         watch("halted", "1 if the session is halted.", lambda: float(bool(node.halted)))
         watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
         watch(
+            "peer_unreachable", "1 if the last call to the other server got no answer.",
+            lambda: float(self._link.unreachable),
+        )  # fmt: skip
+        watch(
             "disk_free_bytes", "Free bytes on the disk of the state folder.",
             lambda: float(shutil.disk_usage(node.folder).free),
         )  # fmt: skip
