@@ -8,10 +8,11 @@ import pytest
 import torch
 from federation import make_servers, mixed_plan
 
-from torchfsl import Dense, Server, SubmodelEngine
+from torchfsl import Client, Dense, Server, SubmodelEngine
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.round import begin_round
+from torchfsl.round import begin_round, finish_round
 from torchfsl.server import RoundState
+from torchfsl.server_model import ServerModel
 
 
 def attached() -> tuple[SubmodelEngine, Any, torch.nn.Module, torch.optim.Optimizer]:
@@ -74,3 +75,27 @@ def test_loading_inside_a_round_is_refused_and_loses_nothing() -> None:
     handle.close_round()
     handle.load(state)
     assert not torch.equal(model[1].weight, trained)
+
+
+def test_loading_nothing_is_refused() -> None:
+    _, handle, _, _ = attached()
+    with pytest.raises(ParameterError, match="no tensors to load: pass ServerModel"):
+        handle.load({})
+
+
+def test_a_round_that_retrieves_every_tensor_downloads_none_and_goes_on() -> None:
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(20_000, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = SubmodelEngine()
+    handle = engine.attach(model, optimizer)
+    plan = engine.plan(handle, max_clients=1, min_clients=1, rows_per_client=100)
+    state = handle.server_state()
+    servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
+    begin_round(servers, 0)
+    client = Client(plan, servers, client_id=0)
+    with engine.round(client, rows=[3, 4], handle=handle, number=0) as rnd:
+        model(torch.tensor([[3, 4]])).sum().backward()
+        optimizer.step()
+    rnd.submit()
+    finish_round(servers)
+    assert not (servers[0].model.state["0.weight"][3:5] == state["0.weight"][3:5]).any()

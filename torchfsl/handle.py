@@ -132,9 +132,15 @@ class Handle:
         """Overwrite tensors by name, in place.
 
         Raises:
-            ParameterError: an unknown name or another shape; nothing is changed then.
+            ParameterError: no tensor, an unknown name, or another shape; nothing is changed then.
             ProtocolError: a round is open, whose update would be lost.
         """
+        if not state:
+            raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
+        self.load_clear(state)
+
+    def load_clear(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """`load`, also of nothing: in a round every tensor may be one whose rows are retrieved."""
         if self._recording:
             raise ProtocolError(
                 "a round is open and measures changes from its start: load before it or after"
@@ -386,11 +392,8 @@ class Handle:
                 present = torch.cat([self._present[t.name].cpu() + t.offset for t in group])
             return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
         if segment.name == BUFFERS:
-            values = flatten(
-                [self._buffers.delta(n, b) for n, b in self.inventory.buffers.items()], 1
-            )
-            return choose_blocks(segment, values, None, None, round_number)
-        gradient = self.source == "gradient"
-        changes = self._rest.gradients() if gradient else self._rest.deltas()
-        values = flatten(changes, segment.tau)
-        return choose_blocks(segment, values, self.rest, residual, round_number)
+            deltas = [self._buffers.delta(n, b) for n, b in self.inventory.buffers.items()]
+            return choose_blocks(segment, flatten(deltas, 1), None, None, round_number)
+        changes = self._rest.gradients() if self.source == "gradient" else self._rest.deltas()
+        change = flatten(changes, segment.tau)
+        return choose_blocks(segment, change, self.rest, residual, round_number)

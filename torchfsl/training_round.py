@@ -119,7 +119,7 @@ class TrainingRound:
         before = handle.snapshot()
         self._session = self._start(indices)
         try:
-            handle.load(self._session.download())
+            handle.load_clear(self._session.download())
             present = self._fetch_rows() if self._retrieving else None
             handle.begin_round(present)
         except BaseException:
