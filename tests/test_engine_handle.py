@@ -571,8 +571,34 @@ def test_not_finite_training_is_refused_by_name() -> None:
     handle.begin_round()
     (loss_of(model, make_batch(1)) * float("inf")).backward()
     handle.optimizers[0].step()
-    with pytest.raises(ParameterError, match=r"rows4.*item\.weight.*NaN or infinite"):
+    with pytest.raises(ParameterError, match=r"^item\.weight \(segment 'rows4'\).*NaN or infinite"):
         handle.update(engine_plan(engine, handle))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "make", "key", "where", "message"),
+    [
+        ("item.weight", "Adam", "exp_avg", (3, 0), r"item\.weight \(segment 'rows4'\): the change"),
+        ("user.weight", "Adam", "exp_avg", (3, 0), r"user\.weight \(segment 'rows4'\): the change"),
+        ("user.weight", "Adam", "exp_avg_sq", (29, 0), r"user\.weight: the .* 'exp_avg_sq' is NaN"),
+        ("item.weight", "Adagrad", "sum", (49, 0), r"item\.weight: the optimizer's state 'sum' is"),
+        ("top.bias", "Adam", "exp_avg", (0,), r"top\.bias \(segment 'rest'\): the change"),
+    ],
+)
+def test_a_state_of_the_optimizer_that_is_not_finite_is_refused_by_name(
+    parameter: str, make: str, key: str, where: tuple[int, ...], message: str
+) -> None:
+    model = Recommender()
+    optimizer = getattr(torch.optim, make)(model.parameters(), lr=0.1)
+    engine = SubmodelEngine()
+    handle = engine.attach(model, optimizer)
+    train(model, [optimizer], [make_batch(1)])
+    optimizer.state[dict(model.named_parameters())[parameter]][key][where] = float("nan")
+    handle.begin_round()
+    train(model, [optimizer], [make_batch(1)])
+    with pytest.raises(ParameterError, match=f"^{message}") as refused:
+        handle.update(engine_plan(engine, handle))
+    assert "optimizer's state" in str(refused.value)
 
 
 # --- other choices of rows -----------------------------------------------------------------------

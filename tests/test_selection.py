@@ -222,7 +222,7 @@ def test_not_finite_values_are_refused_by_name() -> None:
     plan = blocks_plan(TopK(1), 3)
     for bad in (float("nan"), float("inf")):
         change = torch.tensor([[1.0], [bad], [0.0]]).double()
-        with pytest.raises(ParameterError, match=r"\(w\).*NaN or infinite"):
+        with pytest.raises(ParameterError, match=r"^w \(segment .*NaN or infinite"):
             choose_blocks(plan.segments[0], change, TopK(1), None, 0)
 
 

@@ -171,6 +171,14 @@ def carried_rows(optimizer: Optimizer, weight: nn.Parameter) -> torch.Tensor:
     return torch.unique(torch.cat(rows)) if rows else nothing
 
 
+def broken_state(optimizer: Optimizer, weight: nn.Parameter) -> str | None:
+    """The name of a state of `weight` that holds NaN or infinity (`exp_avg`, ...), or None."""
+    for key, value in optimizer.state.get(weight, {}).items():
+        if isinstance(value, torch.Tensor) and not value.is_sparse and not value.isfinite().all():
+            return str(key)
+    return None
+
+
 def _nonzero_rows(value: torch.Tensor) -> torch.Tensor:
     if value.is_sparse:
         return value.coalesce().indices()[0]

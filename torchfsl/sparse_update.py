@@ -13,6 +13,7 @@ from torchfsl.plan import Segment
 from torchfsl.residual import Residual, SparseRows
 from torchfsl.segments import subset_array
 from torchfsl.selection import Fixed, RandomK, RestPolicy, Rows, top
+from torchfsl.server_model import tensor_spans
 from torchfsl.update import RawSegment
 from torchfsl.watch import TableChange
 
@@ -87,7 +88,7 @@ def choose_rows(
     device = changes[0][1].ids.device  # a model's tables may lie on several
     ids = torch.cat([change.ids.to(device) + offset for offset, change in changes])
     values = torch.cat([change.values.to(device) for _, change in changes])
-    _check_finite(segment, values)
+    _check_finite(segment, values, ids)
     total = SparseRows(ids, values, torch.zeros_like(ids, dtype=torch.bool))
     keeper = residual if rows.error_feedback else None
     aside = SparseRows.empty(segment.tau, ids.device)
@@ -128,9 +129,10 @@ def dense_rows(
         ParameterError: a value is NaN or infinite.
     """
     parts = []
-    for (_, change), rows in zip(changes, num_rows, strict=True):
-        _check_finite(segment, change.values)
-        full = change.values.new_zeros(rows, change.values.shape[1])
+    for (offset, change), rows in zip(changes, num_rows, strict=True):
+        width = change.values.shape[1]
+        _check_finite(segment, change.values, (change.ids + offset) * width)
+        full = change.values.new_zeros(rows, width)
         parts.append(full.index_copy_(0, change.ids, change.values))
     return RawSegment(None, flatten(parts, 1).cpu().numpy())
 
@@ -172,11 +174,18 @@ def _subset(segment: Segment, device: torch.device) -> torch.Tensor | None:
     return torch.from_numpy(subset_array(segment.subset).copy()).to(device)
 
 
-def _check_finite(segment: Segment, values: torch.Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
-        names = ", ".join(t.name for t in segment.tensors[:3])
-        raise ParameterError(
-            f"segment {segment.name!r} ({names}{', ...' if len(segment.tensors) > 3 else ''}): the "
-            "change is NaN or infinite: training diverged or read rows that were not retrieved; "
-            "lower the learning rate, clip gradients, or retrieve every row the batches use"
-        )
+def _check_finite(
+    segment: Segment, values: torch.Tensor, positions: torch.Tensor | None = None
+) -> None:
+    """`values` [k, tau] are those of `positions` of the segment; None for all of them."""
+    odd = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
+    if not odd.numel():
+        return
+    first = int(odd[0] if positions is None else positions[odd[0]])
+    name = next(t.name for t, span in tensor_spans(segment) if first < span.stop)
+    raise ParameterError(
+        f"{name} (segment {segment.name!r}): the change is NaN or infinite: the optimizer's state "
+        "is not finite (load it from an earlier checkpoint, or start it anew), training diverged "
+        "(lower the learning rate, clip gradients), or rows were read that had not been retrieved "
+        "(retrieve every row that the batches use)"
+    )

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torchfsl.errors import ParameterError
 from torchfsl.guards import still_message
 from torchfsl.inventory import Table
-from torchfsl.optimizers import carried_rows, moves_all
+from torchfsl.optimizers import broken_state, carried_rows, moves_all
 from torchfsl.selection import Fixed, Rows
 from torchfsl.touched import touched_rows
 from torchfsl.untouched import ChecksumCheck, SampleCheck, differs, has_gradient_outside
@@ -305,8 +305,16 @@ class TableWatch:
             moved = bool(differs(self._initial(known, ids), self.weight.index_select(0, ids)).any())
         else:
             return
-        if moved:
-            raise ParameterError(f"{self.table.name}: {_ESCAPED}")
+        if not moved:
+            return
+        broken = broken_state(self._optimizer, self.table.weight)
+        if broken is not None:
+            raise ParameterError(
+                f"{self.table.name}: the optimizer's state {broken!r} is NaN or infinite and has "
+                "moved rows that no lookup touched: load it from an earlier checkpoint, or start "
+                "the optimizer anew"
+            )
+        raise ParameterError(f"{self.table.name}: {_ESCAPED}")
 
     def _check_still(self, known: SavedRows) -> None:
         if any(getattr(module, "max_norm", None) is not None for module in self.table.modules):
