@@ -27,7 +27,7 @@ from torchfsl.backends import kernels
 Bytes = npt.NDArray[np.uint8]
 KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
 LEAF_HASH_BLOCKS, CHECK_BLOCKS = 3, 5
-REPORTS = 8
+REPORTS = 32
 """Reports that a server adds together."""
 
 
@@ -157,9 +157,14 @@ def server_cases(keys: Keys) -> Iterator[Case]:
     def verify(threads: int) -> None:
         kernels().verify(KEY, OTHER_KEY, *keys.trees, words, 0, KEY, *masks, threads)
 
-    def batch(threads: int) -> None:
-        report = (KEY, OTHER_KEY, *keys.trees[:3], keys.hints)
-        kernels().accumulate_batch([report] * REPORTS, shape.leaves, 0, shape.width, total, threads)
+    arrays = (*keys.trees[:3], keys.hints)
+    reports = [(KEY, OTHER_KEY, *(a.copy() for a in arrays)) for _ in range(REPORTS)]
+
+    def batch(threads: int, jobs: list[Any] = reports) -> None:
+        kernels().accumulate_batch(jobs, shape.leaves, 0, shape.width, total, threads)
+
+    def cached(threads: int) -> None:
+        batch(threads, [(KEY, OTHER_KEY, *arrays)] * REPORTS)
 
     def check_batch(threads: int) -> None:
         for _ in range(REPORTS):
@@ -180,6 +185,8 @@ def server_cases(keys: Keys) -> Iterator[Case]:
         )  # fmt: skip
     yield Case("evaluate, accumulate", shape, accumulate, rows, "rows", summing, 2 * total.nbytes)
     yield Case(f"the same, {REPORTS} reports", shape, batch, REPORTS * rows, "rows",
+               REPORTS * summing, 2 * REPORTS * total.nbytes)  # fmt: skip
+    yield Case("the same, keys in cache", shape, cached, REPORTS * rows, "rows",
                REPORTS * summing, 2 * REPORTS * total.nbytes)  # fmt: skip
     yield Case("verify", shape, verify, rows, "rows", checking)
     yield Case(f"verify, add, {REPORTS} reports", shape, check_batch, REPORTS * rows, "rows",

@@ -23,7 +23,7 @@ from torchfsl.ssa import Accumulator
 Bytes = npt.NDArray[np.uint8]
 
 WINDOW_REPORTS: Final = 32
-WINDOW_BYTES: Final = 1 << 24
+WINDOW_BYTES: Final = 1 << 26
 """Complete reports that wait to be added together, and their bytes, at most."""
 
 

@@ -21,9 +21,8 @@ struct Accumulation {
   const AccumulateArgs* args;
   const Conversion<V>* conversion;
   std::size_t num_leaves;
-  std::size_t hints_ahead;  // distance of the hints that are needed next
-  std::uint8_t* conv;       // conversion of one chunk
-  std::uint8_t* hint;       // the tree's hint, with slack
+  std::uint8_t* conv;  // conversion of one chunk
+  std::uint8_t* hint;  // the tree's hint, with slack
 };
 
 // Ring values without a lane: convert into scratch memory, then add leaf by leaf.
@@ -255,11 +254,7 @@ struct AccumulateSink {
     AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload;
-    const std::uint8_t* const hints = a.args->hints + tree * payload;
-    lay_out_hints<V>(hints, self.group);
-    for (std::size_t i = 0; i < V::kLanes * payload; i += 64) {
-      __builtin_prefetch(hints + a.hints_ahead + i);
-    }
+    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
     self.ahead.bring_beside(V::kLanes * count * payload);
     self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
@@ -276,7 +271,6 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.args = &args;
   sink.state.conversion = &conversion;
   sink.state.num_leaves = trees.num_leaves;
-  sink.state.hints_ahead = partition.trees_per_unit * args.payload;
   sink.ahead = Ahead(args, total / partition.num_units * (end - begin));
   sink.state.conv = conversion.take_output(arena);
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));

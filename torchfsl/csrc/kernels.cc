@@ -78,7 +78,7 @@ void hint_gen(const HintArgs& args, unsigned num_threads) {
 }
 
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
-  constexpr std::size_t kTileBytes = std::size_t{1} << 16;
+  constexpr std::size_t kTileBytes = std::size_t{1} << 18;
   if (jobs.empty()) return;
   const Path& path = active_path();
   const Trees& trees = jobs.front().trees;

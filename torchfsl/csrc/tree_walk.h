@@ -134,24 +134,10 @@ class Walker {
     }
     R roots[n];
     load_blocks(trees_.roots + tree * 16, count, roots);
-    if (left >= 2 * kGroup) prefetch_trees(tree + kGroup);
     tree_ = tree;
     num_lanes_ = count;
     lane_leaves_ = 0;
     descend(0, 0, roots, 0);
-  }
-
-  // The next group's keys lie in one piece a level, far apart.
-  void prefetch_trees(std::size_t tree) const {
-    for (std::size_t i = 0; i < kGroup * 16; i += 64) {
-      __builtin_prefetch(trees_.roots + tree * 16 + i);
-    }
-    for (unsigned level = 0; level < trees_.depth; ++level) {
-      __builtin_prefetch(trees_.cw_right + level * trees_.right_stride + tree);
-      for (std::size_t i = 0; i < kGroup * 16; i += 64) {
-        __builtin_prefetch(trees_.cw + level * trees_.cw_stride + tree * 16 + i);
-      }
-    }
   }
 
   // Expands one tree down to the split level, into the first stage, as one lane of one register.
