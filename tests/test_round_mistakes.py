@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from federation import make_servers, mixed_plan
 
-from torchfsl import Client, Dense, Server, SubmodelEngine
+from torchfsl import Client, Dense, Server, SubmodelEngine, TopK
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.round import begin_round, finish_round
 from torchfsl.server import RoundState
@@ -42,6 +43,59 @@ def test_a_server_is_party_0_or_1() -> None:
     first, _ = make_servers(mixed_plan())
     with pytest.raises(ParameterError, match="party is 2"):
         Server(2, plan=first.plan, model=first.model)
+
+
+WRONG_NUMBERS = [-1, 2**64, 1.0, "0", True, None]
+
+
+@pytest.mark.parametrize("number", WRONG_NUMBERS)
+def test_client_and_round_numbers_are_whole_numbers_below_2_to_the_64(number: Any) -> None:
+    servers = make_servers(mixed_plan())
+    plan = servers[0].plan
+    with pytest.raises(ParameterError, match=r"client_id is .*\[0, 2\*\*64\)"):
+        Client(plan, servers, client_id=number)
+    with pytest.raises(ParameterError, match=r"round_number is .*\[0, 2\*\*64\)"):
+        begin_round(servers, number)
+    assert [server.state for server in servers] == [RoundState.IDLE] * 2
+    client = Client(plan, servers, client_id=np.uint64(2**64 - 1))  # type: ignore[arg-type]
+    begin_round(servers, 0)
+    with pytest.raises(ParameterError, match=r"round_number is .*\[0, 2\*\*64\)"):
+        client.start_round(number, indices={"table": [1]})
+    client.start_round(np.int64(0), indices={"table": [1]}).abort()  # type: ignore[arg-type]
+    finish_round(servers)
+
+
+@pytest.mark.parametrize("number", WRONG_NUMBERS[:-1])
+def test_a_round_of_the_engine_has_such_a_number(number: Any) -> None:
+    engine, handle, _, _ = attached()
+    plan = engine.plan(handle, max_clients=5, rows_per_client=100)
+    servers = tuple(Server(b, plan=plan, model=ServerModel(handle.server_state())) for b in (0, 1))
+    client = Client(plan, servers, client_id=0)
+    with pytest.raises(ParameterError, match=r"number is .*\[0, 2\*\*64\)"):
+        engine.round(client, rows=[1], number=number)
+
+
+@pytest.mark.parametrize("options", [{"rest": "dense"}, {"rest": Dense}, {"rows": TopK(3)}])
+def test_policies_are_objects(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ParameterError, match=f"^{name} is .*: pass"):
+        SubmodelEngine(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"session": "x"}, {"session": b""}, {"session": bytes(15)}, {"hash_seed": "y"}]
+)
+def test_session_and_hash_seed_are_bytes(options: dict[str, Any]) -> None:
+    engine, handle, _, _ = attached()
+    (name,) = options
+    with pytest.raises(ParameterError, match=f"^{name} is .*: give (16|32) bytes, or None"):
+        engine.plan(handle, max_clients=5, rows_per_client=100, **options)
+
+
+@pytest.mark.parametrize("state", [None, [1.0], "model"])
+def test_a_model_at_a_server_starts_from_a_mapping(state: Any) -> None:
+    with pytest.raises(ParameterError, match="mapping from names to arrays"):
+        ServerModel(state)
 
 
 @pytest.mark.parametrize(("max_clients", "min_clients"), [(5, 9), (1, 2), (99, 100)])

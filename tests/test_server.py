@@ -87,7 +87,7 @@ def test_every_step_is_refused_out_of_turn_and_a_round_opens_once() -> None:
     assert_exact(MIXED, opened, [plaintext.Contribution(update)])
     assert_only(one, RoundState.IDLE, {"open_round", "apply"})
     one.apply(opened)
-    for round_number in (1, 0, -1):
+    for round_number in (1, 0):
         with pytest.raises(ProtocolError, match="opened once"):
             one.open_round(round_number)
     one.open_round(2)

@@ -56,10 +56,14 @@ class Client:
     def __init__(
         self, plan: Plan, servers: Transport | tuple[Endpoint, Endpoint], *, client_id: int
     ) -> None:
-        """Nothing is sent yet."""
+        """Nothing is sent yet.
+
+        Raises:
+            ParameterError: `client_id` is no such number.
+        """
         self.plan = plan
         self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
-        self.client_id = client_id
+        self.client_id = messages.check_number("client_id", client_id)
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
@@ -72,10 +76,12 @@ class Client:
                 k_max.
 
         Raises:
-            ParameterError: bad indices; the servers have then been sent dummies throughout.
+            ParameterError: bad indices; the servers have then been sent dummies throughout. Or the
+                round number is none; nothing has been sent then.
         """
         if self.plan.max_epochs > 1:
             raise ParameterError("this plan has sessions: use Client.open_session")
+        round_number = messages.check_number("round_number", round_number)
         trees = ClientTrees(self.plan, self.client_id, round_number)
         return ClientRound(self.servers, trees, round_number, indices or {})
 
@@ -115,6 +121,7 @@ class Session:
 
         If the upload fails the next round starts with fresh trees.
         """
+        round_number = messages.check_number("round_number", round_number)
         trees = self._trees
         if trees is None or self._epochs == self._client.plan.max_epochs:
             trees = ClientTrees(self._client.plan, self._client.client_id, round_number)

@@ -60,8 +60,13 @@ class SubmodelEngine:
         check: Check = "checksum",
     ) -> None:
         """Nothing happens before `attach`."""
-        if isinstance(rows, str) and rows != "auto":
+        if rows is not None and rows != "auto" and not isinstance(rows, Rows):
             raise ParameterError(f"rows is {rows!r}: pass 'auto', a Rows policy or None")
+        if rest is not None and not isinstance(rest, RestPolicy):
+            raise ParameterError(
+                f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
+                "RandomK(0.01) or Fixed(positions)"
+            )
         if buffers not in ("local", "average"):
             raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
         if source not in ("delta", "gradient"):

@@ -171,6 +171,19 @@ class Message:
     body: memoryview
 
 
+def check_number(what: str, given: object) -> int:
+    """A round's or client's number as an int.
+
+    Raises:
+        ParameterError: no whole number in [0, 2**64).
+    """
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)")
+    if not 0 <= given < 1 << 64:
+        raise ParameterError(f"{what} is {given}: round and client numbers lie in [0, 2**64)")
+    return int(given)
+
+
 def encode(
     plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
 ) -> bytes:

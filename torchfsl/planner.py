@@ -100,8 +100,8 @@ def build_plan(
         segment = plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
         segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
     return Plan(
-        session=(session or random_bytes(16)).hex(),
-        hash_seed=(hash_seed or random_bytes(32)).hex(),
+        session=_given_or_drawn("session", session, 16),
+        hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
         encoding=encoding,
         max_clients=max_clients,
         min_clients=min_clients,
@@ -113,6 +113,18 @@ def build_plan(
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
     )
+
+
+def _given_or_drawn(name: str, given: bytes | None, size: int) -> str:
+    """`size` bytes in hex, from the operating system where none are given.
+
+    Raises:
+        ParameterError: not as many bytes.
+    """
+    drawn = random_bytes(size) if given is None else given
+    if not isinstance(drawn, bytes) or len(drawn) != size:
+        raise ParameterError(f"{name} is {given!r}: give {size} bytes, or None to have them drawn")
+    return drawn.hex()
 
 
 def plan_segment(

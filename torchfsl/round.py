@@ -53,7 +53,8 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
 
     Raises:
         ProtocolError: the models differ; both servers halt.
-        ParameterError: not server 0 and server 1 in this order, or one model object at both.
+        ParameterError: not server 0 and server 1 in this order, one model object at both, or
+            `round_number` is no whole number in [0, 2**64).
     """
     if [server.party for server in servers] != [0, 1]:
         raise ParameterError("a round needs (server 0, server 1), in this order")

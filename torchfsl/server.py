@@ -96,10 +96,9 @@ class Server:
     def open_round(self, round_number: int) -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer."""
         self._expect(RoundState.IDLE)
+        round_number = messages.check_number("round_number", round_number)
         if round_number <= self.last_round:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
-        if round_number >= 1 << 64:
-            raise ParameterError("round numbers lie in [0, 2**64)")
         self.last_round, self._may_apply = round_number, False
         self._book.open(round_number)
         rows = b"".join(self.model.rows(s).tobytes() for s in messages.retrieving(self.plan))

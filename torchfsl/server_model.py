@@ -165,7 +165,16 @@ class ServerModel:
         source: Literal["delta", "gradient"] = "delta",
         reduce: Literal["mean", "sum"] = "mean",
     ) -> None:
-        """Copy the state."""
+        """Copy the state.
+
+        Raises:
+            ParameterError: no mapping, or a setting is unknown.
+        """
+        if not isinstance(state, Mapping):
+            raise ParameterError(
+                f"the model's state is of type {type(state).__name__}: pass a mapping from names "
+                "to arrays, as handle.server_state() gives it"
+            )
         given = {name: np.asarray(value) for name, value in state.items()}
         copies: dict[tuple[Any, ...], Array] = {}
         self.state: dict[str, Array] = {}

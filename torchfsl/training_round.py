@@ -92,7 +92,7 @@ class TrainingRound:
         self._residual = handle.residual if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
-        self._number = handle.rounds if number is None else number
+        self._number = handle.rounds if number is None else messages.check_number("number", number)
         self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
         handle.check_plan(client.plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,10 +11,11 @@ import pytest
 from federation import mixed_plan, random_update, wanted_rows
 
 from torchfsl.client import Client
+from torchfsl.errors import ParameterError
 from torchfsl.messages import Kind
 from torchfsl.service import calls
 from torchfsl.service.calls import NotReady
-from torchfsl.service.remote import RemoteServers
+from torchfsl.service.remote import RemoteServers, connect
 
 
 class FakeLinks:
@@ -67,3 +69,9 @@ def test_what_grpc_says_of_a_broken_connection_is_no_refusal(code: str) -> None:
             return "Internal error from Core"
 
     assert isinstance(calls.error_of(Broken(), "server 0"), calls.RETRIED)
+
+
+@pytest.mark.parametrize("number", [-1, 2**64, "0", None])
+def test_who_connects_has_a_client_number(number: Any, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=r"client_id is .*\[0, 2\*\*64\)"):
+        connect(["https://a:1", "https://b:1"], tmp_path, number)

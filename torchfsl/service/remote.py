@@ -188,10 +188,11 @@ def connect(
         policy: of retries.
 
     Raises:
-        ParameterError: the certificate is another client's.
+        ParameterError: the certificate is another client's, or `client_id` is no client's number.
         VersionMismatch: a side has to be upgraded.
         ProtocolError: the servers disagree, or the plan is not bound to them.
     """
+    client_id = messages.check_number("client_id", client_id)
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
