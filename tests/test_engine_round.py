@@ -12,10 +12,12 @@ import torch
 from engine_models import WIDE, Recommender, loss_of, make_batch, train
 from engine_rounds import Task, plain_sum, wanted
 
+from torchfsl.client import Client
 from torchfsl.engine import SubmodelEngine
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fixed_point import FixedPoint
 from torchfsl.handle import Handle
+from torchfsl.residual import Residual
 from torchfsl.selection import Fixed, Rows, TopK
 
 
@@ -213,6 +215,50 @@ def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
     rnd.submit()
     assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
     assert len(task.finish().clients) == 2
+
+
+def test_clients_that_share_a_model_take_part_in_the_round_that_is_open() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, 3, rows_per_client=40)
+    handle, batch = task.handles[0], make_batch(1)
+    task.number = 4
+    for cohort in ((0, 1, 2), (0, 2)):  # one stays away, and comes back
+        link = task.begin()
+        for number in cohort:
+            client, mine = task.client(link, number), Residual()
+            with engine.round(client, rows=wanted(batch), handle=handle, residual=mine) as rnd:
+                train(handle.model, handle.optimizers, [batch])
+            rnd.submit()
+        assert task.finish().clients == cohort
+    with (
+        pytest.raises(ProtocolError, match="no round is open at both servers: begin one"),
+        engine.round(task.client(link, 0), rows=wanted(batch), handle=handle),
+    ):
+        raise AssertionError("the block must not run")
+
+
+def test_who_cannot_ask_for_the_open_round_names_it() -> None:
+    class Sender:
+        def send(self, party: int, message: bytes) -> None: ...
+
+        def fetch(self, *_: object) -> bytes:
+            return b""
+
+    class Simulated:
+        plan: Any = None
+
+    engine = SubmodelEngine()
+    task = Task(engine)
+    Simulated.plan = task.plan
+    handle, ids = task.handles[0], wanted(make_batch(1))
+    with pytest.raises(ParameterError, match=r"Simulated cannot ask .* pass number="):
+        engine.round(Simulated(), rows=ids, handle=handle)  # type: ignore[arg-type]
+    client = Client(task.plan, Sender(), client_id=0)
+    with (
+        pytest.raises(ParameterError, match="Sender cannot ask for the open round: pass its"),
+        engine.round(client, rows=ids, handle=handle),
+    ):
+        raise AssertionError("the block must not run")
 
 
 def test_rows_beyond_k_max_are_cut_in_the_order_given(caplog: pytest.LogCaptureFixture) -> None:

@@ -215,7 +215,7 @@ class SubmodelEngine:
                 (`items.weight` or `items`) to ids. Beyond the plan's k_max the first ones count.
                 With `Rows(choose=Fixed(...))` these are fetched.
             handle: which attached model, where there are several.
-            number: the servers' round number; counts up from 0 by default.
+            number: of the open round; by default the client asks the servers for it on entering.
             rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
             residual: the client's, where one model serves several; the handle's own by default.
 

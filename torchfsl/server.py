@@ -160,6 +160,11 @@ class Server:
         return self._book.sessions
 
     @property
+    def open_number(self) -> int | None:
+        """The round that takes messages; None while there is none."""
+        return self.last_round if self.state is RoundState.OPEN else None
+
+    @property
     def num_complete(self) -> int:
         """Complete reports in the open round."""
         return len(self._book.complete())

@@ -92,7 +92,13 @@ class TrainingRound:
         self._residual = handle.residual if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
-        self._number = handle.rounds if number is None else messages.check_number("number", number)
+        self._ask_number: Any = getattr(client, "open_round", None)
+        if number is None and self._ask_number is None:
+            raise ParameterError(
+                f"{type(client).__name__} cannot ask the servers for the open round: pass number="
+            )
+        self._given = None if number is None else messages.check_number("number", number)
+        self._number = -1
         self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
         handle.check_plan(client.plan)
@@ -111,6 +117,7 @@ class TrainingRound:
 
     def __enter__(self) -> TrainingRound:
         handle = self._handle
+        self._number = self._ask_number() if self._given is None else self._given
         try:
             indices = self._indices()
         except BaseException:

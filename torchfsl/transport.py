@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torchfsl.errors import ProtocolError
 from torchfsl.messages import Kind
 
 
@@ -43,3 +44,16 @@ class InProcess:
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """The server's reply."""
         return self._servers[party].reply(kind, round_number, client)
+
+    def open_round(self) -> int:
+        """The number of the round that is open at both servers.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        number, other = (getattr(server, "open_number", None) for server in self._servers)
+        if number is None or number != other:
+            raise ProtocolError(
+                "no round is open at both servers: begin one first, begin_round(servers, number)"
+            )
+        return int(number)

@@ -68,6 +68,20 @@ class RemoteServers:
             self._ask("Answer", {0: request, 1: request})
         return self._answers.pop(party)
 
+    def open_round(self) -> int:
+        """The number of the round that is open at both servers; see `Connection.wait_for_round`.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        infos = [self._links.info(party) for party in (0, 1)]
+        number = int(infos[0]["round"])
+        if not all(info["open"] and info["round"] == number for info in infos):
+            raise ProtocolError(
+                "no round is open at both servers: wait for one, connection.wait_for_round()"
+            )
+        return number
+
     def _send_trees(self) -> None:
         trees, self._trees = self._trees, {}
         self._ask("Retrieve" if messages.retrieving(self._plan) else "Upload", trees)
