@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,35 @@ def test_one_model_object_at_both_servers_is_refused() -> None:
         begin_round((first, twin), 0)
     assert first.state is RoundState.IDLE
     begin_round((first, second), 0)
+
+
+def test_a_second_call_that_finishes_a_round_leaves_it_to_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = make_servers(mixed_plan())
+    begin_round(servers, 0)
+    client = Client(servers[0].plan, servers, client_id=0)
+    client.start_round(0, indices={"table": [1]}).abort()
+    entered, go_on = threading.Event(), threading.Event()
+    agree = servers[1].agree
+
+    def slow(peer_set: bytes) -> bytes:
+        entered.set()
+        assert go_on.wait(60)
+        return agree(peer_set)
+
+    monkeypatch.setattr(servers[1], "agree", slow)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(finish_round, servers)
+        try:
+            assert entered.wait(60)
+            with pytest.raises(ProtocolError, match=r"open round .* agreed and closed.* wait for"):
+                finish_round(servers)
+        finally:
+            go_on.set()
+        assert first.result().clients == (0,)
+    with pytest.raises(ProtocolError, match="the servers are idle and idle: begin one"):
+        finish_round(servers)
 
 
 def test_servers_in_the_wrong_order_are_refused() -> None:

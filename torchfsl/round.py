@@ -7,15 +7,20 @@ network does.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from torchfsl import messages
 from torchfsl.client import Client
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.opened import Opened
-from torchfsl.server import Server
+from torchfsl.server import RoundState, Server
 from torchfsl.transport import InProcess
 from torchfsl.update import Update
+
+_CLOSING: Final = threading.Lock()
+"""Held while a round is closed, so that of two calls at once one closes it."""
 
 
 def run_round(
@@ -81,10 +86,21 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
     """Close the round at both servers, open the sum once, apply it at both.
 
     Raises:
-        ProtocolError: the servers disagree, or too few reports are acceptable.
+        ProtocolError: the servers disagree, or too few reports are acceptable: the round ends
+            unopened. Or no round is open, or another call is finishing it, which goes on.
     """
+    with _CLOSING:
+        states = [server.state for server in servers]
+        if RoundState.OPEN not in states:
+            names = " and ".join(state.value for state in states)
+            raise ProtocolError(
+                f"there is no open round to finish, the servers are {names}: begin one, or wait "
+                "for the call that is finishing it"
+            )
+        with _abandoned_on_error(servers):
+            lists = servers[0].close_round(), servers[1].close_round()
     with _abandoned_on_error(servers):
-        return _open(*servers)
+        return _open(*servers, lists)
 
 
 @contextlib.contextmanager
@@ -98,8 +114,7 @@ def _abandoned_on_error(servers: tuple[Server, Server]) -> Iterator[None]:
         raise
 
 
-def _open(first: Server, second: Server) -> Opened:
-    lists = first.close_round(), second.close_round()
+def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
     folds = first.agree(lists[1]), second.agree(lists[0])
     accepted = first.verify(folds[1]), second.verify(folds[0])
     commitments = first.commit(), second.commit()
