@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def unmasked_bits(
-    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int
+    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int, num_threads: int = 1
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Trees whose control corrections are the bits of alpha themselves."""
     cw, cw_right, leaf0, leaf1 = portable_trees.tree_gen(key, roots0, roots1, alpha, depth)
@@ -29,7 +29,7 @@ def unmasked_bits(
 
 
 def short_masks(
-    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int
+    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int, num_threads: int = 1
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Trees of which party 1's expansion has four bytes: they hide party 0's seeds badly."""
     hashed = portable_trees.mmo_hash
@@ -65,8 +65,9 @@ def planted(*faults: str) -> Iterator[None]:
 
 
 def hints_for_values_only(
-    key: bytes, leaf0: Bytes, leaf1: Bytes, values: Bytes, slots: Positions, nu: int, width: int
-) -> Bytes:
+    key: bytes, leaf0: Bytes, leaf1: Bytes, values: Bytes, slots: Positions, nu: int, width: int,
+    num_threads: int = 1,
+) -> Bytes:  # fmt: skip
     """Hints that stay zero where there is nothing to carry."""
     hints = portable_trees.hint_gen(key, leaf0, leaf1, values, slots, nu, width)
     hints[~np.any(values, axis=1)] = 0
