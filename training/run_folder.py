@@ -35,7 +35,7 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path, config: Config, *, resume: bool) -> None:
-        """Create the folder, or check that the run in it is this one."""
+        """Check that there is none, or that the run in it is this one; `start_at` makes it."""
         self.folder, self.config = folder, config
         self.checkpoints = CheckpointFolder(folder / "checkpoint")
         settings = folder / "config.json"
@@ -47,8 +47,6 @@ class RunFolder:
             _check_same(json.loads(settings.read_text(encoding="utf-8")), config, folder)
         elif folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} holds no run to resume: name another --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(settings, json.dumps(dataclasses.asdict(config), indent=2) + "\n")
 
     @property
     def metrics_file(self) -> Path:
@@ -56,11 +54,17 @@ class RunFolder:
         return self.folder / "metrics.jsonl"
 
     def start_at(self, finished: int) -> list[RoundRecord]:
-        """Keep the records of the finished rounds, drop what a killed run wrote after them."""
+        """Make the folder; keep the records of the finished rounds, drop what a killed run wrote.
+
+        Called once all else is ready, so that a start that fails leaves no folder behind.
+        """
         lines = self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []
         records = [_record(json.loads(line)) for line in lines[:finished]]
         if [record.round for record in records] != list(range(1, finished + 1)):
             raise ConfigError(f"{self.metrics_file} does not hold rounds 1 to {finished}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = json.dumps(dataclasses.asdict(self.config), indent=2) + "\n"
+        _replace(self.folder / "config.json", settings)
         _replace(self.metrics_file, "".join(_line(record) for record in records))
         return records
 

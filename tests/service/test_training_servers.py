@@ -62,9 +62,11 @@ def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal
                 run(config, tmp_path / "remote")
         with pytest.raises(ConfigError, match="a round of another task is running: see torchfsl"):
             run(config, tmp_path / "other")  # only the experiment itself ends what it left
+        assert not (tmp_path / "other").exists()
         summary = run(config, tmp_path / "remote", resume=True)
         assert summary["model_sha256"] == wanted
         assert summary["exact_rounds"] == summary["rounds"] == 5
         (servers.tls / "client-29.pem").unlink()
         with pytest.raises(ConfigError, match=r"torchfsl certs .* --clients 0-29"):
             run(config, tmp_path / "more")
+        assert not (tmp_path / "more").exists()
