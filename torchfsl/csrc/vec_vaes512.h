@@ -51,13 +51,14 @@ struct Vaes512 {
 
   static R load(const void* from) { return _mm512_loadu_si512(from); }
   static void store(void* to, R r) { _mm512_storeu_si512(to, r); }
-  // Not by masked stores: a later load of bytes near by would wait for them to reach the cache.
+  // What lies beyond the n bytes is undefined. Not by masked stores: a later load of bytes near by
+  // would wait for them to reach the cache.
   template <int n>
   static R load_part(const void* from) {
     if constexpr (n == 32) {
-      return _mm512_zextsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
+      return _mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
     } else {
-      return _mm512_zextsi128_si512(x86::load_part<n>(from));
+      return _mm512_castsi128_si512(x86::load_part<n>(from));
     }
   }
   template <int n>

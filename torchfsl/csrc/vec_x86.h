@@ -45,7 +45,10 @@ template <int n>
 inline void store_part(void* memory, __m128i x) {
   auto* to = static_cast<std::uint8_t*>(memory);
   if constexpr (n == 16) _mm_storeu_si128(static_cast<__m128i*>(memory), x);
-  if constexpr (n == 12 || n == 9 || n == 8) _mm_storel_epi64(static_cast<__m128i*>(memory), x);
+  // Not by _mm_storel_epi64, which GCC takes through a general register.
+  if constexpr (n == 12 || n == 9 || n == 8) {
+    _mm_storel_pi(static_cast<__m64*>(memory), _mm_castsi128_ps(x));
+  }
   if constexpr (n == 12) write<std::int32_t>(to + 8, _mm_extract_epi32(x, 2));
   if constexpr (n == 9) to[8] = static_cast<std::uint8_t>(_mm_extract_epi8(x, 8));
   if constexpr (n == 6 || n == 4) write<std::int32_t>(to, _mm_cvtsi128_si32(x));
