@@ -13,6 +13,7 @@ from network import DOWN_SECONDS, HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, 
 
 from torchfsl.errors import ProtocolError
 from torchfsl.service import calls
+from torchfsl.service.ledger import OPEN_STATES
 from torchfsl.service.links import Link
 
 
@@ -171,3 +172,18 @@ def test_an_abandoned_round_ends_at_both_servers(network: Network) -> None:
     with pytest.raises(ProtocolError, match="unopened: the operator said so"):
         pair.close()
     pair.open()  # server 1 gives the old round up when it hears of the new one
+
+
+def test_a_round_can_be_abandoned_while_server_1_is_down(network: Network) -> None:
+    pair = network.pair
+    pair.take_part([0, 1])
+    pair.kill(1)
+    assert pair.owner.running_round() == pair.number
+    link = Link(pair.urls[0], 0, pair.files("owner"), QUICK)
+    request = calls.encode_request(round=pair.number, reason="server 1 is lost")
+    with pytest.raises(calls.NotReady, match="has ended here"):
+        link.call("Abandon", request, limit=1 << 16, seconds=2.0)
+    assert pair.owner.links.info(0)["state"] not in OPEN_STATES
+    pair.spawn(1)
+    pair.wait(1)
+    pair.open()
