@@ -1,8 +1,8 @@
 """One server in a process of its own: what it takes in memory, and its time without company.
 
 A client's messages are written to files. Then two processes, one a server, read theirs and talk to
-each other through a pipe. Figures are of the server that gets the public part from the client and
-of its peer; the larger one counts.
+each other through a pipe; only one of them computes at a time, so that it has the machine for
+itself. The larger figure of the two counts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for number, (party, message) in enumerate(sent):
             Path(folder, f"{party}-{number}").write_bytes(message)
-        ends, results = context.Pipe(), context.SimpleQueue()
+        ends, results, turn = context.Pipe(), context.SimpleQueue(), context.Lock()
         processes = [
-            context.Process(target=_serve, args=(plan, party, folder, ends[party], results))
+            context.Process(target=_serve, args=(plan, party, folder, ends[party], results, turn))
             for party in (0, 1)
         ]
         for process in processes:
@@ -43,14 +43,15 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
     return {name: max(own[name] for own in figures) for name in figures[0]}
 
 
-def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any) -> None:
+def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
     """One server, from its permutations to the opened sum."""
     seconds: dict[str, float] = {}
 
     def timed(stage: str, call: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        result = call()
-        seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+        with turn:
+            start = time.perf_counter()
+            result = call()
+            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
     def swap(mine: bytes | None) -> bytes:
@@ -68,17 +69,17 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any) 
     server.start(swap(server.open_round(0)))
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
-        relay = timed("a server", lambda message=message: server.receive(message))
+        relay = timed("receive", lambda message=message: server.receive(message))
         other = swap(relay)
         if other:
-            timed("a server", lambda other=other: server.receive(other))
+            timed("receive", lambda other=other: server.receive(other))
     theirs = swap(server.close_round())
-    said = timed("a server", lambda: server.agree(theirs))
+    said = timed("verify", lambda: server.agree(theirs))
     theirs = swap(said)
-    timed("a server", lambda: server.verify(theirs))
+    timed("verify", lambda: server.verify(theirs))
     reports = server._book.complete()
     wanted = [reports[client] for client in server._accepted]
-    timed("a server", lambda: server._evaluator.sums.settle(wanted))
+    timed("accumulate", lambda: server._evaluator.sums.settle(wanted))
     commitment = timed("gather", server.commit)
     theirs = swap(commitment)
     share = timed("open", lambda: server.reveal(theirs))

@@ -1,10 +1,11 @@
 """Messages of a round beyond a bounded window of memory, in a nameless temporary file.
 
 A round holds every report until it ends, since the check's key is drawn only after it has closed.
-The first `window_bytes` stay in memory; what comes after is written to files without a name, which
-vanish with the process, and read back through views of them. Their pages leave the process's memory
-again whenever `release` is called. Files lie in the system's folder for temporary files (`TMPDIR`)
-and hold what the messages hold, master seeds included.
+Messages stay in memory until they have reached `window_bytes`, the one included that reaches them;
+what comes after is written to files without a name, which vanish with the process, and read back
+through views of them. Their pages leave the process's memory again whenever `release` is called.
+Files lie in the system's folder for temporary files (`TMPDIR`) and hold what the messages hold,
+master seeds included.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 from typing import Final
 
 WINDOW_BYTES: Final = 1 << 26
-"""Bytes of messages kept in memory."""
+"""Bytes of messages after which no more are kept in memory."""
 
 _CHUNK_BYTES: Final = 1 << 26
 _DONTNEED: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
@@ -39,7 +40,7 @@ class Spool:
         size = len(message)
         if isinstance(message, memoryview):
             return message
-        if self.bytes_in_memory + size <= self._window_bytes:
+        if self.bytes_in_memory < self._window_bytes:
             self.bytes_in_memory += size
             return message
         if not self._chunks or self._used + size > len(self._chunks[-1]):
