@@ -117,6 +117,17 @@ FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
   }
 }
 
+// Adds the low `bytes` bytes of one block of a leaf of every tree.
+template <class V, unsigned width, bool negate, int bytes>
+FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typename V::R share) {
+  using R = typename V::R;
+  for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
+    std::uint8_t* const to = first + lane * group.tree_stride;
+    const R old = Lanes<V, width>::template load<bytes>(to);
+    Lanes<V, width>::template store<bytes>(to, with_share<V, width, negate>(old, piece));
+  });
+}
+
 // Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
 // they are not 0.
 template <class V, unsigned width, bool negate, int fixed>
@@ -129,11 +140,7 @@ void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
     if constexpr (fixed == 0) {
       add_pieces<V, width, negate, V::kLanes>(first, share, group.tree_stride, V::kLanes, bytes);
     } else {
-      for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
-        std::uint8_t* const to = first + lane * group.tree_stride;
-        const R old = Lanes<V, width>::template load<fixed>(to);
-        Lanes<V, width>::template store<fixed>(to, with_share<V, width, negate>(old, piece));
-      });
+      add_ends<V, width, negate, fixed>(group, first, share);
     }
   };
   for_batches<V, 8, 1>(group, from, leaf, block,
@@ -168,6 +175,32 @@ void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::s
   }
   for (int b = 0; leaf < from.count && b < blocks; ++b) {
     add_block_column<V, width, negate, 16>(group, from, leaf, block + b);
+  }
+}
+
+// The last kLanes blocks of every leaf and `tail` bytes behind them, together: additions of short
+// ends take long, and AES of whole blocks goes on beside them.
+template <class V, unsigned width, bool negate, int tail>
+void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
+  using R = typename V::R;
+  constexpr int kBlocks = V::kLanes + 1;
+  const auto finish = [&](std::size_t leaf, R* own) FSL_INLINE_LAMBDA {
+    add_runs<V, width, negate, V::kLanes, 0, V::kLanes>(group, from, leaf, block, own);
+    const std::size_t last = block + V::kLanes;
+    const R share = share_of<V, width>(group, from, leaf, last, own[V::kLanes]);
+    std::uint8_t* const first = from.acc + leaf * group.payload + last * 16;
+    add_ends<V, width, negate, tail>(group, first, share);
+  };
+  std::size_t leaf = 0;
+  for_batches<V, 2, kBlocks>(group, from, leaf, block,
+                             [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                               finish(first + half, batch + half * kBlocks);
+                             });
+  for (; leaf < from.count; ++leaf) {
+    R x[kBlocks];
+    start_batch<V, 1, kBlocks>(group, from, leaf, block, x);
+    V::encrypt(*group.key, x);
+    finish(leaf, x);
   }
 }
 
@@ -212,6 +245,11 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   }
   std::size_t block = 0;
   for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
+    if constexpr (V::kLanes > 2 && width <= 8) {
+      if (payload - block * 16 == V::kLanes * 16 + 8) {
+        return add_run_and_tail<V, width, negate, 8>(group, from, block);
+      }
+    }
     add_run_column<V, width, negate, V::kLanes>(group, from, block);
   }
   for (; block * 16 < payload; ++block) {
