@@ -43,6 +43,12 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
     return {name: max(own[name] for own in figures) for name in figures[0]}
 
 
+def settle(server: Server) -> None:
+    """The part of a commit that grows with the clients; `commit` finds it done."""
+    reports = server._book.complete()
+    server._evaluator.sums.settle([reports[client] for client in server._accepted])
+
+
 def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
     """One server, from its permutations to the opened sum."""
     seconds: dict[str, float] = {}
@@ -77,9 +83,7 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     said = timed("verify", lambda: server.agree(theirs))
     theirs = swap(said)
     timed("verify", lambda: server.verify(theirs))
-    reports = server._book.complete()
-    wanted = [reports[client] for client in server._accepted]
-    timed("accumulate", lambda: server._evaluator.sums.settle(wanted))
+    timed("accumulate", lambda: settle(server))
     commitment = timed("gather", server.commit)
     theirs = swap(commitment)
     share = timed("open", lambda: server.reveal(theirs))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 import torchfsl
 from torchfsl.backends import kernels
+from torchfsl.ssa import aligned_zeros
 
 Bytes = npt.NDArray[np.uint8]
 KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
@@ -118,13 +118,6 @@ class Keys:
         return self.roots[0], self.cw, self.right, self.shape.leaves
 
 
-def aligned(shape: tuple[int, ...]) -> Bytes:
-    """Zeros that begin a cache line, as a server's sums do."""
-    size = math.prod(shape)
-    memory = np.zeros(size + 63, dtype=np.uint8)
-    return memory[-memory.ctypes.data % 64 :][:size].reshape(shape)
-
-
 def client_cases(keys: Keys) -> Iterator[Case]:
     """Trees, check words and hints."""
     shape, depth = keys.shape, keys.shape.depth
@@ -144,7 +137,7 @@ def server_cases(keys: Keys) -> Iterator[Case]:
     """Evaluation with accumulation, the check, and both."""
     shape = keys.shape
     rows = shape.trees * shape.rows
-    total = aligned((shape.trees, shape.leaves, shape.payload))
+    total = aligned_zeros(shape.trees, shape.leaves, shape.payload)
     words = kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0)
     rng = np.random.default_rng(1)
     masks = [
@@ -194,7 +187,7 @@ def retrieval_cases(keys: Keys) -> Iterator[Case]:
     """Answers over a table of the same shape, without tags and with them."""
     shape = keys.shape
     rng = np.random.default_rng(2)
-    table = aligned((shape.trees, shape.leaves, shape.payload))
+    table = aligned_zeros(shape.trees, shape.leaves, shape.payload)
     table[:] = rng.integers(0, 256, table.shape, dtype=np.uint8)
     rows = shape.trees * shape.rows
     yield Case(

@@ -28,7 +28,7 @@ from unittest import mock
 import bench_measure
 import numpy as np
 import numpy.typing as npt
-from bench_apart import run_apart
+from bench_apart import run_apart, settle
 
 from torchfsl import cuckoo, kdf, messages
 from torchfsl.backends import KERNELS, kernels
@@ -156,12 +156,6 @@ def client_path(
     out = Outbox()
     Client(plan, out, client_id=number).start_round(0).submit(update)
     return out.sent
-
-
-def settle(server: Server) -> None:
-    """The part of a commit that grows with the clients; `commit` finds it done."""
-    reports = server._book.complete()
-    server._evaluator.sums.settle([reports[client] for client in server._accepted])
 
 
 def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -> Clock:

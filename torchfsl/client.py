@@ -65,17 +65,17 @@ class Client:
         self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
         self.client_id = messages.check_number("client_id", client_id)
 
-    def open_round(self) -> int:
+    def open_number(self) -> int:
         """Ask the servers for the number of the open round.
 
         Raises:
             ProtocolError: none is open.
             ParameterError: the transport cannot ask.
         """
-        if not hasattr(self.servers, "open_round"):
+        if not hasattr(self.servers, "open_number"):
             kind = type(self.servers).__name__
             raise ParameterError(f"{kind} cannot ask for the open round: pass its number")
-        return int(self.servers.open_round())
+        return int(self.servers.open_number())
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None

@@ -117,9 +117,9 @@ def _memory(plan: Plan) -> int:
     sizes = {kind: HEADER_BYTES + (messages.body_bytes(plan, kind) or 0) for kind in Kind}
     early = bool(messages.early_trees(plan))
     # The server that all public parts come to holds most: whole messages, parts are views of them.
-    # Beyond the spool's window they lie in files.
+    # Beyond the spool's window, and the message that reaches it, they lie in files.
     held = plan.max_clients * (sizes[Kind.REPORT] + (sizes[Kind.TREES] if early else 0))
-    held = min(held, WINDOW_BYTES)
+    held = min(held, WINDOW_BYTES + max(sizes[Kind.REPORT], sizes[Kind.TREES]))
     with_trees = messages.with_hints(plan)
     tables = sum(table_bytes(s) for s in messages.retrieving(plan))
     permutations = sum(12 * s.m for s in with_trees if s.num_bins)

@@ -61,9 +61,7 @@ class RunningSums:
         rejected = [r for client, r in self._added.items() if client not in wanted]
         self._change(rejected, subtract=True)
         self._added = {c: r for c, r in self._added.items() if c in wanted}
-        missing = [r for client, r in wanted.items() if client not in self._added]
-        for start in range(0, len(missing), self._window):
-            self._add(missing[start : start + self._window])
+        self._add([r for client, r in wanted.items() if client not in self._added])
         self._waiting = {}
 
     def shares(self) -> list[tuple[Segment, Bytes]]:

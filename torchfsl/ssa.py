@@ -71,7 +71,7 @@ class Accumulator:
         self._width = plan.encoding.ring_bits // 8
         payload = plan.value_bytes(segment) << segment.nu
         self._sums = [
-            _aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
+            aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
             for group, _ in split(segment)
         ]
 
@@ -117,7 +117,7 @@ def _jobs(roots: Bytes, trees: Trees, hints: Bytes) -> Iterator[tuple[Bytes, Byt
         yield roots[i : i + 1], cw[i, :, None], cw_right[i, :, None], hints[i : i + 1]
 
 
-def _aligned_zeros(*shape: int) -> Bytes:
+def aligned_zeros(*shape: int) -> Bytes:
     """Zeros that begin on a cache line, as wide registers like them."""
     memory = np.zeros(math.prod(shape) + 63, dtype=np.uint8)
     start = -memory.ctypes.data % 64

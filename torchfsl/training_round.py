@@ -92,7 +92,7 @@ class TrainingRound:
         self._residual = handle.residual if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
-        self._ask_number: Any = getattr(client, "open_round", None)
+        self._ask_number: Any = getattr(client, "open_number", None)
         if number is None and self._ask_number is None:
             raise ParameterError(
                 f"{type(client).__name__} cannot ask the servers for the open round: pass number="

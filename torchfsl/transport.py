@@ -45,7 +45,7 @@ class InProcess:
         """The server's reply."""
         return self._servers[party].reply(kind, round_number, client)
 
-    def open_round(self) -> int:
+    def open_number(self) -> int:
         """The number of the round that is open at both servers.
 
         Raises:

@@ -40,7 +40,7 @@ def test_a_round_is_exact_and_each_client_sends_one_message_a_server_and_phase(p
     contributions = pair.take_part([0, 1])
     with pair.client(2) as connection:
         assert connection.wait_for_round(seconds=60) == number
-        assert connection.client.open_round() == number
+        assert connection.client.open_number() == number
         before = connection.model_version()
         session = connection.client.start_round(
             number, indices=wanted_rows(pair.plan, pair.update(2))
@@ -56,7 +56,7 @@ def test_a_round_is_exact_and_each_client_sends_one_message_a_server_and_phase(p
         pair.client(2) as connection,
         pytest.raises(ProtocolError, match="no round is open at both servers: wait for one"),
     ):
-        connection.client.open_round()
+        connection.client.open_number()
     assert opened.num_clients == 3
     assert_sums(pair.plan, opened, contributions)
     model = pair.owner.model(pair.task)

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "arena.h"
+#include "ring_lanes.h"
 
 namespace fsl {
 namespace {
@@ -14,7 +15,7 @@ FSL_INLINE auto control_of_one(const std::uint8_t* state) {
   if constexpr (requires { V::control_of_one(state); }) {
     return V::control_of_one(state);
   } else {
-    return V::splat(0 - static_cast<std::uint64_t>(*state & 1));
+    return V::splat(control_mask(state));
   }
 }
 // a xor b in the blocks of the control bits, a elsewhere.

@@ -95,8 +95,8 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
       const std::size_t step = num_jobs == 1 ? end - begin : 1;
       for (std::size_t i = begin; i < end; i += step) {
         const std::size_t last = std::min(units, (i + step) * tile);
-        // Every report brings its part of the next tile into the cache, so that memory is never
-        // waited for; a report alone stays one unit ahead of itself.
+        // Every report brings its part of the next tile into the cache; a report alone stays one
+        // unit ahead of itself.
         const std::size_t next = num_jobs == 1 ? (i + 1) * unit_bytes : last * unit_bytes;
         const std::size_t part = (last - i * tile) * unit_bytes / num_jobs;
         for (std::size_t j = 0; j < num_jobs; ++j) {

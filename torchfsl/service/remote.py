@@ -68,7 +68,7 @@ class RemoteServers:
             self._ask("Answer", {0: request, 1: request})
         return self._answers.pop(party)
 
-    def open_round(self) -> int:
+    def open_number(self) -> int:
         """The number of the round that is open at both servers; see `Connection.wait_for_round`.
 
         Raises:
