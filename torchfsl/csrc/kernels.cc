@@ -27,6 +27,23 @@ void answer_shared(const Path& path, const Trees& trees, const Partition& partit
   xor_into(out + args.first_tree * args.row_bytes, part.data(), part.size());
 }
 
+// Reads every cache line that a report has for the trees [first, last): a few kilobytes in each of
+// its arrays, brought at once. The walk alone would wait for them a tree at a time.
+void bring(const AccumulateJob& job, std::size_t first, std::size_t last) {
+  const Trees& trees = job.trees;
+  std::uint8_t sum = 0;
+  const auto read = [&](const std::uint8_t* rows, std::size_t row_bytes) {
+    for (std::size_t i = first * row_bytes; i < last * row_bytes; i += 64) sum ^= rows[i];
+  };
+  read(trees.roots, 16);
+  for (unsigned level = 0; level < trees.depth; ++level) {
+    read(trees.cw + level * trees.cw_stride, 16);
+    read(trees.cw_right + level * trees.right_stride, 1);
+  }
+  read(job.args.hints, job.args.payload);
+  [[maybe_unused]] volatile const std::uint8_t kept = sum;  // so that the reads are made
+}
+
 }  // namespace
 
 void tree_gen(const TreeGenArgs& args, unsigned num_threads) {
@@ -104,6 +121,10 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
           const std::size_t from = std::min(total, next + j * part);
           args.ahead = args.acc + from;
           args.ahead_bytes = std::min(part, total - from);
+          if (num_jobs > 1 && !plan.partition.units_per_tree) {
+            const std::size_t first = i * tile * plan.partition.trees_per_unit;
+            bring(jobs[j], first, std::min(trees.num_trees, last * plan.partition.trees_per_unit));
+          }
           path.accumulate(jobs[j].trees, plan.partition, i * tile, last, args, scratch.get());
         }
       }

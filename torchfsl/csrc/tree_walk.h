@@ -263,7 +263,8 @@ template <class V>
 Partition partition(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                     unsigned num_threads) {
   const bool many = num_trees >= 4 * V::kLanes;  // the stages of deeper trees take up to 12 levels
-  Partition whole = {0, 0, 0, 0, many ? 4 : interleave_of(depth)};
+  const unsigned most = depth + 2 <= kStageLevels ? 4 : 2;
+  Partition whole = {0, 0, 0, 0, many ? most : interleave_of(depth)};
   whole.trees_per_unit = whole.interleave * V::kLanes;
   whole.num_units = (num_trees + whole.trees_per_unit - 1) / whole.trees_per_unit;
   const bool few = num_trees * 2 < whole.trees_per_unit || whole.num_units < num_threads;
