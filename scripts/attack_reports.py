@@ -171,7 +171,9 @@ def play_relays(task: tuple[int, int]) -> Tally:
         report = forge(plan, client, 1, rng)
         (second, commitment), (first, public) = report.messages()
         servers[second].receive(commitment)
-        relay = np.frombuffer(servers[first].receive(public) or b"", dtype=np.uint8).copy()
+        servers[first].receive(public)
+        message = servers[first].relay(messages.Kind.REPORT_RELAY, client)
+        relay = np.frombuffer(message, dtype=np.uint8).copy()
         flip(relay[messages.HEADER_BYTES :], rng)
         tally.reports += 1
         tally.changed_sum += 1

@@ -75,8 +75,8 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     server.start(swap(server.open_round(0)))
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
-        relay = timed("receive", lambda message=message: server.receive(message))
-        other = swap(relay)
+        due = timed("receive", lambda message=message: server.receive(message))
+        other = swap(timed("receive", lambda due=due: server.relay(*due)) if due else b"")
         if other:
             timed("receive", lambda other=other: server.receive(other))
     theirs = swap(server.close_round())

@@ -163,9 +163,10 @@ def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -
     clock = Clock()
     with watched(servers, clock):
         for party, message in sent:
-            relay = clock.time(party, "receive", functools.partial(servers[party].receive, message))
-            if relay is not None:
+            due = clock.time(party, "receive", functools.partial(servers[party].receive, message))
+            if due is not None:
                 other = servers[1 - party]
+                relay = clock.time(party, "receive", functools.partial(servers[party].relay, *due))
                 clock.time(1 - party, "receive", functools.partial(other.receive, relay))
         said = step(clock, servers, "close", lambda server, _: server.close_round(), ["", ""])
         said = step(clock, servers, "verify", lambda server, theirs: server.agree(theirs), said)

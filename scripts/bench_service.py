@@ -91,19 +91,17 @@ def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
         def __init__(self, server: Server) -> None:
             self.server = server
 
-        def receive(self, message: bytes) -> bytes | None:
-            start = time.process_time()
-            try:
-                return self.server.receive(message)
-            finally:
-                spent[0] += time.process_time() - start
+        def __getattr__(self, name: str) -> Any:
+            call = getattr(self.server, name)
 
-        def reply(self, *arguments: Any) -> bytes:
-            start = time.process_time()
-            try:
-                return self.server.reply(*arguments)
-            finally:
-                spent[0] += time.process_time() - start
+            def timed(*arguments: Any) -> Any:
+                start = time.process_time()
+                try:
+                    return call(*arguments)
+                finally:
+                    spent[0] += time.process_time() - start
+
+            return timed
 
     begin_round(servers, 1)  # type: ignore[arg-type]
     link = InProcess(Timed(servers[0]), Timed(servers[1]))

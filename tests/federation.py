@@ -180,8 +180,9 @@ class Wire:
         self.events: list[Event] = []
 
     def send(self, party: int, message: bytes) -> None:
-        relay = self._deliver(Event(party, kind_of(message), message))
-        if relay is not None:
+        due = self._deliver(Event(party, kind_of(message), message))
+        if due is not None:
+            relay = self.servers[party].relay(*due)
             self._deliver(Event(1 - party, kind_of(relay), relay, is_relay=True))
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
@@ -191,7 +192,7 @@ class Wire:
         self.events.append(event)
         return self.alter(event) or b""
 
-    def _deliver(self, event: Event) -> bytes | None:
+    def _deliver(self, event: Event) -> tuple[Kind, int] | None:
         self.events.append(event)
         data = self.alter(event)
         return None if data is None else self.servers[event.party].receive(data)

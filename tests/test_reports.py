@@ -230,10 +230,10 @@ def test_the_second_server_answers_nothing_before_the_commitment_fits() -> None:
             servers[second].reply(Kind.ANSWER, 1, VICTIM)
 
     refused()
-    relay = servers[first].receive(by_kind[Kind.TREES])
-    assert relay is not None
+    due = servers[first].receive(by_kind[Kind.TREES])
+    assert due == (Kind.TREES_RELAY, VICTIM)
     refused()
-    servers[second].receive(relay)
+    servers[second].receive(servers[first].relay(*due))
     refused()
     servers[second].receive(by_kind[Kind.TREES_COMMIT])
     assert len(servers[second].reply(Kind.ANSWER, 1, VICTIM)) > HEADER
@@ -247,7 +247,8 @@ def test_after_a_mismatch_the_second_server_answers_nothing_at_all(
     servers = opened_servers(MIXED)
     first, second = VICTIM % 2, 1 - VICTIM % 2
     by_kind = {kind_of(m): m for _, m in messages_of(MIXED, VICTIM, update_of(MIXED, 0))}
-    relay = bytearray(servers[first].receive(by_kind[Kind.TREES]) or b"")
+    servers[first].receive(by_kind[Kind.TREES])
+    relay = bytearray(servers[first].relay(Kind.TREES_RELAY, VICTIM))
     relay[HEADER + (3 if part == "nonce" else 40)] ^= 4
     both = [by_kind[Kind.TREES_COMMIT], bytes(relay)]
     if not commit_first:

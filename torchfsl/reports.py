@@ -110,11 +110,11 @@ class ReportBook:
             if record.epochs < self._plan.max_epochs
         }
 
-    def receive(self, message: Message, data: bytes | memoryview) -> bytes | None:
+    def receive(self, message: Message, data: bytes | memoryview) -> tuple[Kind, int] | None:
         """File a message from a client or a relay from the peer.
 
         Returns:
-            The relay message for the peer, for a public part.
+            For a public part, what the peer needs now: the arguments of `relay`.
 
         Raises:
             RejectedSubmission: wrong round or server, a second different message, a commitment
@@ -147,7 +147,7 @@ class ReportBook:
         if part.complete and not from_client_with_public:
             self._check(report, part)
         if from_client_with_public:
-            return self.relay(_RELAY_OF[base], report.client)
+            return _RELAY_OF[base], report.client
         return None
 
     def holds(self, message: Message) -> bool:

@@ -125,15 +125,15 @@ class Server:
             )
         self.state = RoundState.OPEN
 
-    def receive(self, message: bytes) -> bytes | None:
+    def receive(self, message: bytes) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
         self._expect(RoundState.OPEN)
         decoded = messages.decode(self.plan, message, *_FILED)
-        relay = self._book.receive(decoded, message)
+        due = self._book.receive(decoded, message)
         report = self._book.complete_from(decoded.client)
         if report is not None:
             self._evaluator.sums.take(report)
-        return relay
+        return due
 
     def holds(self, message: bytes) -> bool:
         """Whether exactly this message was received in the open round; nothing is filed.
@@ -145,7 +145,7 @@ class Server:
         return self._book.holds(messages.decode(self.plan, message, *_FILED))
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here, once more."""
+        """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
         self._expect(RoundState.OPEN)
         return self._book.relay(kind, client)
 

@@ -21,8 +21,11 @@ class Transport(Protocol):
 class Endpoint(Protocol):
     """A server as a transport sees it."""
 
-    def receive(self, message: bytes) -> bytes | None:
-        """Take a message; returns what is to be relayed to the other server, if anything."""
+    def receive(self, message: bytes) -> tuple[Kind, int] | None:
+        """Take a message; returns what the other server needs now, for `relay`, if anything."""
+
+    def relay(self, kind: Kind, client: int) -> bytes:
+        """The message for the other server."""
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """Produce a message of `kind` for a client."""
@@ -37,9 +40,9 @@ class InProcess:
 
     def send(self, party: int, message: bytes) -> None:
         """Deliver, and pass on what the server relays to its peer."""
-        relay = self._servers[party].receive(message)
-        if relay is not None:
-            self._servers[1 - party].receive(relay)
+        due = self._servers[party].receive(message)
+        if due is not None:
+            self._servers[1 - party].receive(self._servers[party].relay(*due))
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """The server's reply."""

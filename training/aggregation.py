@@ -10,8 +10,8 @@ protection, as the yardstick. Another aggregator joins by offering the same meth
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from torchfsl.update import Update
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
+_Reply = TypeVar("_Reply")
 
 
 class Aggregation(Protocol):
@@ -223,16 +224,18 @@ class _TimedServer:
         self._server = server
         self.seconds = 0.0
 
-    def receive(self, message: bytes) -> bytes | None:
-        start = time.perf_counter()
-        try:
-            return self._server.receive(message)
-        finally:
-            self.seconds += time.perf_counter() - start
+    def receive(self, message: bytes) -> tuple[Kind, int] | None:
+        return self._timed(self._server.receive, message)
+
+    def relay(self, kind: Kind, client: int) -> bytes:
+        return self._timed(self._server.relay, kind, client)
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        return self._timed(self._server.reply, kind, round_number, client)
+
+    def _timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
         start = time.perf_counter()
         try:
-            return self._server.reply(kind, round_number, client)
+            return call(*arguments)
         finally:
             self.seconds += time.perf_counter() - start

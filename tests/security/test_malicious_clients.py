@@ -293,8 +293,9 @@ def test_a_client_that_commits_to_another_public_part_is_out() -> None:
     spoiled = bytearray(commitment)
     spoiled[-1] ^= 1
     wire.servers[second].receive(bytes(spoiled))
-    relay = wire.servers[first].receive(public)
-    assert relay is not None
+    due = wire.servers[first].receive(public)
+    assert due is not None
+    relay = wire.servers[first].relay(*due)
     with pytest.raises(Exception, match="does not fit the client's commitment"):
         wire.servers[second].receive(relay)
     assert finish_round(wire.servers).clients == (2,)

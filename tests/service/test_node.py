@@ -68,8 +68,10 @@ class Duo:
         (view,) = node.report_log.append([message])
         assert isinstance(view, memoryview)
         self.event()
-        relay = self.nodes[party].file(view) if self.nodes[party] is node else None
-        if relay is None and message[6] in (Kind.TREES, Kind.REPORT):
+        if self.nodes[party] is node:
+            node.file(view)
+        relay = None
+        if message[6] in (Kind.TREES, Kind.REPORT):
             kind = Kind.TREES_RELAY if message[6] == Kind.TREES else Kind.REPORT_RELAY
             client = int.from_bytes(message[16:24], "little")
             relay = self.nodes[party].server.relay(kind, client)

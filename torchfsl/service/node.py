@@ -106,10 +106,10 @@ class Node(Storage):
         self._check_open()
         return self.server.holds(message)
 
-    def file(self, view: memoryview) -> bytes | None:
-        """Let a message that is in the report log count; the relay for the peer, if any."""
+    def file(self, view: memoryview) -> None:
+        """Let a message that is in the report log count; see `Server.receive`."""
         self._check_open()
-        return self.server.receive(view)  # type: ignore[arg-type]
+        self.server.receive(view)  # type: ignore[arg-type]
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """See `Server.reply`."""
