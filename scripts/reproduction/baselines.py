@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_measure
+import bench_round
 import numpy as np
 
 from reproduction import paper
@@ -20,7 +21,7 @@ SECAGG_PLUS = Path(__file__).resolve().parent.parent / "secagg_plus.py"
 
 
 def baselines(flower_python: str | None) -> dict[str, Any]:
-    """One round of 10 clients that each update DIN's 3,617,023 parameters densely.
+    """One round of 10 clients of DIN's 3,617,023 parameters, dense and with torchfsl.
 
     Args:
         flower_python: the Python of an environment with flwr 1.41; without it SecAgg+ is skipped.
@@ -34,6 +35,7 @@ def baselines(flower_python: str | None) -> dict[str, Any]:
         "fedavg": _fedavg(parameters),
         "dense_two_server": _dense(parameters),
         "secagg_plus": _secagg_plus(flower_python, parameters),
+        "torchfsl": bench_round.run(CLIENTS),
     }
     return figures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,4 +43,9 @@ def stamp(figures: dict[str, Any]) -> str:
             f", {environment['cores']} cores of {environment['cpu']} "
             f"({environment.get('cpu_path', environment['backend'])})"
         )
-    return f"`{figures['command']}`{machine}, {figures['date']}.\n"
+    return f"`{command(figures)}`{machine}, {figures['date']}.\n"
+
+
+def command(figures: dict[str, Any]) -> str:
+    """The command that gave the figures, its data folder called DATA."""
+    return re.sub(r"--data \S+", "--data DATA", figures["command"])

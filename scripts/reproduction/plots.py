@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
 import numpy as np
 
 from reproduction import paper
+from reproduction.communication import break_even
 from reproduction.one_round import one_segment_plan
 from reproduction.results import FOLDER, read_result, read_results
 from torchfsl import messages
@@ -36,9 +38,9 @@ def _save(figure: Any, name: str) -> None:
 def _upload() -> None:
     """Upload over dense, against the share of positions sent; above 1 dense is cheaper."""
     figure, axis = plt.subplots(figsize=SIZE)
-    shares = np.geomspace(0.1, 60, 30)
+    shares = np.geomspace(0.1, 95, 120)
     for tau, color in ((1, "tab:red"), (18, "tab:blue"), (32, "tab:green")):
-        m = (1 << 20) // tau
+        m = 1 << 20
         for check, style in ((False, "--"), (True, "-")):
             ratios = []
             for percent in shares:
@@ -46,12 +48,25 @@ def _upload() -> None:
                 plan = one_segment_plan(m, k, ring_bits=32, tau=tau, check=check)
                 ratios.append(messages.client_bytes(plan) / (4 * m * tau))
             name = f"{'scalars' if tau == 1 else f'rows or blocks of {tau}'}"
-            axis.plot(shares, ratios, style, color=color, label=name if check else None)
+            axis.step(
+                shares, ratios, style, where="mid", color=color, label=name if check else None
+            )
+            if check:
+                even = break_even(m, tau, 32, check)
+                axis.plot(even, 1, "o", color=color, markersize=4)
+                beside = (
+                    {"xytext": (4, -11), "ha": "left"}
+                    if tau == 32
+                    else {"xytext": (-4, 4), "ha": "right"}
+                )
+                axis.annotate(f"{even:.1f} %", (even, 1), textcoords="offset points",
+                              fontsize=8, color=color, **beside)  # fmt: skip
     axis.axhline(1, color="black", linewidth=0.8)
-    axis.annotate("dense shares", (0.1, 1.05), fontsize=8)
-    axis.set(xscale="log", yscale="log", ylim=(0.004, 12))
+    axis.annotate("dense shares", (0.1, 1.08), fontsize=8)
+    axis.set(xscale="log", yscale="log", ylim=(0.0015, 30))
     axis.set(xlabel="share of the positions that a client sends, %")
-    axis.set(ylabel="upload over dense upload", title="2^20 values of 32 bits (dashed: no checks)")
+    axis.set(ylabel="upload over dense upload")
+    axis.set(title="2^20 positions of 32-bit values (solid: with checks, dashed: without)")
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3, which="both")
     _save(figure, "upload")
@@ -80,7 +95,8 @@ def _server_seconds() -> None:
             *zip(*printed, strict=True), "x--", color=color, label=f"paper, 64 cores, {percent} %"
         )
     axis.set(yscale="log", xlabel="log2 of the number of weights, l = 128")
-    axis.set(ylabel="one server for one client, s", title="Evaluation and aggregation")
+    axis.set(ylabel="one server for one client, s")
+    axis.set(title="Evaluation and aggregation (the paper's swapped cells left out)")
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
     _save(figure, "server_seconds")
@@ -91,31 +107,70 @@ def _accuracy() -> None:
     datasets = [d for d in paper.ACCURACY if any(r["cell"]["dataset"] == d for r in runs)]
     if not datasets:
         return
-    figure, axes = plt.subplots(1, len(datasets), figsize=(4.6 * len(datasets), 4), squeeze=False)
+    figure, axes = plt.subplots(1, len(datasets), figsize=(4.4 * len(datasets), 4.6), squeeze=False)
     for axis, dataset in zip(axes[0], datasets, strict=True):
-        kinds = {
-            "top-k scalars": ("table7", 1, True),
-            "top-k rows": ("table8", 1, True),
-            "top-k blocks of 32": ("table7", 32, True),
-            "top-k scalars, no error feedback": ("table7", 1, False),
-        }
-        for label, kind in kinds.items():
-            points: dict[float, list[float]] = {}
-            for run in runs:
-                cell = run["cell"]
-                if cell["dataset"] != dataset or cell["reading"] != "paper":
-                    continue
-                if (cell["table"], cell["block"], cell["feedback"]) == kind:
-                    mega = run["fsl"]["upload_bytes"] / 1e6
-                    points.setdefault(mega, []).append(run["accuracy_percent"])
-            if points:
-                xs = sorted(points)
-                axis.plot(xs, [np.mean(points[x]) for x in xs], "o", label=label)
+        mine = [
+            r for r in runs if r["cell"]["dataset"] == dataset and r["cell"]["reading"] == "paper"
+        ]
+        for label, (marker, is_one) in _KINDS.items():
+            _points(axis, [r for r in mine if is_one(r["cell"])], label, marker)
+        values = [r["accuracy_percent"] for r in mine]
+        middle, half = (max(values) + min(values)) / 2, max(1.0, 0.75 * (max(values) - min(values)))
         axis.set(xscale="log", xlabel="upload a client and round, MB", title=dataset)
-        axis.set(ylabel="accuracy, %")
-        axis.legend(fontsize=7)
+        axis.set(ylabel="accuracy, %", ylim=(middle - half, middle + half))
+        axis.margins(x=0.12)
         axis.grid(alpha=0.3)
-    _save(figure, "accuracy")
+    handles = {
+        label: handle
+        for axis in axes[0]
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles.keys(), loc="lower center", ncol=3, fontsize=8, frameon=False
+    )
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.savefig(FOLDER / "accuracy.png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+_KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "dense shares (100 %)": ("ks", lambda c: c["table"] == "table7" and c["percent"] == 100),
+    "top-k scalars": (
+        "C0o",
+        lambda c: (
+            c["table"] == "table7" and c["percent"] < 100 and c["block"] == 1 and c["feedback"]
+        ),
+    ),
+    "top-k scalars, no error feedback": (
+        "C3o",
+        lambda c: c["table"] == "table7" and not c["feedback"],
+    ),
+    "top-k blocks of 32": ("C2o", lambda c: c["block"] == 32),
+    "top-k rows": ("C1o", lambda c: c["table"] == "table8" and c["feedback"]),
+    "top-k rows, no error feedback": (
+        "C4o",
+        lambda c: c["table"] == "table8" and not c["feedback"],
+    ),
+}
+
+
+def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str) -> None:
+    """Mean and deviation over seeds by upload, the shares sent beside the usual points."""
+    points: dict[float, dict[float, list[float]]] = {}
+    for run in runs:
+        shares = points.setdefault(run["fsl"]["upload_bytes"] / 1e6, {})
+        shares.setdefault(run["cell"]["percent"], []).append(run["accuracy_percent"])
+    for at, (mega, shares) in enumerate(sorted(points.items())):
+        for values in shares.values():
+            deviation = np.std(values, ddof=1) if len(values) > 1 else None
+            axis.errorbar(mega, np.mean(values), deviation, fmt=marker, capsize=2, markersize=5,
+                          label="_" * bool(at) + label)  # fmt: skip
+        if label in ("top-k scalars", "top-k rows"):
+            text = ", ".join(f"{percent:g}" for percent in sorted(shares)) + " %"
+            axis.annotate(text, (mega, np.mean(values)), (3, 4), textcoords="offset points",
+                          fontsize=7)  # fmt: skip
+    if label.startswith("dense") and points:
+        axis.axvline(min(points), color="black", linewidth=0.8, alpha=0.5)
 
 
 def _din_auc() -> None:
