@@ -26,7 +26,7 @@ def accuracy() -> str:
         "deviation over seeds. Of the rows of single scalars only 1 % is below break-even (section 6): "
         "the others cost more than dense shares, as *times dense* says, and stand here to compare "
         "accuracy with the paper. What compares is the loss against 100 % within a "
-        "column: ours end higher on MNIST and TREC with everything sent, too. Every run "
+        "column: where ours end above the paper's, they do so with everything sent, too. Every run "
         "aggregates in plaintext on the quantised updates, and its first rounds a second time "
         "through both servers, with the same model bit for bit (`fsl` in the JSON files). One "
         "local iteration is one local epoch on MNIST and CIFAR-10 and one optimizer step on TREC. The "
