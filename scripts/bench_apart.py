@@ -60,10 +60,10 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
             seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
-    def swap(mine: bytes | None) -> bytes:
+    def swap(mine: bytes) -> bytes:
         if party == 1:  # one sends while the other reads: a pipe holds little
             theirs = peer.recv_bytes()
-        peer.send_bytes(mine or b"")
+        peer.send_bytes(mine)
         return peer.recv_bytes() if party == 0 else theirs
 
     segment = plan.segments[0]

@@ -93,6 +93,8 @@ def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
 
         def __getattr__(self, name: str) -> Any:
             call = getattr(self.server, name)
+            if not callable(call):
+                return call
 
             def timed(*arguments: Any) -> Any:
                 start = time.process_time()

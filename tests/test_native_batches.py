@@ -14,7 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 Report = tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]
 
 # Full registers of trees with leaves left over, and trees left over from full registers.
-SHAPES = ((16, 9), (19, 61), (37, 150), (4, 300))
+SHAPES = ((16, 9), (19, 61), (37, 150), (4, 300), (37, 338), (19, 1500))
 PAYLOADS = {2: (2, 8, 16, 48), 3: (24,), 4: (8, 12, 32, 72), 8: (8, 24, 64, 80), 16: (16, 32, 144)}
 
 

@@ -52,7 +52,7 @@ class RunningSums:
             return
         self._waiting[report.client] = report
         if len(self._waiting) >= self._window:
-            self._add([r for r in self._waiting.values() if not r.rejected])
+            self._change([r for r in self._waiting.values() if not r.rejected], subtract=False)
             self._waiting = {}
 
     def settle(self, reports: Iterable[Report]) -> None:
@@ -60,18 +60,14 @@ class RunningSums:
         wanted = {report.client: report for report in reports}
         rejected = [r for client, r in self._added.items() if client not in wanted]
         self._change(rejected, subtract=True)
-        self._added = {c: r for c, r in self._added.items() if c in wanted}
-        self._add([r for client, r in wanted.items() if client not in self._added])
+        missing = [r for client, r in wanted.items() if client not in self._added]
+        self._change(missing, subtract=False)
         self._waiting = {}
 
     def shares(self) -> list[tuple[Segment, Bytes]]:
         """This server's share of every segment's sum, in index order."""
         shares = [(segment, self._sum(segment).gather()) for segment in self._with_hints]
         return shares + [(segment, self._dense_sum(segment)) for segment in self._dense]
-
-    def _add(self, reports: list[Report]) -> None:
-        self._change(reports, subtract=False)
-        self._added |= {report.client: report for report in reports}
 
     def _change(self, reports: list[Report], *, subtract: bool) -> None:
         """Add or subtract reports, a window of them at a time."""
@@ -86,6 +82,11 @@ class RunningSums:
                     share = self._parts.dense_share(segment, report)
                     total = ring.sub(total, share) if subtract else ring.add(total, share)
                 self._dense_sums[segment.name] = total
+            for report in window:
+                if subtract:
+                    del self._added[report.client]
+                else:
+                    self._added[report.client] = report
             self._parts.release()
 
     def _sum(self, segment: Segment) -> Accumulator:

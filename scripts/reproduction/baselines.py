@@ -35,7 +35,7 @@ def baselines(flower_python: str | None) -> dict[str, Any]:
         "fedavg": _fedavg(parameters),
         "dense_two_server": _dense(parameters),
         "secagg_plus": _secagg_plus(flower_python, parameters),
-        "torchfsl": bench_round.run(CLIENTS),
+        "torchfsl": _torchfsl(),
     }
     return figures
 
@@ -66,6 +66,12 @@ def _dense(parameters: int) -> dict[str, Any]:
         "client_seconds": costs.client_seconds,
         "server_seconds": 2 * (CLIENTS * costs.server_seconds + costs.round_seconds),
     }
+
+
+def _torchfsl() -> dict[str, Any]:
+    """The second of two rounds, in memory that the process has touched before."""
+    bench_round.run(CLIENTS)
+    return bench_round.run(CLIENTS)
 
 
 def _secagg_plus(python: str | None, parameters: int) -> dict[str, Any] | None:

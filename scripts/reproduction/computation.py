@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import bench_measure
 
 from reproduction import paper
 from reproduction.one_round import Costs, measure, one_segment_plan
+from torchfsl import cuckoo
 
 
 def table5(*, large: bool) -> dict[str, Any]:
@@ -18,6 +20,7 @@ def table5(*, large: bool) -> dict[str, Any]:
     aggregation are the whole path of one server for one client, from bytes to its share of the sum.
     The largest models come first: later ones find memory that the process has touched before.
     """
+    permutations = _permutations() if large else None
     biggest = [_large(bits) for bits in (32, 128)] if large else []
     measured: dict[tuple[int, int], tuple[Costs, Costs]] = {}
     for log, percent in sorted(paper.COMPUTATION, reverse=True):
@@ -59,8 +62,17 @@ def table5(*, large: bool) -> dict[str, Any]:
         "cells": cells,
         "figure7_2_15": figure7,
         "2_25_10_percent": biggest,
+        "permutations_2_25_seconds": permutations,
         "peak_memory_bytes": bench_measure.peak_memory_bytes(),
     }
+
+
+def _permutations() -> float:
+    """Seconds of one party for the permutations of 2^25 positions."""
+    plan = one_segment_plan(1 << 25, (1 << 25) // 10, ring_bits=32, check=False)
+    start = time.perf_counter()
+    cuckoo.permutations(bytes.fromhex(plan.hash_seed), plan.segments[0].name, 1 << 25)
+    return time.perf_counter() - start
 
 
 def _large(bits: int) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _scale_factors() -> str:
         "the bound allows.\n\n"
         + table(("m", "paper", "ours, 1 %", "ours, 10 %", "ours, 30 %"), rows)
         + "\n\nThe paper's factors miss 2^-40 by far where few positions are selected: its own "
-        "hashing (three hashes into one table, no stash) with the best possible placement, tried, and "
+        "hashing (three independent hashes into one table, no stash) with the best possible placement, tried, and "
         "beside it a bound that needs no trial: two positions whose six hashes all name one bin "
         "cannot both be placed.\n\n"
         + table(("m, k/m", "k", "bins", "failures", "rate", "at least"), failures)
@@ -257,9 +257,9 @@ def _computation() -> str:
             ],
         )
         text += (
-            f"\n\nBefore the first round of a session the permutations are made, in "
-            f"{seconds(largest[0]['setup_seconds'])} for both servers and the clients of this process "
-            "together (the paper: within 30 s). At this size nothing stays in a cache, and memory is "
+            f"\n\nBefore the first round of a session a server, and every client, makes the "
+            f"permutations, in {seconds(figures['permutations_2_25_seconds'])} (the paper: within 30 "
+            "s). At this size nothing stays in a cache, and memory is "
             "touched for the first time, so that seconds grow faster than weights."
         )
     return text + "\n\n" + stamp(figures)
@@ -426,7 +426,7 @@ def _din() -> str:
 
 def _baselines() -> str:
     figures = read_result("baselines")
-    title = "## Others on the same update\n\n"
+    title = "## Others on the same model\n\n"
     if not figures:
         return title + missing("baselines")
     names = {

@@ -27,13 +27,14 @@ void answer_shared(const Path& path, const Trees& trees, const Partition& partit
   xor_into(out + args.first_tree * args.row_bytes, part.data(), part.size());
 }
 
-// Reads every cache line that a report has for the trees [first, last): a few kilobytes in each of
-// its arrays, brought at once. The walk alone would wait for them a tree at a time.
+// Reads what a report has for the trees [first, last), a little of each cache line: some kilobytes
+// in each of its arrays, brought at once. The walk alone would wait for them a tree at a time.
 void bring(const AccumulateJob& job, std::size_t first, std::size_t last) {
   const Trees& trees = job.trees;
   std::uint8_t sum = 0;
   const auto read = [&](const std::uint8_t* rows, std::size_t row_bytes) {
     for (std::size_t i = first * row_bytes; i < last * row_bytes; i += 64) sum ^= rows[i];
+    sum ^= rows[last * row_bytes - 1];
   };
   read(trees.roots, 16);
   for (unsigned level = 0; level < trees.depth; ++level) {
@@ -104,7 +105,9 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
   const Schedule plan = schedule(path, trees, num_jobs * (2 + payload / 16), num_threads);
   const std::size_t units = plan.partition.num_units;
   const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
-  const std::size_t tile = num_jobs == 1 ? 1 : 1 + kTileBytes / unit_bytes;
+  const std::size_t tree_keys = 16 + 17 * trees.depth + payload;  // bytes that a job has for a tree
+  const std::size_t tile =
+      num_jobs == 1 ? 1 : 1 + kTileBytes / (unit_bytes + plan.partition.trees_per_unit * tree_keys);
   run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
     const Scratch scratch(arena_bytes(trees.depth, payload));
     for (std::size_t begin, end; ranges.next(begin, end);) {

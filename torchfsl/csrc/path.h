@@ -102,7 +102,7 @@ inline constexpr unsigned kMaxDepth = 48;
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
 
 constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
-  const std::size_t stages = (depth / kStageLevels + 2) * (kStageRegisters + 16) * 64;
+  const std::size_t stages = (depth / kStageLevels + 2) * (kStageRegisters + 32) * 64;
   const std::size_t words = 2 * (kMaxDepth + 4) * 4 * 64;
   const std::size_t tiles = 4 * (4 * kChunkLeaves * 16 + 128);
   const std::size_t chunks = 2 * (kChunkBytes + 8 * (payload + 16) + 256);

@@ -203,8 +203,10 @@ void run_accumulate(Secrets& secrets) {
       const std::size_t payload = row_values * width;
       const Bytes hints = secrets.hidden(payload * kTrees);
       Bytes acc = secrets.hidden(payload * kTrees * kLeaves);
+      const AccumulateArgs args = {&trees.key, hints.data(), payload, 1, width, acc.data()};
       measured([&] {
-        accumulate(trees.view(1), {&trees.key, hints.data(), payload, 1, width, acc.data()}, 1);
+        accumulate(trees.view(1), args, 1);
+        accumulate({{trees.view(1), args}, {trees.view(1), args}}, 1);
       });
     }
   }

@@ -35,8 +35,9 @@ class Digests {
 struct Shape {
   std::size_t num_trees, num_leaves;
 };
-constexpr Shape kShapes[] = {{1, 1},   {5, 1},   {3, 2},   {7, 3},    {9, 9},    {16, 60},
-                             {17, 61}, {35, 33}, {2, 130}, {3, 1025}, {1, 3000}, {1, 9001}};
+constexpr Shape kShapes[] = {{1, 1},    {5, 1},    {3, 2},   {7, 3},   {9, 9},
+                             {16, 60},  {17, 61},  {35, 33}, {2, 130}, {20, 600},
+                             {3, 1025}, {1, 3000}, {1, 9001}};
 
 std::string named(const char* kernel, const Shape& shape) {
   return std::string(kernel) + " " + std::to_string(shape.num_trees) + "x" +
@@ -301,6 +302,8 @@ std::vector<Digest> run_shapes() {
   run_answers(digests, random, {1, 9001}, 72, true);
   for (const unsigned width : kWidths) run_batch(random, {37, 61}, width, 5 * width, 1);
   run_batch(random, {2, 5000}, 8, 8, 1);
+  run_batch(random, {20, 600}, 4, 72, 1);
+  run_batch(random, {300, 7}, 4, 4, 2);
   run_batch(random, {100, 240}, 4, 72, 3);
   run_threads(digests, random);
   return digests.all();

@@ -262,9 +262,9 @@ inline unsigned interleave_of(unsigned levels) {
 template <class V>
 Partition partition(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                     unsigned num_threads) {
-  const bool many = num_trees >= 4 * V::kLanes;  // the stages of deeper trees take up to 12 levels
-  const unsigned most = depth + 2 <= kStageLevels ? 4 : 2;
-  Partition whole = {0, 0, 0, 0, many ? most : interleave_of(depth)};
+  const unsigned one_stage = interleave_of(depth);
+  const bool many = num_trees >= 4 * V::kLanes;  // these fill two registers in several stages, too
+  Partition whole = {0, 0, 0, 0, many && one_stage == 1 ? 2 : one_stage};
   whole.trees_per_unit = whole.interleave * V::kLanes;
   whole.num_units = (num_trees + whole.trees_per_unit - 1) / whole.trees_per_unit;
   const bool few = num_trees * 2 < whole.trees_per_unit || whole.num_units < num_threads;
