@@ -36,7 +36,7 @@ images): a single evaluation on TREC's 500 questions moves by a point from one t
 
 PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
 SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
-"""Rounds without --full."""
+"""Rounds without --rounds and --full."""
 CLIENTS = {"trec": 4, "mnist": 10, "cifar10": 10}
 
 
@@ -66,13 +66,18 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its files; says all that is not the table's usual."""
+        """Name of its result; says all that is not the table's usual."""
+        usual = self.rounds == SHORT_ROUNDS[self.dataset]
+        return self.folder if usual else f"{self.folder}-{self.rounds}rounds"
+
+    @property
+    def folder(self) -> str:
+        """Name of the run, which more rounds go on with."""
         extras = ("" if self.feedback else "-nofeedback") + (
             "" if self.block == 1 else f"-blocks{self.block}"
         )
         extras += "" if self.reading == "paper" else "-otherreading"
-        short = "" if self.rounds == SHORT_ROUNDS[self.dataset] else f"-{self.rounds}rounds"
-        return f"{self.dataset}-{self.percent:g}{extras}{short}-seed{self.seed}"
+        return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
     def config(self, data: str | None) -> Config:
         """Settings of the run, aggregated in plaintext."""
@@ -115,20 +120,26 @@ class Cell:
         return dataclasses.replace(usual, rows=rows, error_feedback=self.feedback)
 
 
-def table7(datasets: list[str], percents: list[float], seeds: list[int], full: bool) -> list[Cell]:
+Rounds = int | None
+"""Of every run; None for the data set's usual."""
+
+
+def table7(
+    datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds, full: bool
+) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
-        Cell("table7", dataset, percent, seed, _rounds(dataset, full))
+        Cell("table7", dataset, percent, seed, rounds or _rounds(dataset, full))
         for dataset in datasets
         for seed in seeds
         for percent in percents
     ]
 
 
-def table8(percents: list[float], seeds: list[int], full: bool) -> list[Cell]:
+def table8(percents: list[float], seeds: list[int], rounds: Rounds, full: bool) -> list[Cell]:
     """The cells of Table 8."""
     return [
-        Cell("table8", "trec", percent, seed, _rounds("trec", full))
+        Cell("table8", "trec", percent, seed, rounds or _rounds("trec", full))
         for seed in seeds
         for percent in percents
     ]
@@ -156,7 +167,7 @@ def run_cells(
     """Run what has no result yet, skipping what another process works on."""
     for number, cell in enumerate(cells, start=1):
         target = Path("results") / cell.table / f"{cell.name}.json"
-        folder = runs / cell.table / cell.name
+        folder = runs / cell.table / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         with _claimed(folder) as mine:
             if mine and not target.exists():
@@ -178,7 +189,8 @@ def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dic
         raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
     last = run_or_read(config, folder / "plain", progress)
     lines = (folder / "plain" / "metrics.jsonl").read_text().splitlines()
-    curve = [(r["round"], r["accuracy"]) for r in map(json.loads, lines) if "accuracy" in r]
+    records = map(json.loads, lines[: cell.rounds])
+    curve = [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
     return {
         "cell": dataclasses.asdict(cell),
         "accuracy_percent": 100 * float(np.mean([accuracy for _, accuracy in curve[-LAST:]])),

@@ -39,8 +39,8 @@ def accuracy() -> str:
             parts.append(f"{dataset}: " + missing(f"table7 --dataset {dataset}"))
             continue
         rows = []
-        for percent in sorted({r["cell"]["percent"] for r in mine}):
-            group = [r for r in mine if r["cell"]["percent"] == percent]
+        for percent, rounds in sorted({(r["cell"]["percent"], r["rounds"]) for r in mine}):
+            group = [r for r in mine if (r["cell"]["percent"], r["rounds"]) == (percent, rounds)]
             reference = printed.get(int(percent))
             rows.append(
                 (
@@ -50,7 +50,7 @@ def accuracy() -> str:
                     else f"{reference} ± {paper.ACCURACY_DEVIATION[dataset][int(percent)]}",
                     _mean([r["accuracy_percent"] for r in group]),
                     len(group),
-                    f"{group[0]['rounds']:,}",
+                    f"{rounds:,}",
                     size(group[0]["fsl"]["upload_bytes"]),
                     f"{group[0]['fsl']['upload_bytes'] / _dense_bytes(group[0]):.2g}",
                     ", ".join(f"{r['fsl']['rounds']}" for r in group),
