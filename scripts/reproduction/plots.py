@@ -29,8 +29,9 @@ def draw() -> None:
     _din_auc()
 
 
-def _save(figure: Any, name: str) -> None:
-    figure.tight_layout()
+def _save(figure: Any, name: str, legend: float = 0.0) -> None:
+    """Write the plot; `legend` is the share of its height that a legend below it takes."""
+    figure.tight_layout(rect=(0, legend, 1, 1))
     figure.savefig(FOLDER / f"{name}.png", dpi=110, metadata={"Software": None})
     plt.close(figure)
 
@@ -133,9 +134,7 @@ def _accuracy() -> None:
     figure.legend(
         handles.values(), handles.keys(), loc="lower center", ncol=3, fontsize=8, frameon=False
     )
-    figure.tight_layout(rect=(0, 0.1, 1, 1))
-    figure.savefig(FOLDER / "accuracy.png", dpi=110, metadata={"Software": None})
-    plt.close(figure)
+    _save(figure, "accuracy", legend=0.1)
 
 
 _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
