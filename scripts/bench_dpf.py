@@ -6,15 +6,18 @@ Shapes: 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8
 table of 197,372 rows of 18 values in bins. A kernel counts what it computes: keys, rows of the
 index space, or bytes, and AES blocks. Reports that are added together differ and are read from
 memory, but for one line that adds a single report again and again from the cache. The ceiling is
-the rate of the fixed-key hash on data in the first-level cache, measured before every kernel, with
-as many threads; a share is blocks a second through it. A gather has no AES: its share is of the
-memory bandwidth measured in the same run.
+the rate of the fixed-key hash on data in the first-level cache, with as many threads, measured
+after every call for as long as the call took. Rates are those of the best call; a share is the
+best call's blocks a second through the best ceiling, and beside it stands the median over the
+calls, each against the ceiling right after it. A gather has no AES and no share.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -223,23 +226,50 @@ def shapes(small: bool) -> list[Shape]:
     return [*narrow, Shape("72 bytes a row", table, 338, 0, 18, 4)]
 
 
-def ceiling(threads: int, small: bool) -> float:
-    """Hashes a second with this many threads."""
+def ceiling_seconds(blocks: int, threads: int) -> float:
+    """How long the fixed-key hash alone takes for `blocks` blocks, on this many threads."""
     from torchfsl import _native
 
-    count = 1 << (16 if small else 22)
-    return threads * count / min(_native.aes_ceiling(count, threads) for _ in range(3))
+    return _native.aes_ceiling(max(1, blocks // threads), threads)
+
+
+def time_in_pairs(case: Case, threads: int, small: bool) -> tuple[list[float], list[float]]:
+    """Seconds of calls, and the ceiling's blocks a second right after each of them.
+
+    A ceiling is measured for about as long as the call took: the clock changes, neighbours come
+    and go, and a shorter ceiling would find better moments than a longer kernel.
+    """
+    pairs, least = (1, 0.0) if small else (9, 0.6)
+    few = 1 << (14 if small else 20)  # of which starting threads is no part worth mentioning
+    native = torchfsl.backend() == "native"
+    rate = few / ceiling_seconds(few, threads) if native else 0.0
+    timed(case, threads)
+    seconds: list[float] = []
+    ceilings: list[float] = []
+    while len(seconds) < pairs or sum(seconds) < least:
+        seconds.append(timed(case, threads))
+        if native:
+            hashes = max(few, int(rate * seconds[-1]))
+            ceilings.append(hashes / ceiling_seconds(hashes, threads))
+    return seconds, ceilings
+
+
+def timed(case: Case, threads: int) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    case.call(threads)
+    return time.perf_counter() - start
 
 
 def measure(case: Case, threads: int, small: bool) -> dict[str, Any]:
-    """Best of several runs, and the ceiling at that moment."""
-    native = torchfsl.backend() == "native"
-    top = ceiling(threads, small) if native else 0.0
-    repeat, least = (1, 0.0) if small else (5, 0.4)
-    seconds = bench_measure.best_seconds(lambda: case.call(threads), repeat, least)
-    if native:  # the clock may have changed meanwhile: against the better of both
-        top = max(top, ceiling(threads, small))
-    shape = case.shape
+    """Figures of one kernel: the rates of its best call, and its share of the ceiling."""
+    all_seconds, ceilings = time_in_pairs(case, threads, small)
+    seconds, shape = min(all_seconds), case.shape
+    share = median_share = None
+    if case.blocks and ceilings:
+        share = case.blocks / seconds / max(ceilings)
+        pairs = zip(all_seconds, ceilings, strict=True)
+        median_share = statistics.median(case.blocks / own / top for own, top in pairs)
     return {
         "kernel": case.name,
         "trees": shape.trees,
@@ -252,7 +282,8 @@ def measure(case: Case, threads: int, small: bool) -> dict[str, Any]:
         "per_second": case.count / seconds,
         "aes_blocks": case.blocks,
         "blocks_per_second": case.blocks / seconds,
-        "share_of_ceiling": case.blocks / seconds / top if top else None,
+        "share_of_ceiling": share,
+        "median_share_of_ceiling": median_share,
         "bytes_moved": case.moved,
         "bytes_per_second": case.moved / seconds,
     }
@@ -262,7 +293,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures, printed as they come."""
     figures: list[dict[str, Any]] = []
     print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'threads':>9}{'ms':>10}{'M/s':>10} {'':5}"
-          f"{'M blocks/s':>11}{'ceiling':>9}{'GB/s':>7}{'times one':>11}")  # fmt: skip
+          f"{'M blocks/s':>11}{'ceiling':>9}{'median':>8}{'GB/s':>7}{'times one':>11}")  # fmt: skip
     for shape in shapes(options.small):
         keys = Keys(shape)
         cases = [*client_cases(keys), *server_cases(keys)]
@@ -283,12 +314,12 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def show(row: dict[str, Any]) -> None:
     """One line."""
-    share = row["share_of_ceiling"]
-    percent = f"{share:.0%}" if share else "-"
+    shares = (row["share_of_ceiling"], row["median_share_of_ceiling"])
+    percent, median = (f"{share:.0%}" if share else "-" for share in shares)
     print(
         f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}{row['threads']:>9}"
         f"{1e3 * row['seconds']:>10.3f}{row['per_second'] / 1e6:>10.1f} {row['unit']:5}"
-        f"{row['blocks_per_second'] / 1e6:>11.0f}{percent:>9}"
+        f"{row['blocks_per_second'] / 1e6:>11.0f}{percent:>9}{median:>8}"
         f"{row['bytes_per_second'] / 1e9:>7.1f}{row['times_first']:>11.2f}",
         flush=True,
     )
