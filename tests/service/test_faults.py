@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from network import DOWN_SECONDS, HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, 
 from torchfsl.errors import ProtocolError
 from torchfsl.service import calls
 from torchfsl.service.ledger import OPEN_STATES
-from torchfsl.service.links import Link
+from torchfsl.service.links import Link, RetryPolicy
+from torchfsl.service.owner import Owner
 
 
 class Network:
@@ -155,6 +157,27 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
     opened = pair.close()
     assert unreachable(pair) == "0.0"
     assert_sums(pair.plan, opened, contributions)
+    pair.open()
+
+
+def test_the_owner_hears_what_a_round_waits_for(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = network.pair
+    contributions = pair.take_part([0, 1])
+    network.proxies[1].faults = Faults(down=True)
+    network.proxies[1].break_all()
+    policy = RetryPolicy(attempt_seconds=60, total_seconds=7)
+    why = r"still closed, waiting .* REPORT_SET: ask again"
+    with (
+        contextlib.closing(Owner(pair.urls, pair.tls, policy=policy)) as owner,
+        pytest.raises(calls.NotReady, match=why),
+    ):
+        owner.close_round(pair.number)
+    said = [record.getMessage() for record in caplog.records if "server 0 is" in record.message]
+    assert said == [f"round {pair.number}: server 0 is waiting for the other server's REPORT_SET"]
+    network.set()
+    assert_sums(pair.plan, pair.close(), contributions)
     pair.open()
 
 

@@ -24,6 +24,8 @@ from torchfsl.service.station import Station
 log = logging.getLogger("torchfsl.service.coordinator")
 
 _POLL_SECONDS: Final = 0.25
+_ANSWER_SECONDS: Final = 5.0
+"""After which an owner who waits for a step hears how far it is, and asks again."""
 
 
 class Coordinator:
@@ -42,7 +44,9 @@ class Coordinator:
             self._start(running.number)
 
     async def open(self, number: int, expected: int, seconds: float) -> dict[str, Any]:
-        """Open a round; returns when clients may send.
+        """Open a round; returns when clients may send, or after some seconds if they may not yet.
+
+        The same call again goes on waiting.
 
         Args:
             number: above every earlier one.
@@ -63,7 +67,10 @@ class Coordinator:
         return await self.row(number)
 
     async def close(self, number: int) -> dict[str, Any]:
-        """Close a round now; returns when it is applied or ended unopened."""
+        """Close a round now; returns when it has ended, or after some seconds if it has not yet.
+
+        The same call again goes on waiting.
+        """
         if self._station.node.ledger.round(number) is None:
             raise ProtocolError(f"round {number} was never begun here")
         self._to_close = number
@@ -99,7 +106,7 @@ class Coordinator:
         row = self._station.node.ledger.round(number)
         assert row is not None
         names = ("number", "state", "reports", "accepted", "bytes", "reason")
-        return {name: getattr(row, name) for name in names}
+        return {name: getattr(row, name) for name in names} | {"stalled": self._station.stalled}
 
     async def stop(self) -> None:
         """Stop driving; a later start resumes."""
@@ -199,11 +206,11 @@ class Coordinator:
         await self._station.tell()
 
     async def _until(self, number: int, done: Any) -> None:
-        """Wait for a state of a round, as long as it is being driven."""
-        ledger = self._station.node.ledger
+        """Wait some seconds for a state of a round, as long as it is being driven."""
+        ledger, deadline = self._station.node.ledger, time.monotonic() + _ANSWER_SECONDS
         while True:
             row: RoundRow | None = ledger.round(number)
-            if row is None or done(row):
+            if row is None or done(row) or time.monotonic() >= deadline:
                 return
             if self._driver is None or self._driver.done():
                 raise ProtocolError(f"round {number} stands still: {self._station.stalled}")

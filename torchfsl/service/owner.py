@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from torchfsl.service.channels import TlsFiles
 from torchfsl.service.ledger import OPEN_STATES
 from torchfsl.service.links import INFO_BYTES, PLAN_BYTES, Links, RetryPolicy
 from torchfsl.service.task import Task
+
+log = logging.getLogger("torchfsl.service.owner")
 
 
 class Owner:
@@ -44,16 +48,22 @@ class Owner:
         self.links.both(lambda link: link.call("SetUp", data, limit=INFO_BYTES))
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
-        """Open a round; returns when clients may send. See `Coordinator.open`."""
-        self._lead("Open", round=number, expected=expected, seconds=float(seconds))
+        """Open a round; returns when clients may send. See `Coordinator.open`.
+
+        Raises:
+            NotReady: they may not before the policy's time is over; the servers go on trying.
+        """
+        fields = {"round": number, "expected": expected, "seconds": float(seconds)}
+        self._wait("Open", {"opening"}, fields)
 
     def close_round(self, number: int) -> dict[str, Any]:
         """Close a round and wait for its end.
 
         Raises:
             ProtocolError: it ended unopened; the message says why.
+            NotReady: it has not ended before the policy's time is over; the servers go on trying.
         """
-        row = self._lead("Close", round=number)
+        row = self._wait("Close", OPEN_STATES, {"round": number})
         if row["state"] != "applied":
             raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
         return row
@@ -104,6 +114,25 @@ class Owner:
     def close(self) -> None:
         """Close the channels."""
         self.links.close()
+
+    def _wait(
+        self, method: str, states: Collection[str], fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Ask until the round is in none of these states, and say once what it waits for."""
+        deadline = time.monotonic() + self.links.links[0].policy.total_seconds
+        told = ""
+        while True:
+            row = self._lead(method, **fields)
+            why = str(row["stalled"])
+            if row["state"] not in states:
+                return row
+            if time.monotonic() >= deadline:
+                raise calls.NotReady(
+                    f"round {row['number']} is still {row['state']}, {why or 'at work'}: ask again"
+                )
+            if why and why != told:
+                log.warning("round %d: server 0 is %s", row["number"], why)
+                told = why
 
     def _lead(self, method: str, **fields: Any) -> dict[str, Any]:
         link = self.links.links[0]
