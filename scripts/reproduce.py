@@ -92,7 +92,12 @@ def _cells(options: Options) -> list[accuracy.Cell]:
     if options.table == "table7":
         percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
         return accuracy.table7(
-            options.dataset, percents, options.seed, options.rounds, options.full
+            options.dataset,
+            percents,
+            options.seed,
+            options.rounds,
+            options.full,
+            options.server_rate,
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
@@ -120,6 +125,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
         "TREC, and 300 of 100 users for din-auc",
+    )
+    runs.add_argument(
+        "--server-rate",
+        type=float,
+        default=1.0,
+        help="table7: by which the servers multiply the mean update; the paper's is 1",
     )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")

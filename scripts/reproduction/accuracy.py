@@ -53,6 +53,7 @@ class Cell:
         block: values of a block; 1 sends single scalars.
         reading: `paper` for the reading of "local iteration" above; `other` for the other one.
         rounds: federated rounds.
+        server_rate: by which the servers multiply the mean update.
     """
 
     table: str
@@ -63,6 +64,7 @@ class Cell:
     feedback: bool = True
     block: int = 1
     reading: str = "paper"
+    server_rate: float = 1.0
 
     @property
     def name(self) -> str:
@@ -77,6 +79,7 @@ class Cell:
             "" if self.block == 1 else f"-blocks{self.block}"
         )
         extras += "" if self.reading == "paper" else "-otherreading"
+        extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
     def config(self, data: str | None) -> Config:
@@ -102,6 +105,7 @@ class Cell:
             seed=self.seed,
             threads=1,
             local=local,
+            server=dataclasses.replace(preset.server, lr=self.server_rate),
             rest=self._rest(),
             sentences=self._sentences(preset.sentences),
         )
@@ -125,11 +129,23 @@ Rounds = int | None
 
 
 def table7(
-    datasets: list[str], percents: list[float], seeds: list[int], rounds: Rounds, full: bool
+    datasets: list[str],
+    percents: list[float],
+    seeds: list[int],
+    rounds: Rounds,
+    full: bool,
+    server_rate: float = 1.0,
 ) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
-        Cell("table7", dataset, percent, seed, rounds or _rounds(dataset, full))
+        Cell(
+            "table7",
+            dataset,
+            percent,
+            seed,
+            rounds or _rounds(dataset, full),
+            server_rate=server_rate,
+        )
         for dataset in datasets
         for seed in seeds
         for percent in percents

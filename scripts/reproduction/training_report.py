@@ -42,12 +42,14 @@ def accuracy() -> str:
             parts.append(f"{dataset}: " + missing(f"table7 --dataset {dataset}"))
             continue
         rows = []
-        for percent, rounds in sorted({(r["cell"]["percent"], r["rounds"]) for r in mine}):
-            group = [r for r in mine if (r["cell"]["percent"], r["rounds"]) == (percent, rounds)]
+        for percent, rate, rounds in sorted({_row(r) for r in mine}):
+            group = [r for r in mine if _row(r) == (percent, rate, rounds)]
             reference = printed.get(int(percent))
             rows.append(
                 (
-                    f"{percent:g} %" + " (dense shares)" * (percent == 100),
+                    f"{percent:g} %"
+                    + " (dense shares)" * (percent == 100)
+                    + f", server rate {rate:g}" * (rate != 1),
                     "-"
                     if reference is None
                     else f"{reference} ± {paper.ACCURACY_DEVIATION[dataset][int(percent)]}",
@@ -101,11 +103,19 @@ def _same_models(runs: list[Figures]) -> str:
 
 def _against_all(group: list[Figures], runs: list[Figures]) -> str:
     """Points above the runs of 100 % with the same seeds and rounds."""
-    cells = [{**run["cell"], "percent": 100.0} for run in group]
-    dense = [run["accuracy_percent"] for run in runs if run["cell"] in cells]
-    if len(dense) < len(group) or group[0]["cell"] in cells:
+    if _row(group[0])[:2] == (100, 1):
+        return "-"
+    wanted = {(run["cell"]["seed"], 100, 1, run["rounds"]) for run in group}
+    dense = [r["accuracy_percent"] for r in runs if (r["cell"]["seed"], *_row(r)) in wanted]
+    if len(dense) < len(group):
         return "-"
     return f"{np.mean([run['accuracy_percent'] for run in group]) - np.mean(dense):+.2f}"
+
+
+def _row(run: Figures) -> tuple[float, float, int]:
+    """What runs of one row share: percentage, the servers' rate, rounds."""
+    cell = run["cell"]
+    return cell["percent"], cell.get("server_rate", 1.0), run["rounds"]
 
 
 def _usual(run: Figures) -> bool:
