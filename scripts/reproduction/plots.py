@@ -118,8 +118,9 @@ def _accuracy() -> None:
         mine = [
             r for r in runs if r["cell"]["dataset"] == dataset and r["cell"]["reading"] == "paper"
         ]
+        longest_run = max(r["rounds"] for r in mine)
         for label, (marker, is_one) in _KINDS.items():
-            _points(axis, [r for r in mine if is_one(r["cell"])], label, marker)
+            _points(axis, [r for r in mine if is_one(r["cell"])], label, marker, longest_run)
         values = [r["accuracy_percent"] for r in mine]
         middle, half = (max(values) + min(values)) / 2, max(1.0, 0.75 * (max(values) - min(values)))
         axis.set(xscale="log", xlabel="upload a client and round, MB", title=dataset)
@@ -142,9 +143,14 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "top-k scalars": (
         "C0o",
         lambda c: (
-            c["table"] == "table7" and c["percent"] < 100 and c["block"] == 1 and c["feedback"]
+            c["table"] == "table7"
+            and c["percent"] < 100
+            and c["block"] == 1
+            and c["feedback"]
+            and _rate(c) == 1
         ),
     ),
+    "top-k scalars, server rate 2.5": ("C5o", lambda c: _rate(c) == 2.5),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],
@@ -158,8 +164,16 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
 }
 
 
-def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str) -> None:
-    """Mean and deviation over seeds by upload, the shares sent beside the usual points."""
+def _rate(cell: dict[str, Any]) -> float:
+    """Of the servers; early results do not name it."""
+    return float(cell.get("server_rate", 1))
+
+
+def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str, longest: int) -> None:
+    """Mean and deviation over seeds by upload, the shares sent beside the usual points.
+
+    Runs shorter than the `longest` of the data set say how long they are.
+    """
     points: dict[float, dict[float, list[float]]] = {}
     for run in runs:
         shares = points.setdefault(run["fsl"]["upload_bytes"] / 1e6, {})
@@ -169,8 +183,10 @@ def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str) -> N
             deviation = np.std(values, ddof=1) if len(values) > 1 else None
             axis.errorbar(mega, np.mean(values), deviation, fmt=marker, capsize=2, markersize=5,
                           label="_" * bool(at) + label)  # fmt: skip
-        if label in ("top-k scalars", "top-k rows"):
+        short = {r["rounds"] for r in runs if r["fsl"]["upload_bytes"] / 1e6 == mega} - {longest}
+        if label in ("top-k scalars", "top-k rows") or short:
             text = ", ".join(f"{percent:g}" for percent in sorted(shares)) + " %"
+            text += "".join(f" ({rounds:,} rounds)" for rounds in sorted(short))
             axis.annotate(text, (mega, np.mean(values)), (3, 4), textcoords="offset points",
                           fontsize=7)  # fmt: skip
     if label.startswith("dense") and points:
