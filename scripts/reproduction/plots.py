@@ -133,7 +133,7 @@ def _accuracy() -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(
-        handles.values(), handles.keys(), loc="lower center", ncol=3, fontsize=8, frameon=False
+        handles.values(), handles.keys(), loc="lower center", ncol=4, fontsize=8, frameon=False
     )
     _save(figure, "accuracy", legend=0.1)
 
