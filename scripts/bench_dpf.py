@@ -239,14 +239,15 @@ def time_in_pairs(case: Case, threads: int, small: bool) -> tuple[list[float], l
     A ceiling is measured for about as long as the call took: the clock changes, neighbours come
     and go, and a shorter ceiling would find better moments than a longer kernel.
     """
-    pairs, least = (1, 0.0) if small else (9, 0.6)
+    pairs, least = (1, 0.0) if small else (9, 1.2)
     few = 1 << (14 if small else 20)  # of which starting threads is no part worth mentioning
     native = torchfsl.backend() == "native"
     rate = few / ceiling_seconds(few, threads) if native else 0.0
     timed(case, threads)
     seconds: list[float] = []
     ceilings: list[float] = []
-    while len(seconds) < pairs or sum(seconds) < least:
+    until = time.perf_counter() + least
+    while len(seconds) < pairs or time.perf_counter() < until:
         seconds.append(timed(case, threads))
         if native:
             hashes = max(few, int(rate * seconds[-1]))

@@ -11,7 +11,7 @@ import numpy as np
 from reproduction import paper
 from reproduction.communication import break_even
 from reproduction.one_round import one_segment_plan
-from reproduction.results import FOLDER, read_result, read_results
+from reproduction.results import FOLDER, read_result, read_results, server_rate
 from torchfsl import messages
 
 matplotlib.use("Agg")
@@ -139,7 +139,10 @@ def _accuracy() -> None:
 
 
 _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
-    "dense shares (100 %)": ("ks", lambda c: c["table"] == "table7" and c["percent"] == 100),
+    "dense shares (100 %)": (
+        "ks",
+        lambda c: c["table"] == "table7" and c["percent"] == 100 and server_rate(c) == 1,
+    ),
     "top-k scalars": (
         "C0o",
         lambda c: (
@@ -147,10 +150,10 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["percent"] < 100
             and c["block"] == 1
             and c["feedback"]
-            and _rate(c) == 1
+            and server_rate(c) == 1
         ),
     ),
-    "top-k scalars, server rate 2.5": ("C5o", lambda c: _rate(c) == 2.5),
+    "server rate above 1": ("C5o", lambda c: server_rate(c) != 1),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],
@@ -162,11 +165,6 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         lambda c: c["table"] == "table8" and not c["feedback"],
     ),
 }
-
-
-def _rate(cell: dict[str, Any]) -> float:
-    """Of the servers; early results do not name it."""
-    return float(cell.get("server_rate", 1))
 
 
 def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str, longest: int) -> None:

@@ -35,3 +35,8 @@ def read_results(folder: str) -> dict[str, dict[str, Any]]:
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((FOLDER / folder).glob("*.json"))
     }
+
+
+def server_rate(cell: dict[str, Any]) -> float:
+    """By which the servers multiplied the mean update; early results do not name it."""
+    return float(cell.get("server_rate", 1.0))
