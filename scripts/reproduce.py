@@ -98,6 +98,7 @@ def _cells(options: Options) -> list[accuracy.Cell]:
             options.rounds,
             options.full,
             options.server_rate,
+            not options.no_augmentation,
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
@@ -131,6 +132,11 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         help="table7: by which the servers multiply the mean update; the paper's is 1",
+    )
+    runs.add_argument(
+        "--no-augmentation",
+        action="store_true",
+        help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
     )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")

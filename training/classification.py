@@ -36,14 +36,16 @@ class ImageExamples:
     Attributes:
         pixels: uint8 `[n, channels, height, width]`.
         labels: int64 `[n]`.
-        crop: side of the square crop, random in training and central in evaluation; None for all.
+        crop: side of the square crop, central in evaluation; None for all.
         flip: whether training mirrors half of the images.
+        random_crop: whether training crops at random places; central if not.
     """
 
     pixels: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
     crop: int | None = None
     flip: bool = False
+    random_crop: bool = True
 
     def inputs(self, positions: Ids, stream: Stream | None) -> tuple[Tensor, ...]:
         """Float32 `[B, channels, side, side]`."""
@@ -60,7 +62,7 @@ class ImageExamples:
         if self.crop is None:
             return images
         height, width = images.shape[2] - self.crop, images.shape[3] - self.crop
-        if stream is None:
+        if stream is None or not self.random_crop:
             top = np.full(len(images), height // 2)
             left = np.full(len(images), width // 2)
         else:

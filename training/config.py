@@ -56,9 +56,17 @@ class Sentences:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """`cnn-mnist` and `cnn-cifar10`: random crops of this side (0 for whole images), mirroring."""
+    """How `cnn-mnist` and `cnn-cifar10` show images to the network.
+
+    Attributes:
+        crop: side of the square that is cut out; 0 for whole images.
+        random_crop: cut at a random place in training; central if not, as in evaluation.
+        flip: mirror half of the images in training.
+        label: column of the class, where it is not the data set's only one.
+    """
 
     crop: int = 0
+    random_crop: bool = True
     flip: bool = False
     label: str = ""
 

@@ -176,9 +176,12 @@ def _record(line: dict[str, Any]) -> RoundRecord:
 def _check_same(saved: dict[str, Any], config: Config, folder: Path) -> None:
     now = json.loads(json.dumps(dataclasses.asdict(config)))
     for name in now:
-        if name not in _MAY_DIFFER and saved.get(name) != now[name]:
+        before = saved.get(name)
+        if isinstance(before, dict):  # what an older version did not know had its default
+            before = {**dataclasses.asdict(type(getattr(config, name))()), **before}
+        if name not in _MAY_DIFFER and before != now[name]:
             raise ConfigError(
-                f"{folder} holds a run with {name} = {saved.get(name)}, now it is {now[name]}: "
+                f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "
                 "resume with the same settings, or name another --out"
             )
 

@@ -102,7 +102,9 @@ def _images(
         )
     crop = settings.crop or None
     train, test = (
-        ImageExamples(np.asarray(table.inputs), table.labels, crop, settings.flip)
+        ImageExamples(
+            np.asarray(table.inputs), table.labels, crop, settings.flip, settings.random_crop
+        )
         for table in (data.train, data.test)
     )
     return ClassificationTask(

@@ -26,7 +26,7 @@ import numpy as np
 
 from reproduction import paper
 from reproduction.results import write_result
-from training.config import Config, Local, Rest, Sentences
+from training.config import Config, Images, Local, Rest, Sentences
 from training.experiment import run_experiment
 from training.presets import PRESETS
 
@@ -54,6 +54,8 @@ class Cell:
         reading: `paper` for the reading of "local iteration" above; `other` for the other one.
         rounds: federated rounds.
         server_rate: by which the servers multiply the mean update.
+        augment: whether CIFAR-10's clients train on random crops and mirror images; on central
+            crops if not.
     """
 
     table: str
@@ -65,6 +67,7 @@ class Cell:
     block: int = 1
     reading: str = "paper"
     server_rate: float = 1.0
+    augment: bool = True
 
     @property
     def name(self) -> str:
@@ -80,6 +83,7 @@ class Cell:
         )
         extras += "" if self.reading == "paper" else "-otherreading"
         extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
+        extras += "" if self.augment else "-central"
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
     def config(self, data: str | None) -> Config:
@@ -105,6 +109,7 @@ class Cell:
             seed=self.seed,
             threads=1,
             local=local,
+            images=self._images(preset.images),
             server=dataclasses.replace(preset.server, lr=self.server_rate),
             rest=self._rest(),
             sentences=self._sentences(preset.sentences),
@@ -115,6 +120,11 @@ class Cell:
             return Rest("dense")
         policy = "topk" if self.block == 1 else "blocks"
         return Rest(policy, self.percent / 100, self.block, self.feedback)
+
+    def _images(self, usual: Images) -> Images:
+        if self.augment:
+            return usual
+        return dataclasses.replace(usual, random_crop=False, flip=False)
 
     def _sentences(self, usual: Sentences) -> Sentences:
         if self.table == "table7":
@@ -135,6 +145,7 @@ def table7(
     rounds: Rounds,
     full: bool,
     server_rate: float = 1.0,
+    augment: bool = True,
 ) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
@@ -145,6 +156,7 @@ def table7(
             seed,
             rounds or _rounds(dataset, full),
             server_rate=server_rate,
+            augment=augment,
         )
         for dataset in datasets
         for seed in seeds
