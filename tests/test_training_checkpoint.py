@@ -129,6 +129,19 @@ def test_other_settings_are_not_resumed(tmp_path: Path) -> None:
         run(config, tmp_path / "other", resume=True)
 
 
+def test_a_setting_that_an_older_version_did_not_know_had_its_default(tmp_path: Path) -> None:
+    config = dataclasses.replace(six_rounds("cnn-mnist", "plain"), rounds=1)
+    run(config, tmp_path / "run")
+    settings = tmp_path / "run" / "config.json"
+    saved = json.loads(settings.read_text())
+    del saved["images"]["random_crop"]
+    settings.write_text(json.dumps(saved))
+    run(dataclasses.replace(config, rounds=2), tmp_path / "run", resume=True)
+    central = dataclasses.replace(config.images, random_crop=False)
+    with pytest.raises(ConfigError, match="random_crop': True.*now it is.*random_crop': False"):
+        run(dataclasses.replace(config, rounds=2, images=central), tmp_path / "run", resume=True)
+
+
 def test_the_summary_says_what_was_run(tmp_path: Path) -> None:
     config = dataclasses.replace(six_rounds("din", "fsl"), rounds=1)
     summary = run(config, tmp_path / "run")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -117,6 +118,9 @@ def test_crops_are_random_in_training_and_central_in_evaluation() -> None:
     assert first.shape == (20, 1, 4, 4)
     assert (first == again).all()
     assert not (first == first[0]).all()
+    unaugmented = dataclasses.replace(examples, random_crop=False, flip=False)
+    (still,) = unaugmented.inputs(np.arange(20), Stream(0, "crop"))
+    assert (still == central).all()
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
