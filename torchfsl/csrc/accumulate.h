@@ -7,6 +7,7 @@
 
 #include "accumulate_lanes.h"
 #include "accumulate_pieces.h"
+#include "ahead.h"
 #include "arena.h"
 #include "conversion.h"
 #include "path.h"
@@ -198,32 +199,6 @@ inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uin
   V::store(to, V::splat(pattern));
 }
 
-// The part of the accumulator that is needed next, brought into the cache a little at a time.
-class Ahead {
- public:
-  Ahead() = default;
-  // `own_bytes`: of the accumulator that is written meanwhile.
-  Ahead(const AccumulateArgs& args, std::size_t own_bytes)
-      : next_(args.ahead),
-        left_(args.ahead_bytes),
-        share_((args.ahead_bytes << kShift) / (own_bytes ? own_bytes : 1)) {}
-
-  // Brings what goes with `num_bytes` being written.
-  void bring_beside(std::size_t num_bytes) {
-    std::size_t now = ((num_bytes * share_ >> kShift) + 63) & ~std::size_t{63};
-    if (now > left_) now = left_;
-    for (std::size_t i = 0; i < now; i += 64) __builtin_prefetch(next_ + i, 1, 2);
-    next_ += now;
-    left_ -= now;
-  }
-
- private:
-  static constexpr unsigned kShift = 8;
-  const std::uint8_t* next_ = nullptr;
-  std::size_t left_ = 0;
-  std::size_t share_ = 0;
-};
-
 template <class V>
 struct AccumulateSink {
   using R = typename V::R;
@@ -241,7 +216,7 @@ struct AccumulateSink {
     const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
     lay_out_hint<V>(a.args->hints + tree * payload, payload, a.hint);
     std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    self.ahead.bring_beside(count * payload);
+    self.ahead.bring_beside(count * a.conversion->blocks);
     for (std::size_t i = 0; i < count; i += chunk) {
       const std::size_t now = count - i < chunk ? count - i : chunk;
       a.conversion->prepare(states + i * 16, now);
@@ -256,7 +231,6 @@ struct AccumulateSink {
     const std::size_t payload = a.conversion->payload;
     lay_out_hints<V>(a.args->hints + tree * payload, self.group);
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    self.ahead.bring_beside(V::kLanes * count * payload);
     self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
   }
 };
@@ -266,7 +240,7 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
                 const AccumulateArgs& args, void* memory) {
   Arena arena(memory);
   const Conversion<V> conversion(*args.key, args.payload, arena);
-  const std::size_t total = trees.num_trees * trees.num_leaves * args.payload;
+  const std::size_t total = trees.num_trees * trees.num_leaves * conversion.blocks;
   AccumulateSink<V> sink = {};
   sink.state.args = &args;
   sink.state.conversion = &conversion;
@@ -278,9 +252,12 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
                         : choose_add<V, false>(args.width, args.payload);
   sink.add_lanes = args.party ? choose_add_lanes<V, true>(args.width, args.payload)
                               : choose_add_lanes<V, false>(args.width, args.payload);
-  sink.group = {&conversion.key, block_counters<V>(conversion.blocks, arena),
-                arena.take<typename V::R>(conversion.blocks), args.payload,
-                trees.num_leaves * args.payload};
+  sink.group = {&conversion.key,
+                block_counters<V>(conversion.blocks, arena),
+                arena.take<typename V::R>(conversion.blocks),
+                args.payload,
+                trees.num_leaves * args.payload,
+                &sink.ahead};
   walk<V>(
       trees, partition, begin, end,
       {AccumulateSink<V>::take, sink.add_lanes ? AccumulateSink<V>::take_lanes : nullptr, &sink},

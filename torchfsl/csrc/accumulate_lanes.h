@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "accumulate_pieces.h"
+#include "ahead.h"
 #include "arena.h"
 #include "conversion.h"
 #include "fused_steps.h"
@@ -27,6 +28,7 @@ struct LaneGroup {
   typename V::R* hints;          // one block a register
   std::size_t payload;
   std::size_t tree_stride;
+  Ahead* ahead;
 };
 
 // Leaves from `nodes` on, `stride` registers apart, and where those of the first tree are summed.
@@ -77,10 +79,12 @@ FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from
   if (leaf + leaves > from.count) return;
   R done[count];
   start_batch<V, leaves, blocks>(group, from, leaf, block, done);
+  group.ahead->bring_beside((leaves + (from.count - leaf) % leaves) * blocks * V::kLanes);
   V::encrypt(*group.key, done);
   for (leaf += leaves; leaf + leaves <= from.count; leaf += leaves) {
     R x[count];
     start_batch<V, leaves, blocks>(group, from, leaf, block, x);
+    group.ahead->bring_beside(count * V::kLanes);
     encrypt_beside<V>(*group.key, x, [&]<int half>() FSL_INLINE_LAMBDA {
       finish.template operator()<half>(leaf - leaves, done);
     });

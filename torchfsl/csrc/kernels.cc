@@ -27,22 +27,19 @@ void answer_shared(const Path& path, const Trees& trees, const Partition& partit
   xor_into(out + args.first_tree * args.row_bytes, part.data(), part.size());
 }
 
-// Reads what a report has for the trees [first, last), a little of each cache line: some kilobytes
-// in each of its arrays, brought at once. The walk alone would wait for them a tree at a time.
-void bring(const AccumulateJob& job, std::size_t first, std::size_t last) {
+// What a report has for the trees [first, last): some kilobytes in each of its arrays.
+void add_keys(const AccumulateJob& job, std::size_t first, std::size_t last,
+              std::vector<Stretch>& to) {
   const Trees& trees = job.trees;
-  std::uint8_t sum = 0;
-  const auto read = [&](const std::uint8_t* rows, std::size_t row_bytes) {
-    for (std::size_t i = first * row_bytes; i < last * row_bytes; i += 64) sum ^= rows[i];
-    sum ^= rows[last * row_bytes - 1];
+  const auto add = [&](const std::uint8_t* rows, std::size_t row_bytes) {
+    to.push_back({rows + first * row_bytes, (last - first) * row_bytes});
   };
-  read(trees.roots, 16);
+  add(trees.roots, 16);
   for (unsigned level = 0; level < trees.depth; ++level) {
-    read(trees.cw + level * trees.cw_stride, 16);
-    read(trees.cw_right + level * trees.right_stride, 1);
+    add(trees.cw + level * trees.cw_stride, 16);
+    add(trees.cw_right + level * trees.right_stride, 1);
   }
-  read(job.args.hints, job.args.payload);
-  [[maybe_unused]] volatile const std::uint8_t kept = sum;  // so that the reads are made
+  add(job.args.hints, job.args.payload);
 }
 
 }  // namespace
@@ -96,38 +93,46 @@ void hint_gen(const HintArgs& args, unsigned num_threads) {
 }
 
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
-  constexpr std::size_t kTileBytes = std::size_t{1} << 18;
   if (jobs.empty()) return;
   const Path& path = active_path();
   const Trees& trees = jobs.front().trees;
   const std::size_t payload = jobs.front().args.payload, num_jobs = jobs.size();
   const std::size_t total = trees.num_trees * trees.num_leaves * payload;
   const Schedule plan = schedule(path, trees, num_jobs * (2 + payload / 16), num_threads);
-  const std::size_t units = plan.partition.num_units;
+  const std::size_t units = plan.partition.num_units, unit_trees = plan.partition.trees_per_unit;
   const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
+  // Two tiles and the keys lie in the second-level cache; few reports do less with a tile, and are
+  // the faster for small ones.
+  const std::size_t tile_bytes = std::size_t{1} << (num_jobs < 8 ? 17 : 18);
   const std::size_t tree_keys = 16 + 17 * trees.depth + payload;  // bytes that a job has for a tree
-  const std::size_t tile =
-      num_jobs == 1 ? 1 : 1 + kTileBytes / (unit_bytes + plan.partition.trees_per_unit * tree_keys);
+  // Subtrees of one report go on without a stop, after which the top of their tree is expanded
+  // anew.
+  const bool whole_trees = plan.partition.units_per_tree == 0,
+             nonstop = num_jobs == 1 && !whole_trees;
+  const std::size_t tile = nonstop ? 1 : 1 + tile_bytes / (unit_bytes + unit_trees * tree_keys);
   run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
     const Scratch scratch(arena_bytes(trees.depth, payload));
+    std::vector<Stretch> ahead;
     for (std::size_t begin, end; ranges.next(begin, end);) {
-      // A report alone has no reason to stop between tiles.
-      const std::size_t step = num_jobs == 1 ? end - begin : 1;
+      const std::size_t step = nonstop ? end - begin : 1;
       for (std::size_t i = begin; i < end; i += step) {
         const std::size_t last = std::min(units, (i + step) * tile);
-        // Every report brings its part of the next tile into the cache; a report alone stays one
-        // unit ahead of itself.
-        const std::size_t next = num_jobs == 1 ? (i + 1) * unit_bytes : last * unit_bytes;
+        const std::size_t next = (nonstop ? i + 1 : last) * unit_bytes;
         const std::size_t part = (last - i * tile) * unit_bytes / num_jobs;
         for (std::size_t j = 0; j < num_jobs; ++j) {
-          AccumulateArgs args = jobs[j].args;
-          const std::size_t from = std::min(total, next + j * part);
-          args.ahead = args.acc + from;
-          args.ahead_bytes = std::min(part, total - from);
-          if (num_jobs > 1 && !plan.partition.units_per_tree) {
-            const std::size_t first = i * tile * plan.partition.trees_per_unit;
-            bring(jobs[j], first, std::min(trees.num_trees, last * plan.partition.trees_per_unit));
+          // Meanwhile come the keys of the next report, and a part of the next tile.
+          ahead.clear();
+          const bool wraps = j + 1 == num_jobs;
+          const std::size_t first = (i + wraps) * tile * unit_trees;
+          if (whole_trees && first < trees.num_trees) {
+            const std::size_t beyond = std::min(trees.num_trees, first + tile * unit_trees);
+            add_keys(jobs[wraps ? 0 : j + 1], first, beyond, ahead);
           }
+          const std::size_t from = std::min(total, next + j * part);
+          AccumulateArgs args = jobs[j].args;
+          ahead.push_back({args.acc + from, std::min(part, total - from)});
+          args.ahead = ahead.data();
+          args.num_ahead = ahead.size();
           path.accumulate(jobs[j].trees, plan.partition, i * tile, last, args, scratch.get());
         }
       }

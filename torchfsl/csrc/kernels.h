@@ -17,7 +17,7 @@ void convert(const ConvertArgs& args);
 void hint_gen(const HintArgs& args, unsigned num_threads = 1);
 
 // Several reports into one accumulator, part by part of it, so that it passes through the cache
-// once: trees and payloads of all have one shape. `args.ahead` is not used.
+// once: trees and payloads of all have one shape. `args.ahead` and `args.num_ahead` are not used.
 struct AccumulateJob {
   Trees trees;
   AccumulateArgs args;

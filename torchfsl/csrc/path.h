@@ -73,6 +73,11 @@ struct HintArgs {
   std::uint8_t* out;
 };
 
+struct Stretch {
+  const std::uint8_t* from;
+  std::size_t num_bytes;
+};
+
 struct AccumulateArgs {
   const KeySchedule* key;
   const std::uint8_t* hints;
@@ -80,9 +85,9 @@ struct AccumulateArgs {
   unsigned party;
   unsigned width;
   std::uint8_t* acc;
-  // A part of the accumulator to bring into the cache meanwhile, because it is needed next.
-  const std::uint8_t* ahead;
-  std::size_t ahead_bytes;
+  // What to bring into the cache meanwhile, in this order, because it is needed next.
+  const Stretch* ahead;
+  std::size_t num_ahead;
 };
 
 struct AnswerArgs {
