@@ -11,7 +11,7 @@ import numpy as np
 from reproduction import paper
 from reproduction.communication import break_even
 from reproduction.one_round import one_segment_plan
-from reproduction.results import FOLDER, read_result, read_results, server_rate
+from reproduction.results import FOLDER, augmented, read_result, read_results, server_rate
 from torchfsl import messages
 
 matplotlib.use("Agg")
@@ -141,7 +141,9 @@ def _accuracy() -> None:
 _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "dense shares (100 %)": (
         "ks",
-        lambda c: c["table"] == "table7" and c["percent"] == 100 and server_rate(c) == 1,
+        lambda c: (
+            c["table"] == "table7" and c["percent"] == 100 and server_rate(c) == 1 and augmented(c)
+        ),
     ),
     "top-k scalars": (
         "C0o",
@@ -151,9 +153,11 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["block"] == 1
             and c["feedback"]
             and server_rate(c) == 1
+            and augmented(c)
         ),
     ),
-    "server rate above 1": ("C5o", lambda c: server_rate(c) != 1),
+    "server rate above 1": ("C5o", lambda c: server_rate(c) != 1 and augmented(c)),
+    "no augmentation": ("C7x", lambda c: not augmented(c)),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],
@@ -182,7 +186,7 @@ def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str, long
             axis.errorbar(mega, np.mean(values), deviation, fmt=marker, capsize=2, markersize=5,
                           label="_" * bool(at) + label)  # fmt: skip
         short = {r["rounds"] for r in runs if r["fsl"]["upload_bytes"] / 1e6 == mega} - {longest}
-        if label in ("top-k scalars", "top-k rows") or short:
+        if label in ("top-k scalars", "top-k rows", "no augmentation") or short:
             text = ", ".join(f"{percent:g}" for percent in sorted(shares)) + " %"
             text += "".join(f" ({rounds:,} rounds)" for rounds in sorted(short))
             axis.annotate(text, (mega, np.mean(values)), (3, 4), textcoords="offset points",

@@ -40,3 +40,8 @@ def read_results(folder: str) -> dict[str, dict[str, Any]]:
 def server_rate(cell: dict[str, Any]) -> float:
     """By which the servers multiplied the mean update; early results do not name it."""
     return float(cell.get("server_rate", 1.0))
+
+
+def augmented(cell: dict[str, Any]) -> bool:
+    """Whether clients trained on random crops and mirror images; early results do not say so."""
+    return bool(cell.get("augment", True))
