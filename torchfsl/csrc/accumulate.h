@@ -208,6 +208,7 @@ struct AccumulateSink {
   AddLanes<V> add_lanes;
   LaneGroup<V> group;
   Ahead ahead;
+  bool often;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -231,6 +232,9 @@ struct AccumulateSink {
     const std::size_t payload = a.conversion->payload;
     lay_out_hints<V>(a.args->hints + tree * payload, self.group);
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
+    if (!self.often) {
+      self.ahead.bring_beside(V::kLanes * count * a.conversion->blocks);
+    }
     self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
   }
 };
@@ -250,8 +254,8 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
-  sink.add_lanes = args.party ? choose_add_lanes<V, true>(args.width, args.payload)
-                              : choose_add_lanes<V, false>(args.width, args.payload);
+  sink.often = sink.ahead.often();
+  sink.add_lanes = choose_add_lanes<V>(args, sink.often);
   sink.group = {&conversion.key,
                 block_counters<V>(conversion.blocks, arena),
                 arena.take<typename V::R>(conversion.blocks),

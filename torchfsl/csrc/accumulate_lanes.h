@@ -70,8 +70,8 @@ FSL_INLINE typename V::R share_of(const LaneGroup<V>& group, const LaneLeaves<V>
 
 // Encrypts batches of leaves from `leaf` on while there are whole ones. While one is under way,
 // `finish.operator()<half>(leaf, encrypted)` does half of the work on the batch before: AES alone
-// leaves most execution ports idle.
-template <class V, int leaves, int blocks, class F>
+// leaves most execution ports idle. With `often`, batches bring what comes next.
+template <class V, int leaves, int blocks, bool often, class F>
 FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t& leaf,
                             std::size_t block, F finish) {
   using R = typename V::R;
@@ -79,12 +79,14 @@ FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from
   if (leaf + leaves > from.count) return;
   R done[count];
   start_batch<V, leaves, blocks>(group, from, leaf, block, done);
-  group.ahead->bring_beside((leaves + (from.count - leaf) % leaves) * blocks * V::kLanes);
+  if constexpr (often) {
+    group.ahead->bring_beside((leaves + (from.count - leaf) % leaves) * blocks * V::kLanes);
+  }
   V::encrypt(*group.key, done);
   for (leaf += leaves; leaf + leaves <= from.count; leaf += leaves) {
     R x[count];
     start_batch<V, leaves, blocks>(group, from, leaf, block, x);
-    group.ahead->bring_beside(count * V::kLanes);
+    if constexpr (often) group.ahead->bring_beside(count * V::kLanes);
     encrypt_beside<V>(*group.key, x, [&]<int half>() FSL_INLINE_LAMBDA {
       finish.template operator()<half>(leaf - leaves, done);
     });
@@ -134,7 +136,7 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typenam
 
 // Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
 // they are not 0.
-template <class V, unsigned width, bool negate, int fixed>
+template <class V, unsigned width, bool negate, bool often, int fixed>
 void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
                       std::size_t block, std::size_t bytes = fixed) {
   using R = typename V::R;
@@ -147,11 +149,12 @@ void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
       add_ends<V, width, negate, fixed>(group, first, share);
     }
   };
-  for_batches<V, 8, 1>(group, from, leaf, block,
-                       [&]<int half>(std::size_t first, const R* batch) FSL_INLINE_LAMBDA {
-                         FSL_UNROLL
-                         for (int i = 4 * half; i < 4 * half + 4; ++i) add(first + i, batch[i]);
-                       });
+  for_batches<V, 8, 1, often>(group, from, leaf, block,
+                              [&]<int half>(std::size_t first, const R* batch) FSL_INLINE_LAMBDA {
+                                FSL_UNROLL
+                                for (int i = 4 * half; i < 4 * half + 4; ++i)
+                                  add(first + i, batch[i]);
+                              });
   for (; leaf < from.count; ++leaf) {
     R x[1];
     start_batch<V, 1, 1>(group, from, leaf, block, x);
@@ -161,16 +164,16 @@ void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
 }
 
 // Columns of `blocks` blocks: kLanes of a leaf, or fewer if they are the whole payload.
-template <class V, unsigned width, bool negate, int blocks>
+template <class V, unsigned width, bool negate, bool often, int blocks>
 void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
   using R = typename V::R;
   constexpr int few = V::kLanes / blocks, many = 8 / blocks;
   std::size_t leaf = 0;
-  for_batches<V, many, blocks>(group, from, leaf, block,
-                               [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
-                                 add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
-                                     group, from, first, block, batch);
-                               });
+  for_batches<V, many, blocks, often>(group, from, leaf, block,
+                                      [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                                        add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
+                                            group, from, first, block, batch);
+                                      });
   for (; leaf + few <= from.count; leaf += few) {
     R x[V::kLanes];
     start_batch<V, few, blocks>(group, from, leaf, block, x);
@@ -178,13 +181,13 @@ void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::s
     add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, x);
   }
   for (int b = 0; leaf < from.count && b < blocks; ++b) {
-    add_block_column<V, width, negate, 16>(group, from, leaf, block + b);
+    add_block_column<V, width, negate, often, 16>(group, from, leaf, block + b);
   }
 }
 
 // The last kLanes blocks of every leaf and `tail` bytes behind them, together: additions of short
 // ends take long, and AES of whole blocks goes on beside them.
-template <class V, unsigned width, bool negate, int tail>
+template <class V, unsigned width, bool negate, bool often, int tail>
 void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
   using R = typename V::R;
   constexpr int kBlocks = V::kLanes + 1;
@@ -196,10 +199,10 @@ void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
     add_ends<V, width, negate, tail>(group, first, share);
   };
   std::size_t leaf = 0;
-  for_batches<V, 2, kBlocks>(group, from, leaf, block,
-                             [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
-                               finish(first + half, batch + half * kBlocks);
-                             });
+  for_batches<V, 2, kBlocks, often>(group, from, leaf, block,
+                                    [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                                      finish(first + half, batch + half * kBlocks);
+                                    });
   for (; leaf < from.count; ++leaf) {
     R x[kBlocks];
     start_batch<V, 1, kBlocks>(group, from, leaf, block, x);
@@ -209,13 +212,13 @@ void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
 }
 
 // Payloads of 8 bytes: two registers of one block a leaf become half a register each.
-template <class V, unsigned width, bool negate>
+template <class V, unsigned width, bool negate, bool often>
 void add_halves(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   using R = typename V::R;
   constexpr int kLanes = V::kLanes;
   R first[kLanes];
   std::size_t leaf = 0;
-  for_batches<V, 2 * kLanes, 1>(
+  for_batches<V, 2 * kLanes, 1, often>(
       group, from, leaf, 0, [&]<int half>(std::size_t at, R* batch) FSL_INLINE_LAMBDA {
         R runs[kLanes];
         FSL_UNROLL
@@ -232,38 +235,38 @@ void add_halves(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
           }
         }
       });
-  add_block_column<V, width, negate, 8>(group, from, leaf, 0);
+  add_block_column<V, width, negate, often, 8>(group, from, leaf, 0);
 }
 
-template <class V, unsigned width, bool negate>
+template <class V, unsigned width, bool negate, bool often>
 void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   const std::size_t payload = group.payload;
   if constexpr (width <= 8) {
-    if (payload == 8) return add_halves<V, width, negate>(group, from);
+    if (payload == 8) return add_halves<V, width, negate, often>(group, from);
   }
   if constexpr (V::kLanes > 1) {
-    if (payload == 16) return add_run_column<V, width, negate, 1>(group, from, 0);
+    if (payload == 16) return add_run_column<V, width, negate, often, 1>(group, from, 0);
   }
   if constexpr (V::kLanes > 2) {
-    if (payload == 32) return add_run_column<V, width, negate, 2>(group, from, 0);
+    if (payload == 32) return add_run_column<V, width, negate, often, 2>(group, from, 0);
   }
   std::size_t block = 0;
   for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
     if constexpr (V::kLanes > 2 && width <= 8) {
       if (payload - block * 16 == V::kLanes * 16 + 8) {
-        return add_run_and_tail<V, width, negate, 8>(group, from, block);
+        return add_run_and_tail<V, width, negate, often, 8>(group, from, block);
       }
     }
-    add_run_column<V, width, negate, V::kLanes>(group, from, block);
+    add_run_column<V, width, negate, often, V::kLanes>(group, from, block);
   }
   for (; block * 16 < payload; ++block) {
     const std::size_t left = payload - block * 16;
     if (left >= 16) {
-      add_block_column<V, width, negate, 16>(group, from, 0, block);
+      add_block_column<V, width, negate, often, 16>(group, from, 0, block);
     } else if (width <= 8 && left == 8) {
-      add_block_column<V, width, negate, 8>(group, from, 0, block);
+      add_block_column<V, width, negate, often, 8>(group, from, 0, block);
     } else {
-      add_block_column<V, width, negate, 0>(group, from, 0, block, left);
+      add_block_column<V, width, negate, often, 0>(group, from, 0, block, left);
     }
   }
 }
@@ -272,24 +275,36 @@ template <class V>
 using AddLanes = void (*)(const LaneGroup<V>&, const LaneLeaves<V>&);
 
 // Null if leaves are better taken tree by tree.
-template <class V, bool negate>
+template <class V, bool negate, bool often>
 AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
   if constexpr (requires { V::kOutOfLine; }) {
     return nullptr;
   } else {
     switch (payload < 8 ? 0 : width) {
       case 2:
-        return add_lanes<V, 2, negate>;
+        return add_lanes<V, 2, negate, often>;
       case 4:
-        return add_lanes<V, 4, negate>;
+        return add_lanes<V, 4, negate, often>;
       case 8:
-        return add_lanes<V, 8, negate>;
+        return add_lanes<V, 8, negate, often>;
       case 16:
-        return add_lanes<V, 16, negate>;
+        return add_lanes<V, 16, negate, often>;
       default:
         return nullptr;
     }
   }
+}
+
+template <class V>
+AddLanes<V> choose_add_lanes(const AccumulateArgs& args, bool often) {
+  const unsigned width = args.width;
+  const std::size_t payload = args.payload;
+  if (args.party) {
+    return often ? choose_add_lanes<V, true, true>(width, payload)
+                 : choose_add_lanes<V, true, false>(width, payload);
+  }
+  return often ? choose_add_lanes<V, false, true>(width, payload)
+               : choose_add_lanes<V, false, false>(width, payload);
 }
 
 // Sigma of the block numbers of a payload.

@@ -10,7 +10,7 @@ namespace fsl {
 namespace {
 
 // Brings the stretches of `args.ahead` a few lines at a time: memory answers while AES goes on, and
-// is not asked for more than it has room to remember.
+// its queue does not fill up.
 class Ahead {
  public:
   Ahead() = default;
@@ -21,6 +21,10 @@ class Ahead {
     for (const Stretch* s = stretch_; s != end_; ++s) lines += lines_of(*s);
     lines_a_block_ = (lines << kShift) / (own_blocks ? own_blocks : 1) + 1;
   }
+
+  // Whether there is a line to bring with every few blocks, so that they had better be brought with
+  // each batch of AES. Fewer cost a batch more than they do with a group of trees.
+  bool often() const { return lines_a_block_ >= (std::size_t{1} << kShift) / 16; }
 
   // Brings what goes with `num_blocks` being converted.
   FSL_INLINE void bring_beside(std::size_t num_blocks) {
