@@ -65,7 +65,8 @@ class Outbox:
 class Clock:
     """Seconds of both servers by stage, and those inside native code.
 
-    Native are the kernels, hashes and key streams; the rest is Python, parsing and copies.
+    Native are the kernels, hashes, derived keys and key streams; the rest is Python, parsing and
+    copies.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
         for name in KERNELS:
             timed = clock.native(getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, timed))
-        for name in ("digest", "stream"):
+        for name in ("derive", "digest", "stream"):
             stack.enter_context(mock.patch.object(kdf, name, clock.native(getattr(kdf, name))))
         for party, server in enumerate(servers):
             sums = server._evaluator.sums
