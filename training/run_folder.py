@@ -177,8 +177,10 @@ def _check_same(saved: dict[str, Any], config: Config, folder: Path) -> None:
     now = json.loads(json.dumps(dataclasses.asdict(config)))
     for name in now:
         before = saved.get(name)
-        if isinstance(before, dict):  # what an older version did not know had its default
-            before = {**dataclasses.asdict(type(getattr(config, name))()), **before}
+        section = type(getattr(config, name))
+        if isinstance(before, dict) and dataclasses.is_dataclass(section):
+            # What an older version did not know of a section had its default.
+            before = {**dataclasses.asdict(section()), **before}
         if name not in _MAY_DIFFER and before != now[name]:
             raise ConfigError(
                 f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "

@@ -156,7 +156,7 @@ def table7(
             seed,
             rounds or _rounds(dataset, full),
             server_rate=server_rate,
-            augment=augment,
+            augment=augment or dataset != "cifar10",
         )
         for dataset in datasets
         for seed in seeds

@@ -30,7 +30,7 @@ def accuracy() -> str:
         "client of MNIST and CIFAR-10 takes part in every tenth round on average, and what it keeps "
         "back waits as long: of 1 %, a client sends a weight on average once in a hundred of its "
         "rounds, a thousand of the run's. So small shares lag behind, 1 % of CIFAR-10's network by "
-        "whole points after the rounds below; whether it catches up by the paper's 5,000 was not run. "
+        "whole points after the rounds below; whether it catches up by the paper's 5,000 was not tried. "
         + _RATES * any(_row(r).rate != 1 for r in runs)
         + _AUGMENTATION * any(_row(r).plain_images for r in runs)
         + "Every run aggregates in plaintext on the quantised updates, and its first rounds a second time "
@@ -75,7 +75,7 @@ def accuracy() -> str:
 
 
 _RATES = (
-    "*Server rate*: the servers multiply the mean update by it, which makes up for part of that and "
+    "*Server rate*: the servers multiply the mean update by it, which makes up for part of that lag and "
     "costs no byte; it is our setting, not the paper's, chosen on training images held out. "
 )
 _AUGMENTATION = (

@@ -254,7 +254,7 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
-  sink.often = sink.ahead.often();
+  sink.often = trees.num_leaves >= 8 && sink.ahead.often();  // 8: of the largest batch
   sink.add_lanes = choose_add_lanes<V>(args, sink.often);
   sink.group = {&conversion.key,
                 block_counters<V>(conversion.blocks, arena),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "arena.h"
 #include "path.h"
 
 namespace fsl {
@@ -22,8 +23,8 @@ class Ahead {
     lines_a_block_ = (lines << kShift) / (own_blocks ? own_blocks : 1) + 1;
   }
 
-  // Whether there is a line to bring with every few blocks, so that they had better be brought with
-  // each batch of AES. Fewer cost a batch more than they do with a group of trees.
+  // Whether there is a line to bring for every 16 blocks or fewer, so that lines had better be
+  // brought with each batch of AES. If not, once a group of trees costs less than asking so often.
   bool often() const { return lines_a_block_ >= (std::size_t{1} << kShift) / 16; }
 
   // Brings what goes with `num_blocks` being converted.

@@ -105,7 +105,7 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
   // the faster for small ones.
   const std::size_t tile_bytes = std::size_t{1} << (num_jobs < 8 ? 17 : 18);
   const std::size_t tree_keys = 16 + 17 * trees.depth + payload;  // bytes that a job has for a tree
-  // Subtrees of one report go on without a stop, after which the top of their tree is expanded
+  // Subtrees of one report go on without a stop: after one, the top of their tree would be expanded
   // anew.
   const bool whole_trees = plan.partition.units_per_tree == 0,
              nonstop = num_jobs == 1 && !whole_trees;
