@@ -65,8 +65,7 @@ class Outbox:
 class Clock:
     """Seconds of both servers by stage, and those inside native code.
 
-    Native are the kernels, hashes, derived keys and key streams; the rest is Python, parsing and
-    copies.
+    Native are the kernels, hashes and key streams; the rest is Python, parsing and copies.
     """
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
         for name in KERNELS:
             timed = clock.native(getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, timed))
-        for name in ("derive", "digest", "stream"):
+        for name in ("digest", "stream"):
             stack.enter_context(mock.patch.object(kdf, name, clock.native(getattr(kdf, name))))
         for party, server in enumerate(servers):
             sums = server._evaluator.sums
