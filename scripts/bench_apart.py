@@ -60,11 +60,16 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
             seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
         return result
 
-    def swap(mine: bytes) -> bytes:
+    def swap(*mine: bytes | memoryview) -> bytes:
         if party == 1:  # one sends while the other reads: a pipe holds little
-            theirs = peer.recv_bytes()
-        peer.send_bytes(mine)
-        return peer.recv_bytes() if party == 0 else theirs
+            theirs = read()
+        peer.send(len(mine))
+        for part in mine:
+            peer.send_bytes(part)
+        return read() if party == 0 else theirs
+
+    def read() -> bytes:
+        return b"".join([peer.recv_bytes() for _ in range(peer.recv())])
 
     segment = plan.segments[0]
     seed = bytes.fromhex(plan.hash_seed)
@@ -76,7 +81,8 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
         due = timed("receive", lambda message=message: server.receive(message))
-        other = swap(timed("receive", lambda due=due: server.relay(*due)) if due else b"")
+        relay = timed("receive", lambda due=due: server.relay_parts(*due)) if due else (b"", b"")
+        other = swap(*relay)
         if other:
             timed("receive", lambda other=other: server.receive(other))
     theirs = swap(server.close_round())

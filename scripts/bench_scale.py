@@ -5,10 +5,12 @@
 
 One segment of m scalars, of which each client selects a fraction. A client's path is from indices
 and float values to the bytes of its messages; a server's from bytes to verified and accumulated
-sums. Both servers run in this process and are timed apart; the slower one counts. With --apart each
-runs once more in a process of its own, whose peak memory is then one server's. What happens once
-a session (permutations) or once a round (gather, opening) has lines of its own. AES blocks are
-those that `planner.predict` counts, their share is of the ceiling measured in the same run.
+sums. Both servers run in this process and are timed apart; the slower one counts. A relay leaves
+its server in parts, as `torchfsl serve` sends it; joining them plays the network's part and is on
+nobody's account. With --apart each server runs once more in a process of its own, whose peak memory
+is then one server's. What happens once a session (permutations) or once a round (gather, opening)
+has lines of its own. AES blocks are those that `planner.predict` counts, their share is of the
+ceiling measured in the same run.
 """
 
 from __future__ import annotations
@@ -166,7 +168,8 @@ def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -
             due = clock.time(party, "receive", functools.partial(servers[party].receive, message))
             if due is not None:
                 other = servers[1 - party]
-                relay = clock.time(party, "receive", functools.partial(servers[party].relay, *due))
+                parts = functools.partial(servers[party].relay_parts, *due)
+                relay = b"".join(clock.time(party, "receive", parts))
                 clock.time(1 - party, "receive", functools.partial(other.receive, relay))
         said = step(clock, servers, "close", lambda server, _: server.close_round(), ["", ""])
         said = step(clock, servers, "verify", lambda server, theirs: server.agree(theirs), said)

@@ -192,15 +192,19 @@ def encode(
     Raises:
         ParameterError: round or client outside [0, 2**64).
     """
+    return b"".join((header(plan, kind, party, round_number, client, *parts), *parts))
+
+
+def header(
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
+) -> bytes:
+    """The header of a message whose body is the parts; see `encode`."""
     if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
         raise ParameterError("round and client numbers lie in [0, 2**64)")
     size = sum(len(part) for part in parts)
     expected = body_bytes(plan, kind)
     assert expected is None or size == expected, (kind, size, expected)
-    header = _HEADER.pack(
-        _MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest
-    )
-    return b"".join((header, *parts))
+    return _HEADER.pack(_MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest)
 
 
 def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
@@ -211,13 +215,13 @@ def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
     """
     if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
         raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
-    header = decode_header(plan, data, *expected)
-    if len(data) != header.total_bytes:
+    head = decode_header(plan, data, *expected)
+    if len(data) != head.total_bytes:
         raise DecodeError(
-            f"{header.kind.name}: a message of {len(data)} bytes, expected {header.total_bytes}"
+            f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}"
         )
     body = memoryview(data)[HEADER_BYTES:]
-    return Message(header.kind, header.party, header.round_number, header.client, body)
+    return Message(head.kind, head.party, head.round_number, head.client, body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from torchfsl import kdf, messages
 from torchfsl.config import DIGEST_BYTES, SEED_BYTES
-from torchfsl.dpf import decode_trees
+from torchfsl.dpf import check_trees
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.messages import Kind, Message
@@ -73,13 +73,18 @@ class TreeRecord:
 
 @dataclass(slots=True)
 class Report:
-    """Everything a server knows of one client in one round. Seed and shares are secret."""
+    """Everything a server knows of one client in one round. Seed and shares are secret.
+
+    `context` and `digest` are kept when first asked for; see `ReportBook`.
+    """
 
     client: int
     trees: TreeRecord
     part: Part = field(default_factory=Part)
     masked: bytes | memoryview = field(default=b"", repr=False)
     rejected: bool = False
+    context: ReportContext | None = None
+    digest: bytes | None = None
 
 
 class ReportBook:
@@ -88,7 +93,8 @@ class ReportBook:
     def __init__(self, plan: Plan, party: int, *, max_sessions: int) -> None:
         """Start without any session; hold the trees of at most `max_sessions` clients."""
         self._plan, self._party, self._max_sessions = plan, party, max_sessions
-        self._needs_trees = bool(messages.early_trees(plan))
+        self._early, self._late = messages.early_trees(plan), messages.late_trees(plan)
+        self._public_bytes = messages.public_report_bytes(plan)
         self.round_number = -1
         self.spool = Spool()
         self._reports: dict[int, Report] = {}
@@ -165,8 +171,8 @@ class ReportBook:
         part = report.trees.part if _BASE[message.kind] is Kind.TREES else report.part
         return part.seen.get(message.kind) == self._fingerprint(report, message)[0]
 
-    def relay(self, kind: Kind, client: int) -> bytes:
-        """The relay of a public part that `client` sent here.
+    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+        """The relay of a public part that `client` sent here: its head, and the part uncopied.
 
         Raises:
             RejectedSubmission: it sent none, or was rejected.
@@ -177,10 +183,9 @@ class ReportBook:
         part = report.trees.part if kind is Kind.TREES_RELAY else report.part
         if part.public is None:
             raise RejectedSubmission(f"client {client} has nothing to be relayed")
-        return messages.encode(
-            self._plan, kind, 1 - self._party, self.round_number, client, part.nonces,
-            part.public,
-        )  # fmt: skip
+        body = part.nonces, part.public
+        head = messages.header(self._plan, kind, 1 - self._party, self.round_number, client, *body)
+        return head + part.nonces, part.public
 
     def has_trees(self, client: int) -> bool:
         """Whether a client's early trees are here and fit their commitment.
@@ -242,28 +247,34 @@ class ReportBook:
         self.spool.clear()
 
     def context(self, report: Report) -> ReportContext:
-        """What the report's keys are bound to."""
-        nonce, hint_nonce = report.part.nonces[:SEED_BYTES], report.part.nonces[SEED_BYTES:]
-        return ReportContext(self._tree_context(report, nonce), self.round_number, hint_nonce)
+        """What the keys of a report that is here are bound to."""
+        if report.context is None:
+            assert report.part.nonces
+            nonce, hint_nonce = report.part.nonces[:SEED_BYTES], report.part.nonces[SEED_BYTES:]
+            trees = self._tree_context(report, nonce)
+            report.context = ReportContext(trees, self.round_number, hint_nonce)
+        return report.context
 
     def tree_context(self, report: Report) -> TreeContext:
         """What the early trees' keys are bound to."""
         return self._tree_context(report, report.trees.part.nonces)
 
     def digest(self, report: Report) -> bytes:
-        """What both servers must agree on about a report: 32 bytes."""
-        return kdf.digest(
-            kdf.LABEL_REPORT_SET,
-            self.context(report).encode(),
-            bytes([report.trees.verified]),
-            report.trees.part.commitment or b"",
-            report.part.commitment or b"",
-        )
+        """What both servers must agree on about a complete report: 32 bytes."""
+        if report.digest is None:
+            report.digest = kdf.digest(
+                kdf.LABEL_REPORT_SET,
+                self.context(report).encoded,
+                bytes([report.trees.verified]),
+                report.trees.part.commitment or b"",
+                report.part.commitment or b"",
+            )
+        return report.digest
 
     def _is_complete(self, report: Report) -> bool:
         if report.rejected or not report.part.complete:
             return False
-        return not self._needs_trees or report.trees.part.complete
+        return not self._early or report.trees.part.complete
 
     def _tree_context(self, report: Report, nonce: bytes) -> TreeContext:
         return TreeContext(self._plan, report.trees.opening_round, report.client, nonce)
@@ -315,7 +326,7 @@ class ReportBook:
         start = SEED_BYTES * (1 + is_report + (not is_relay))
         if kind is not Kind.REPORT:
             return body[:start], body[start:], body[:0]
-        stop = start + messages.public_report_bytes(self._plan)
+        stop = start + self._public_bytes
         return body[:start], body[start:stop], body[stop:]
 
     def _fingerprint(self, report: Report, message: Message) -> tuple[bytes, bytes]:
@@ -352,10 +363,9 @@ class ReportBook:
             report.masked = masked
 
     def _check_encoding(self, report: Report, public: bytes | memoryview, base: Kind) -> None:
-        """Trees are decoded once on arrival, so that a bad encoding costs its sender the round."""
-        early, late = messages.early_trees(self._plan), messages.late_trees(self._plan)
+        """Trees are checked on arrival, so that a bad encoding costs its sender the round."""
         try:
-            decode_trees(early if base is Kind.TREES else late, public)
+            check_trees(self._early if base is Kind.TREES else self._late, public)
         except DecodeError as error:
             self._reject(report, str(error))
 

@@ -146,8 +146,12 @@ class Server:
 
     def relay(self, kind: Kind, client: int) -> bytes:
         """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
+        return b"".join(self.relay_parts(kind, client))
+
+    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+        """The same as its head and the public part, which is a view of the client's message."""
         self._expect(RoundState.OPEN)
-        return self._book.relay(kind, client)
+        return self._book.relay_parts(kind, client)
 
     def has_trees(self, client: int) -> bool:
         """Whether `client` can be answered; see `ReportBook.has_trees`."""
@@ -239,7 +243,8 @@ class Server:
         for client in set(self._folds) - set(passed):
             log.warning("round %d: client %d failed verification", self.last_round, client)
             self._book.fail(client)
-        self._accept(passed)
+        if passed != self._accepted:
+            self._accept(passed)
         self.state = RoundState.VERIFIED
         return passed
 

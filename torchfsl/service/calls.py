@@ -120,12 +120,13 @@ def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee
     )
 
 
-def chunks(data: bytes | memoryview) -> Iterator[bytes]:
-    """The data in pieces; one empty piece for none."""
-    view = memoryview(data)
-    yield bytes(view[:CHUNK_BYTES])
-    for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
-        yield bytes(view[start : start + CHUNK_BYTES])
+def chunks(*parts: bytes | memoryview) -> Iterator[bytes]:
+    """The parts one after the other, in pieces; one empty piece for an empty part."""
+    for part in parts:
+        view = memoryview(part)
+        yield bytes(view[:CHUNK_BYTES])
+        for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
+            yield bytes(view[start : start + CHUNK_BYTES])
 
 
 def encode_request(**fields: Any) -> bytes:

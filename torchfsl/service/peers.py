@@ -43,31 +43,33 @@ class PeerLink:
     def __init__(
         self, url: str, party: int, files: TlsFiles, *, attempt_seconds: float = 600.0
     ) -> None:
-        """Nothing is sent yet. The channel is made anew when certificates rotate."""
+        """Nothing is sent yet."""
         self._url, self._party, self._files = url, party, files
         self._seconds = attempt_seconds
         self._channel: grpc.aio.Channel | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self.unreachable = False
 
-    async def call(self, method: str, data: bytes, *, limit: int) -> bytes:
-        """One attempt.
+    async def call(self, method: str, *parts: bytes | memoryview, limit: int) -> bytes:
+        """One attempt to send the parts as one message.
 
         Raises:
             FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
         """
         if self._channel is None:
             self._channel = aio_channel(self._url, self._party, self._files)
-        invoke = self._channel.stream_stream(calls.path(method))
-        parts: list[bytes] = []
+        channel = self._channel
+        invoke = channel.stream_stream(calls.path(method))
+        answer: list[bytes] = []
         size = 0
         try:
             call = invoke(
-                calls.chunks(data),
+                calls.chunks(*parts),
                 timeout=self._seconds,
                 metadata=grpc.aio.Metadata(*calls.metadata()),
             )
             async for chunk in call:
-                parts.append(chunk)
+                answer.append(chunk)
                 size += len(chunk)
                 if size > limit:
                     call.cancel()
@@ -75,13 +77,15 @@ class PeerLink:
         except grpc.aio.AioRpcError as error:
             failure = calls.error_of(error, f"server {self._party}")
             self.unreachable = isinstance(failure, calls.NotReady)
-            await self._renew()
+            if self.unreachable and self._channel is channel:
+                self._channel = None  # the next call reads key and certificate again
+                self._leave(channel)
             raise failure from None
         self.unreachable = False
-        return b"".join(parts)
+        return b"".join(answer)
 
     async def insist(
-        self, method: str, data: bytes, *, limit: int, still: Callable[[], bool]
+        self, method: str, *parts: bytes | memoryview, limit: int, still: Callable[[], bool]
     ) -> bytes:
         """Send the same bytes until the peer answers or refuses, as long as `still` holds.
 
@@ -92,7 +96,7 @@ class PeerLink:
         pause = _FIRST_PAUSE
         while still():
             try:
-                return await self.call(method, data, limit=limit)
+                return await self.call(method, *parts, limit=limit)
             except calls.RETRIED as error:
                 log.info(
                     "the peer does not answer yet", extra={"method": method, "why": str(error)}
@@ -101,15 +105,19 @@ class PeerLink:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise calls.NotReady("the other server did not answer before the round ended")
 
-    async def _renew(self) -> None:
-        """Drop the channel, so that the next attempt reads key and certificate again."""
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            await channel.close()
+    def _leave(self, channel: grpc.aio.Channel) -> None:
+        """Close a channel once the other calls on it have ended."""
+        ending = asyncio.create_task(channel.close(grace=self._seconds))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self._renew()
+        """Close every channel, calls under way included."""
+        for ending in self._ending:
+            ending.cancel()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
 
 class Relays:
@@ -149,11 +157,11 @@ class Relays:
     async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
         station = self._station
         async with self._room:
-            message = await station.run(station.node.server.relay, kind, client)
-            if _ADDRESS.unpack_from(message, 8)[0] != round_number:
+            head, public = await station.run(station.node.server.relay_parts, kind, client)
+            if _ADDRESS.unpack_from(head, 8)[0] != round_number:
                 raise RejectedSubmission("the round closed before the message was relayed")
             await self._link.insist(
-                "Relay", message, limit=HEADER_BYTES, still=lambda: station.is_open
+                "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
             )
             station.counts[kind.name + " sent"] += 1
 
