@@ -16,7 +16,6 @@ import numpy.typing as npt
 from torchfsl import kdf
 from torchfsl.backends import kernels, num_threads
 from torchfsl.dpf import Trees, split
-from torchfsl.keys import TreeContext
 from torchfsl.plan import Segment
 
 Bytes = npt.NDArray[np.uint8]
@@ -49,14 +48,19 @@ def fold_masks(segment: Segment, verify_key: bytes) -> FoldMasks:
 
 
 def fold(
-    segment: Segment, context: TreeContext, masks: FoldMasks, roots: Bytes, trees: list[Trees]
+    segment: Segment,
+    key: bytes,
+    key_check: bytes,
+    masks: FoldMasks,
+    roots: Bytes,
+    trees: list[Trees],
 ) -> Bytes:
-    """One server's fold over a segment's trees: `[16]`."""
+    """One server's fold over a segment's trees, with K_tree and K_check: `[16]`."""
     total = np.zeros(16, dtype=np.uint8)
     for (group, span), part in zip(split(segment), trees, strict=True):
         folded = kernels().verify(
-            context.tree_key(segment),
-            context.check_key(segment),
+            key,
+            key_check,
             roots[span],
             part.cw,
             part.cw_right,

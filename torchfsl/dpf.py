@@ -38,6 +38,21 @@ class Trees:
         packed = np.packbits(self.cw_right.reshape(-1), bitorder="little")
         return self.cw.tobytes() + packed.tobytes() + self.check.tobytes()
 
+    @staticmethod
+    def check_encoding(group: TreeGroup, data: memoryview) -> tuple[int, int]:
+        """Number of control corrections, and where their packed bits end.
+
+        Raises:
+            DecodeError: see `decode`.
+        """
+        if len(data) != group.tree_bytes:
+            raise DecodeError(f"trees of {len(data)} bytes, expected {group.tree_bytes}")
+        num_bits = group.depth * group.num_trees
+        end = 16 * num_bits + (num_bits + 7) // 8
+        if num_bits % 8 and data[end - 1] >> (num_bits % 8):
+            raise DecodeError("padding bits behind the control corrections are not zero")
+        return num_bits, end
+
     @classmethod
     def decode(cls, group: TreeGroup, data: memoryview) -> Trees:
         """Inverse of `encode`; `data` has exactly `group.tree_bytes` bytes.
@@ -45,15 +60,10 @@ class Trees:
         Raises:
             DecodeError: wrong length, or padding bits that are not zero.
         """
-        if len(data) != group.tree_bytes:
-            raise DecodeError(f"trees of {len(data)} bytes, expected {group.tree_bytes}")
-        num_bits = group.depth * group.num_trees
-        end = 16 * num_bits + (num_bits + 7) // 8
+        num_bits, end = cls.check_encoding(group, data)
         cw = np.frombuffer(data[: 16 * num_bits], dtype=np.uint8)
         packed = np.frombuffer(data[16 * num_bits : end], dtype=np.uint8)
         check = np.frombuffer(data[end:], dtype=np.uint8)
-        if num_bits % 8 and packed[-1] >> (num_bits % 8):
-            raise DecodeError("padding bits behind the control corrections are not zero")
         bits = np.unpackbits(packed, count=num_bits, bitorder="little")
         return cls(
             group,
@@ -97,6 +107,19 @@ def decode_trees(segments: list[Segment], public: bytes | memoryview) -> dict[st
             trees[segment.name].append(Trees.decode(group, view[start : start + group.tree_bytes]))
             start += group.tree_bytes
     return trees
+
+
+def check_trees(segments: list[Segment], public: bytes | memoryview) -> None:
+    """Whether `decode_trees` would decode them.
+
+    Raises:
+        DecodeError: see `Trees.decode`.
+    """
+    view, start = memoryview(public), 0
+    for segment in segments:
+        for group, _ in split(segment):
+            Trees.check_encoding(group, view[start : start + group.tree_bytes])
+            start += group.tree_bytes
 
 
 def gen(

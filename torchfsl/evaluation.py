@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import checks, messages, privacy, psr
-from torchfsl.dpf import decode_trees
 from torchfsl.plan import Plan
 from torchfsl.report_parts import ReportParts
 from torchfsl.reports import Report, ReportBook
@@ -27,17 +26,16 @@ class Evaluator:
     def answer(self, client: int, tables: dict[str, list[Bytes]]) -> bytes:
         """Retrieval for a client whose trees have passed the commitment check."""
         report = self._book.with_trees(client)
-        assert report.trees.part.public is not None
         context = self._book.tree_context(report)
-        trees = decode_trees(messages.early_trees(self._plan), report.trees.part.public)
         parts = []
         for segment in messages.retrieving(self._plan):
+            trees = self._parts.trees(segment, report)
             answers, tags = psr.answer(
                 segment,
-                context.tree_key(segment),
+                trees.key,
                 context.mac_key(segment, self._book.round_number),
-                self._parts.roots(segment, report),
-                trees[segment.name],
+                trees.roots,
+                trees.public,
                 tables[segment.name],
             )
             parts += [answers.tobytes(), tags.tobytes()]
@@ -51,10 +49,12 @@ class Evaluator:
         for client, report in reports.items():
             total = np.zeros(messages.FOLD_BYTES, dtype=np.uint8)
             for segment in segments if not report.trees.verified else []:
-                context = self._book.context(report).trees
-                roots = self._parts.roots(segment, report)
-                trees = self._parts.trees(segment, report)
-                total ^= checks.fold(segment, context, masks[segment.name], roots, trees)
+                # A report that waits to be added is added next: its trees stay open until then.
+                trees = self._parts.trees(segment, report, keep=self.sums.waits(client))
+                key_check = self._book.context(report).trees.check_key(segment)
+                total ^= checks.fold(
+                    segment, trees.key, key_check, masks[segment.name], trees.roots, trees.public
+                )
             folds[client] = total.tobytes()
             self._book.spool.release()
         return folds

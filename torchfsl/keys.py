@@ -8,6 +8,7 @@ mask come from the master seed of one server, the only secret a client sends it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from torchfsl.plan import Plan, Segment
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TreeContext:
     """What a client's trees are bound to. All public.
 
@@ -35,7 +36,8 @@ class TreeContext:
     client: int
     nonce: bytes
 
-    def encode(self) -> bytes:
+    @functools.cached_property  # part of every key's context
+    def encoded(self) -> bytes:
         """The context as framed bytes."""
         return kdf.frame(
             self.plan.digest,
@@ -62,7 +64,7 @@ class TreeContext:
 
     def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: SHA-256, 32 bytes."""
-        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encode(), public_part)
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, public_part)
 
     @property
     def public_party(self) -> int:
@@ -70,13 +72,13 @@ class TreeContext:
         return self.client % 2
 
     def _segment(self, segment: Segment, *more: bytes) -> bytes:
-        return kdf.frame(self.encode(), segment.name.encode(), *more)
+        return kdf.frame(self.encoded, segment.name.encode(), *more)
 
     def _derive(self, label: bytes, segment: Segment, *more: bytes) -> bytes:
         return kdf.derive(self.nonce, label, self._segment(segment, *more))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReportContext:
     """What one report (one epoch's hints and dense shares) is bound to. All public.
 
@@ -91,10 +93,11 @@ class ReportContext:
     round_number: int
     hint_nonce: bytes
 
-    def encode(self) -> bytes:
+    @functools.cached_property  # part of every key's context
+    def encoded(self) -> bytes:
         """The context as framed bytes."""
         epoch = self.round_number.to_bytes(8, "little")
-        return kdf.frame(self.trees.encode(), epoch, self.hint_nonce)
+        return kdf.frame(self.trees.encoded, epoch, self.hint_nonce)
 
     def roots(self, segment: Segment, master_seed: bytes, party: int) -> Bytes:
         """As `TreeContext.roots`, for trees that travel in the report itself.
@@ -102,24 +105,24 @@ class ReportContext:
         They are bound to its nonce, so that a process restored from a snapshot taken inside the
         round never sends two trees from one root.
         """
-        return _roots(segment, master_seed, party, kdf.frame(self.encode(), segment.name.encode()))
+        return _roots(segment, master_seed, party, kdf.frame(self.encoded, segment.name.encode()))
 
     def convert_key(self, segment: Segment) -> bytes:
         """K_conv of this report's hints, public, 16 bytes."""
-        context = kdf.frame(self.encode(), segment.name.encode())
+        context = kdf.frame(self.encoded, segment.name.encode())
         return kdf.derive(self.hint_nonce, kdf.LABEL_CONVERT, context)
 
     def dense_mask(self, segment: Segment, master_seed: bytes) -> Bytes:
         """One party's share of a dense segment, `[values, l/8]`: uniform, fresh every report."""
         plan = self.trees.plan
-        context = kdf.frame(self.encode(), segment.name.encode())
+        context = kdf.frame(self.encoded, segment.name.encode())
         key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
         width = plan.encoding.ring_bits // 8
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
 
     def commitment(self, public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the report: SHA-256, 32 bytes."""
-        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encode(), public_part)
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, public_part)
 
 
 def _roots(segment: Segment, master_seed: bytes, party: int, context: bytes) -> Bytes:

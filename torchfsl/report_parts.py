@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from torchfsl import messages
 from torchfsl.dpf import Trees, decode_trees
+from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.plan import Plan, Segment
 from torchfsl.reports import Report, ReportBook
 from torchfsl.ssa import Contribution
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class ServerTrees(NamedTuple):
+    """A segment's trees of one report, as one server's kernels take them: K_tree, roots, trees."""
+
+    key: bytes
+    roots: Bytes
+    public: list[Trees]
 
 
 class ReportParts:
@@ -28,27 +38,41 @@ class ReportParts:
         hints = [(s.name, plan.hint_bytes(s)) for s in messages.with_hints(plan)]
         self._tree_start = _starts((s.name, s.tree_bytes) for s in early) | _starts(trees)
         self._hint_start = _starts(hints, sum(size for _, size in trees))
+        self._kept: dict[tuple[int, str], ServerTrees] = {}
         self._dense_start = _starts((s.name, plan.dense_bytes(s)) for s in messages.dense(plan))
 
-    def roots(self, segment: Segment, report: Report) -> Bytes:
-        """This server's root states."""
-        assert report.trees.master_seed is not None
-        context = self._book.context(report)
-        source = self._book.tree_context(report) if segment.name in self._early else context
-        return source.roots(segment, report.trees.master_seed, self._party)
+    def trees(self, segment: Segment, report: Report, *, keep: bool = False) -> ServerTrees:
+        """The segment's trees; with `keep`, the next call for them finds them open."""
+        found = self._kept.pop((report.client, segment.name), None)
+        if found is None:
+            found = self._open_trees(segment, report)
+        if keep:
+            self._kept[report.client, segment.name] = found
+        return found
 
-    def trees(self, segment: Segment, report: Report) -> list[Trees]:
-        """Public parts of the segment's trees."""
-        part = report.trees.part if segment.name in self._early else report.part
+    def forget(self) -> None:
+        """Keep nothing: the round is over."""
+        self._kept = {}
+
+    def _open_trees(self, segment: Segment, report: Report) -> ServerTrees:
+        assert report.trees.master_seed is not None
+        context: TreeContext | ReportContext
+        if segment.name in self._early:
+            part, context = report.trees.part, self._book.tree_context(report)
+            key = context.tree_key(segment)
+        else:
+            part, context = report.part, self._book.context(report)
+            key = context.trees.tree_key(segment)
         assert part.public is not None
         start = self._tree_start[segment.name]
         public = memoryview(part.public)[start : start + segment.tree_bytes]
-        return decode_trees([segment], public)[segment.name]
+        roots = context.roots(segment, report.trees.master_seed, self._party)
+        return ServerTrees(key, roots, decode_trees([segment], public)[segment.name])
 
     def contribution(self, segment: Segment, report: Report) -> Contribution:
         """What the segment's accumulator takes."""
         assert report.part.public is not None
-        context = self._book.context(report)
+        trees = self.trees(segment, report)
         hints = np.frombuffer(
             report.part.public,
             dtype=np.uint8,
@@ -56,10 +80,10 @@ class ReportParts:
             offset=self._hint_start[segment.name],
         )
         return Contribution(
-            context.trees.tree_key(segment),
-            context.convert_key(segment),
-            self.roots(segment, report),
-            self.trees(segment, report),
+            trees.key,
+            self._book.context(report).convert_key(segment),
+            trees.roots,
+            trees.public,
             hints.reshape(segment.num_trees, -1),
         )
 

@@ -31,20 +31,23 @@ class RunningSums:
     """One round's accumulators at one server."""
 
     def __init__(self, plan: Plan, party: int, parts: ReportParts) -> None:
-        """Nothing is held before the first window is full."""
+        """Accumulators are made when first needed, and kept from round to round."""
         self._plan, self._party, self._parts = plan, party, parts
         self._with_hints, self._dense = messages.with_hints(plan), messages.dense(plan)
         public = sum(s.tree_bytes for s in self._with_hints) + messages.public_report_bytes(plan)
         most = WINDOW_BYTES // max(1, public + sum(plan.dense_bytes(s) for s in self._dense))
         self._window = max(1, min(WINDOW_REPORTS, most))
+        self._sums: dict[str, Accumulator] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the round is over."""
-        self._sums: dict[str, Accumulator] = {}
+        for total in self._sums.values():
+            total.clear()
         self._dense_sums: dict[str, Bytes] = {}
         self._waiting: dict[int, Report] = {}
         self._added: dict[int, Report] = {}
+        self._parts.forget()
 
     def take(self, report: Report) -> None:
         """Note a complete report; once a window of them waits, they are added."""
@@ -54,6 +57,10 @@ class RunningSums:
         if len(self._waiting) >= self._window:
             self._change([r for r in self._waiting.values() if not r.rejected], subtract=False)
             self._waiting = {}
+
+    def waits(self, client: int) -> bool:
+        """Whether the client's report is here and not added yet."""
+        return client in self._waiting
 
     def settle(self, reports: Iterable[Report]) -> None:
         """Make the sums those over exactly these reports."""

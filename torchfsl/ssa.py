@@ -62,6 +62,8 @@ class Contribution:
 class Accumulator:
     """One server's running sum of one tree segment, over clients, in bin layout.
 
+    It serves round after round, since memory that is new to a process comes page by page.
+
     Memory: 3 m W/8 bytes for the bins and m W/8 for the stash, W/8 = `plan.value_bytes`.
     """
 
@@ -74,6 +76,11 @@ class Accumulator:
             aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
             for group, _ in split(segment)
         ]
+
+    def clear(self) -> None:
+        """Back to zero."""
+        for total in self._sums:
+            total.fill(0)
 
     def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
         """Add reports together, which passes through the sum once; or take them out again."""
