@@ -21,6 +21,8 @@ namespace fsl {
 namespace {
 
 // What the leaves of kLanes trees have in common. Trees lie `tree_stride` apart in the accumulator.
+// Passed by value, as are the leaves, since a byte stored through a pointer may change what is
+// referred to, which then had to be loaded again.
 template <class V>
 struct LaneGroup {
   const typename V::Key* key;
@@ -40,61 +42,85 @@ struct LaneLeaves {
   std::uint8_t* acc;
 };
 
-// Inputs of AES for the blocks `block` and after of the leaves `leaf` and after: block b of leaf i
-// at i * blocks + b.
+// Blocks on their way through AES: block b of leaf i of a batch is register i * blocks + b. Where
+// sigma takes few instructions, AES's inputs are computed again after it, elsewhere they are kept.
 template <class V, int leaves, int blocks>
-FSL_INLINE void start_batch(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                            std::size_t block, typename V::R (&x)[leaves * blocks]) {
-  using R = typename V::R;
-  FSL_UNROLL
-  for (int i = 0; i < leaves; ++i) {
-    const R seed = sigma_of_seed<V>(V::load(from.nodes + (leaf + i) * from.stride));
+struct Batch {
+  static constexpr bool kKeepsInputs = !has_sigma_of_seed<V>;
+  typename V::R x[leaves * blocks];
+  typename V::R inputs[kKeepsInputs ? leaves * blocks : 1];
+
+  // The blocks `block` and after of the leaves `leaf` and after.
+  FSL_INLINE void start(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                        std::size_t block) {
     FSL_UNROLL
-    for (int b = 0; b < blocks; ++b) {
-      x[i * blocks + b] =
-          V::bit_xor(seed, V::template spread<1>(group.counters + (block + b) * 16));
+    for (int i = 0; i < leaves; ++i) {
+      const auto seed = sigma_of_seed<V>(V::load(from.nodes + (leaf + i) * from.stride));
+      FSL_UNROLL
+      for (int b = 0; b < blocks; ++b) {
+        const int at = i * blocks + b;
+        x[at] = V::bit_xor(seed, V::template spread<1>(group.counters + (block + b) * 16));
+        if constexpr (kKeepsInputs) V::store(inputs + at, x[at]);
+      }
     }
   }
-}
 
-// Share of one block from the output of AES; the state is loaded again, registers being few.
+  FSL_INLINE void encrypt(const LaneGroup<V>& group) {
+    V::encrypt(*group.key, x);
+    add_inputs();
+  }
+  template <class F>
+  FSL_INLINE void encrypt_beside(const LaneGroup<V>& group, F aside) {
+    fsl::encrypt_beside<V>(*group.key, x, aside);
+    add_inputs();
+  }
+
+ private:
+  FSL_INLINE void add_inputs() {
+    if constexpr (kKeepsInputs) {
+      FSL_UNROLL
+      for (int i = 0; i < leaves * blocks; ++i) x[i] = V::bit_xor(x[i], V::load(inputs + i));
+    }
+  }
+};
+
+// Share of one block from its register of a batch. The state is loaded again, registers being few.
 template <class V, unsigned width>
 FSL_INLINE typename V::R share_of(const LaneGroup<V>& group, const LaneLeaves<V>& from,
-                                  std::size_t leaf, std::size_t block, typename V::R encrypted) {
-  using R = typename V::R;
-  const R state = V::load(from.nodes + leaf * from.stride);
-  const R counter = V::template spread<1>(group.counters + block * 16);
-  const R converted = V::xor3(encrypted, sigma_of_seed<V>(state), counter);
+                                  std::size_t leaf, std::size_t block, typename V::R converted) {
+  const auto state = V::load(from.nodes + leaf * from.stride);
+  if constexpr (has_sigma_of_seed<V>) {
+    const auto counter = V::template spread<1>(group.counters + block * 16);
+    converted = V::xor3(converted, sigma_of_seed<V>(state), counter);
+  }
   return add_chosen<V, width>(converted, V::load(group.hints + block), state);
 }
 
 // Encrypts batches of leaves from `leaf` on while there are whole ones. While one is under way,
-// `finish.operator()<half>(leaf, encrypted)` does half of the work on the batch before: AES alone
+// `finish.operator()<half>(leaf, registers)` does half of the work on the batch before: AES alone
 // leaves most execution ports idle. With `often`, batches bring what comes next.
 template <class V, int leaves, int blocks, bool often, class F>
 FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t& leaf,
                             std::size_t block, F finish) {
-  using R = typename V::R;
-  constexpr int count = leaves * blocks;
   if (leaf + leaves > from.count) return;
-  R done[count];
-  start_batch<V, leaves, blocks>(group, from, leaf, block, done);
+  Batch<V, leaves, blocks> done;
+  done.start(group, from, leaf, block);
   if constexpr (often) {
     group.ahead->bring_beside((leaves + (from.count - leaf) % leaves) * blocks * V::kLanes);
   }
-  V::encrypt(*group.key, done);
+  done.encrypt(group);
   for (leaf += leaves; leaf + leaves <= from.count; leaf += leaves) {
-    R x[count];
-    start_batch<V, leaves, blocks>(group, from, leaf, block, x);
-    if constexpr (often) group.ahead->bring_beside(count * V::kLanes);
-    encrypt_beside<V>(*group.key, x, [&]<int half>() FSL_INLINE_LAMBDA {
-      finish.template operator()<half>(leaf - leaves, done);
+    Batch<V, leaves, blocks> next;
+    next.start(group, from, leaf, block);
+    if constexpr (often) group.ahead->bring_beside(leaves * blocks * V::kLanes);
+    next.encrypt_beside(group, [&]<int half>() FSL_INLINE_LAMBDA {
+      finish.template operator()<half>(leaf - leaves, done.x);
     });
     FSL_UNROLL
-    for (int i = 0; i < count; ++i) done[i] = x[i];
+    for (int i = 0; i < leaves * blocks; ++i) done.x[i] = next.x[i];
   }
-  finish.template operator()<0>(leaf - leaves, done);
-  finish.template operator()<1>(leaf - leaves, done);
+  finish.template operator()<0>(leaf - leaves, done.x);
+  finish.template operator()<1>(leaf - leaves, done.x);
 }
 
 template <class V, unsigned width, bool negate>
@@ -137,7 +163,7 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typenam
 // Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
 // they are not 0.
 template <class V, unsigned width, bool negate, bool often, int fixed>
-void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
                       std::size_t block, std::size_t bytes = fixed) {
   using R = typename V::R;
   const auto add = [&](std::size_t at, R encrypted) FSL_INLINE_LAMBDA {
@@ -156,16 +182,16 @@ void add_block_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
                                   add(first + i, batch[i]);
                               });
   for (; leaf < from.count; ++leaf) {
-    R x[1];
-    start_batch<V, 1, 1>(group, from, leaf, block, x);
-    V::encrypt(*group.key, x);
-    add(leaf, x[0]);
+    Batch<V, 1, 1> batch;
+    batch.start(group, from, leaf, block);
+    batch.encrypt(group);
+    add(leaf, batch.x[0]);
   }
 }
 
 // Columns of `blocks` blocks: kLanes of a leaf, or fewer if they are the whole payload.
 template <class V, unsigned width, bool negate, bool often, int blocks>
-void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
+void add_run_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int few = V::kLanes / blocks, many = 8 / blocks;
   std::size_t leaf = 0;
@@ -175,10 +201,10 @@ void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::s
                                             group, from, first, block, batch);
                                       });
   for (; leaf + few <= from.count; leaf += few) {
-    R x[V::kLanes];
-    start_batch<V, few, blocks>(group, from, leaf, block, x);
-    V::encrypt(*group.key, x);
-    add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, x);
+    Batch<V, few, blocks> batch;
+    batch.start(group, from, leaf, block);
+    batch.encrypt(group);
+    add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, batch.x);
   }
   for (int b = 0; leaf < from.count && b < blocks; ++b) {
     add_block_column<V, width, negate, often, 16>(group, from, leaf, block + b);
@@ -188,7 +214,7 @@ void add_run_column(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::s
 // The last kLanes blocks of every leaf and `tail` bytes behind them, together: additions of short
 // ends take long, and AES of whole blocks goes on beside them.
 template <class V, unsigned width, bool negate, bool often, int tail>
-void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
+void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int kBlocks = V::kLanes + 1;
   const auto finish = [&](std::size_t leaf, R* own) FSL_INLINE_LAMBDA {
@@ -204,16 +230,16 @@ void add_run_and_tail(const LaneGroup<V>& group, const LaneLeaves<V>& from, std:
                                       finish(first + half, batch + half * kBlocks);
                                     });
   for (; leaf < from.count; ++leaf) {
-    R x[kBlocks];
-    start_batch<V, 1, kBlocks>(group, from, leaf, block, x);
-    V::encrypt(*group.key, x);
-    finish(leaf, x);
+    Batch<V, 1, kBlocks> batch;
+    batch.start(group, from, leaf, block);
+    batch.encrypt(group);
+    finish(leaf, batch.x);
   }
 }
 
 // Payloads of 8 bytes: two registers of one block a leaf become half a register each.
 template <class V, unsigned width, bool negate, bool often>
-void add_halves(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
+void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
   using R = typename V::R;
   constexpr int kLanes = V::kLanes;
   R first[kLanes];
@@ -252,7 +278,7 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   }
   std::size_t block = 0;
   for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
-    if constexpr (V::kLanes > 2 && width <= 8) {
+    if constexpr (V::kLanes > 1 && width <= 8) {
       if (payload - block * 16 == V::kLanes * 16 + 8) {
         return add_run_and_tail<V, width, negate, often, 8>(group, from, block);
       }

@@ -28,10 +28,14 @@ FSL_INLINE typename V::R xor_chosen(typename V::R a, Control control, typename V
   }
 }
 
+template <class V>
+inline constexpr bool has_sigma_of_seed =
+    requires(typename V::R state) { V::sigma_of_seed(state); };
+
 // Sigma of the seed of a state.
 template <class V>
 FSL_INLINE typename V::R sigma_of_seed(typename V::R state) {
-  if constexpr (requires { V::sigma_of_seed(state); }) {
+  if constexpr (has_sigma_of_seed<V>) {
     return V::sigma_of_seed(state);
   } else {
     return V::sigma(V::clear(state, V::lsb()));

@@ -114,6 +114,9 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
     const Scratch scratch(arena_bytes(trees.depth, payload));
     std::vector<Stretch> ahead;
     for (std::size_t begin, end; ranges.next(begin, end);) {
+      // What lies beyond the range is another thread's, which may be writing there.
+      const std::size_t own_trees = std::min(trees.num_trees, end * tile * unit_trees);
+      const std::size_t own_bytes = std::min(total, end * tile * unit_bytes);
       const std::size_t step = nonstop ? end - begin : 1;
       for (std::size_t i = begin; i < end; i += step) {
         const std::size_t last = std::min(units, (i + step) * tile);
@@ -124,13 +127,13 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
           ahead.clear();
           const bool wraps = j + 1 == num_jobs;
           const std::size_t first = (i + wraps) * tile * unit_trees;
-          if (whole_trees && first < trees.num_trees) {
-            const std::size_t beyond = std::min(trees.num_trees, first + tile * unit_trees);
+          if (whole_trees && first < own_trees) {
+            const std::size_t beyond = std::min(own_trees, first + tile * unit_trees);
             add_keys(jobs[wraps ? 0 : j + 1], first, beyond, ahead);
           }
-          const std::size_t from = std::min(total, next + j * part);
+          const std::size_t from = std::min(own_bytes, next + j * part);
           AccumulateArgs args = jobs[j].args;
-          ahead.push_back({args.acc + from, std::min(part, total - from)});
+          ahead.push_back({args.acc + from, std::min(part, own_bytes - from)});
           args.ahead = ahead.data();
           args.num_ahead = ahead.size();
           path.accumulate(jobs[j].trees, plan.partition, i * tile, last, args, scratch.get());

@@ -12,24 +12,28 @@ namespace fsl {
 namespace {
 
 constexpr std::size_t kWorkPerThread = std::size_t{1} << 16;
-constexpr std::size_t kRangesPerThread = 8;
+constexpr std::size_t kRangesPerThread = 2;
 
+// Of what is left, a range takes one of kRangesPerThread for each thread: few ranges, since each
+// begins with a cold cache, and short ones at last, since threads wait for each other.
 class SharedRanges final : public Ranges {
  public:
   SharedRanges(std::size_t num_units, unsigned num_threads)
-      : num_units_(num_units),
-        step_(std::max<std::size_t>(1, num_units / (num_threads * kRangesPerThread))) {}
+      : num_units_(num_units), threads_(num_threads) {}
 
   bool next(std::size_t& begin, std::size_t& end) override {
-    begin = next_.fetch_add(step_, std::memory_order_relaxed);
-    if (begin >= num_units_) return false;
-    end = std::min(num_units_, begin + step_);
+    begin = next_.load(std::memory_order_relaxed);
+    do {
+      if (begin >= num_units_) return false;
+      const std::size_t share = (num_units_ - begin) / (threads_ * kRangesPerThread);
+      end = begin + std::max<std::size_t>(1, share);
+    } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
     return true;
   }
 
  private:
   const std::size_t num_units_;
-  const std::size_t step_;
+  const std::size_t threads_;
   std::atomic<std::size_t> next_{0};
 };
 

@@ -33,15 +33,20 @@ struct Vaes256 {
 
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
+    rounds<0, 11>(key, x);
+  }
+  // Rounds [first, last) of eleven; round 0 is the whitening.
+  template <int first, int last, int n>
+  static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm256_xor_si256(x[i], key.round[0]);
-    FSL_UNROLL
-    for (int r = 1; r < 10; ++r) {
+    for (int r = first; r < last; ++r) {
       FSL_UNROLL
-      for (int i = 0; i < n; ++i) x[i] = _mm256_aesenc_epi128(x[i], key.round[r]);
+      for (int i = 0; i < n; ++i) {
+        x[i] = r == 0    ? _mm256_xor_si256(x[i], key.round[0])
+               : r == 10 ? _mm256_aesenclast_epi128(x[i], key.round[10])
+                         : _mm256_aesenc_epi128(x[i], key.round[r]);
+      }
     }
-    FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], key.round[10]);
   }
 
   static R load(const void* from) { return _mm256_loadu_si256(static_cast<const R*>(from)); }
@@ -126,6 +131,17 @@ struct Vaes256 {
       const R sum = _mm256_add_epi64(a, b);
       return _mm256_sub_epi64(sum, _mm256_slli_si256(less(sum, b), 8));
     }
+  }
+  // Block `lane`, the other block undefined.
+  template <int lane>
+  static R block(R r) {
+    return _mm256_castsi128_si256(_mm256_extracti128_si256(r, lane));
+  }
+  // a + b in the blocks whose state has the control bit, a elsewhere.
+  template <int width>
+  static R add_chosen(R a, R b, R state) {
+    const R bits = _mm256_shuffle_epi32(bit_and(state, lsb()), 0);
+    return add<width>(a, _mm256_sign_epi32(b, bits));  // times 0 or 1
   }
   template <int width>
   static R sub(R a, R b) {
