@@ -91,9 +91,9 @@ class Clock:
     def native(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, noted as native in the stage in which it happens."""
 
-        def timed(*arguments: Any) -> Any:
+        def timed(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
-            result = call(*arguments)
+            result = call(*arguments, **named)
             account, stage = self._stage
             name = f"native {stage}"
             account[name] = account.get(name, 0.0) + time.perf_counter() - start

@@ -292,10 +292,10 @@ class ClientRound:
         if not segments:
             return
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
-        public = b"".join(tree.encode() for tree in trees)
-        commitment = self._context.trees.commitment(public)
+        public = [piece for tree in trees for piece in tree.pieces()]
+        commitment = self._context.trees.commitment(*public)
         self._trees.uploaded = True
-        self._send((Kind.TREES, Kind.TREES_COMMIT), b"", public, b"", commitment)
+        self._send((Kind.TREES, Kind.TREES_COMMIT), b"", public, [], commitment)
 
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
         plan = self._plan
@@ -303,32 +303,38 @@ class ClientRound:
         # Drawn at the last moment: a process restored from a snapshot taken inside the round must
         # not send two updates under one nonce.
         self._context = replace(self._context, hint_nonce=random_bytes(16))
-        trees, hints, masked = [], [], []
+        trees: list[memoryview] = []
+        hints: list[memoryview] = []
+        masked: list[memoryview] = []
         unmatched: dict[str, Indices] = {}
         for segment in plan.segments:
             part = update[segment.name]
             if part.indices is None:
-                masked.append(self._mask(segment, part.values, weight))
+                masked.append(dpf.bytes_of(self._mask(segment, part.values, weight)))
                 continue
+            indices = part.indices
             if segment in messages.late_trees(plan):
-                order = part.indices[_by_weight(part)]
-                trees += [tree.encode() for tree in self._trees.grow(segment, order, self._context)]
+                order = _by_weight(part)
+                indices = indices[order]
+                part = SegmentUpdate(indices, part.values[order])
+                for tree in self._trees.grow(segment, indices, self._context):
+                    trees += tree.pieces()
             selection = self._trees.selection(segment)
             values, lane = selection.values_of(part)
             carried = ssa.tree_values(
                 plan, segment, selection.placement, values * weight, lane * weight
             )
             key = self._context.convert_key(segment)
-            hints.append(dpf.gen_hints(segment, key, selection.leaves, carried).tobytes())
+            hints.append(dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried)))
             missing = selection.indices[selection.placement.unmatched]
-            unmatched[segment.name] = np.intersect1d(missing, part.indices)
-        public = b"".join(trees + hints)
-        commitment = self._context.commitment(public)
+            unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
+        public = trees + hints
+        commitment = self._context.commitment(*public)
         kinds = (Kind.REPORT, Kind.REPORT_COMMIT)
-        self._send(kinds, self._context.hint_nonce, public, b"".join(masked), commitment)
+        self._send(kinds, self._context.hint_nonce, public, masked, commitment)
         return unmatched
 
-    def _mask(self, segment: Segment, values: npt.NDArray[np.int64], weight: int) -> bytes:
+    def _mask(self, segment: Segment, values: npt.NDArray[np.int64], weight: int) -> Bytes:
         """The public party's share of a dense segment: values minus the other's mask."""
         plan = self._plan
         flat = values.reshape(-1) * weight
@@ -336,14 +342,14 @@ class ClientRound:
             flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
         plain = ring.from_int64(flat, plan.encoding.ring_bits)
         seed = self._trees.master_seeds[1 - self._context.trees.public_party]
-        return ring.sub(plain, self._context.dense_mask(segment, seed)).tobytes()
+        return ring.sub(plain, self._context.dense_mask(segment, seed))
 
     def _send(
         self,
         kinds: tuple[Kind, Kind],
         extra: bytes,
-        public: bytes,
-        private: bytes,
+        public: list[memoryview],
+        private: list[memoryview],
         commitment: bytes,
     ) -> None:
         """Public part to one server, its commitment to the other, a master seed to each."""
@@ -351,7 +357,7 @@ class ClientRound:
         party = context.public_party
         for to, kind, parts in (
             (1 - party, kinds[1], (commitment,)),
-            (party, kinds[0], (public, private)),
+            (party, kinds[0], (*public, *private)),
         ):
             message = messages.encode(
                 self._plan, kind, to, self._context.round_number, context.client,

@@ -47,7 +47,10 @@ def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
 def candidates(table: Slots, indices: Indices, num_bins: int, theta: int) -> Slots:
     """Candidate bins of the rows `indices`: `uint32[3, k]`, sub-table i in row i."""
     offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(num_bins // NUM_HASHES)
-    return np.ascontiguousarray(table[:, indices] // np.uint32(theta) + offsets[:, None])
+    bins = np.take(table, indices, axis=1)
+    bins //= np.uint32(theta)
+    bins += offsets[:, None]
+    return bins
 
 
 def match(choices: Slots, num_bins: int) -> Indices:

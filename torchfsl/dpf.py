@@ -35,8 +35,12 @@ class Trees:
 
     def encode(self) -> bytes:
         """`cw` level by level, `cw_right` as packed bits (lowest first), then the check words."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> list[memoryview]:
+        """The encoding in pieces, uncopied."""
         packed = np.packbits(self.cw_right.reshape(-1), bitorder="little")
-        return self.cw.tobytes() + packed.tobytes() + self.check.tobytes()
+        return [bytes_of(array) for array in (self.cw, packed, self.check)]
 
     @staticmethod
     def check_encoding(group: TreeGroup, data: memoryview) -> tuple[int, int]:
@@ -71,6 +75,11 @@ class Trees:
             bits.reshape(group.depth, group.num_trees),
             check.reshape(group.num_trees, group.check_bytes),
         )
+
+
+def bytes_of(array: Bytes) -> memoryview:
+    """The bytes of an array in C order, as a message takes them; uncopied."""
+    return np.ascontiguousarray(array).reshape(-1).data
 
 
 @dataclass(frozen=True, slots=True)

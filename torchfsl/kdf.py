@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -37,12 +38,21 @@ def frame(*parts: bytes | memoryview) -> bytes:
     return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
 
 
-def digest(label: bytes, *parts: bytes | memoryview) -> bytes:
-    """SHA-256 over the framed label and parts: 32 bytes. Long parts are not copied."""
+def digest(
+    label: bytes, *parts: bytes | memoryview, pieces: Sequence[bytes | memoryview] | None = None
+) -> bytes:
+    """SHA-256 over the framed label and parts: 32 bytes. Long parts are not copied.
+
+    `pieces`, if given, are one more part, cut anywhere.
+    """
     total = hashlib.sha256()
     for part in (label, *parts):
         total.update(len(part).to_bytes(8, "little"))
         total.update(part)
+    if pieces is not None:
+        total.update(sum(map(len, pieces)).to_bytes(8, "little"))
+        for piece in pieces:
+            total.update(piece)
     return total.digest()
 
 

@@ -62,9 +62,12 @@ class TreeContext:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
         return _roots(segment, master_seed, party, self._segment(segment))
 
-    def commitment(self, public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the trees: SHA-256, 32 bytes."""
-        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, public_part)
+    def commitment(self, *public_part: bytes | memoryview) -> bytes:
+        """What the client tells the other server about the trees: SHA-256, 32 bytes.
+
+        The public part may come in pieces.
+        """
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, pieces=public_part)
 
     @property
     def public_party(self) -> int:
@@ -120,9 +123,12 @@ class ReportContext:
         width = plan.encoding.ring_bits // 8
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
 
-    def commitment(self, public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the report: SHA-256, 32 bytes."""
-        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, public_part)
+    def commitment(self, *public_part: bytes | memoryview) -> bytes:
+        """What the client tells the other server about the report: SHA-256, 32 bytes.
+
+        The public part may come in pieces.
+        """
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, pieces=public_part)
 
 
 def _roots(segment: Segment, master_seed: bytes, party: int, context: bytes) -> Bytes:
