@@ -23,12 +23,11 @@ class Authentication {
  public:
   using R = typename V::R;
 
-  // `next_chunk`: distance in bytes of the rows that are needed after those of a chunk.
-  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, std::size_t next_chunk,
+  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, const NextRows<V>& next,
                  Arena& arena)
       : args_(args),
         num_leaves_(num_leaves),
-        next_chunk_(next_chunk),
+        next_(next),
         conversion_(*args.key, args.row_bytes, arena),
         pieces_{arena.take<std::uint8_t>(kPiecesBytes), arena.take<std::uint8_t>(kPiecesBytes)} {
     std::memset(pieces_[0], 0, kPiecesBytes);
@@ -43,18 +42,15 @@ class Authentication {
     const std::uint8_t* const rows = args.table + row * args.row_bytes;
     const std::size_t at = tree - args.first_tree, blocks = self.conversion_.blocks;
     std::uint8_t* const answer = args.answers + at * args.row_bytes;
-    for (std::size_t i = 0; i < count * args.row_bytes; i += 64) {
-      __builtin_prefetch(rows + self.next_chunk_ + i);
-    }
+    const std::uint8_t* const next =
+        rows + self.next_.after(tree, first) * static_cast<std::ptrdiff_t>(args.row_bytes);
+    self.conversion_.prepare(states, count);
+    Products<V> products;
     for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
       if (!self.template is_whole<leaves>(block)) {
         self.template copy_pieces<leaves>(rows, block, count);
       }
-    });
-    self.conversion_.prepare(states, count);
-    Products<V> products;
-    for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
-      self.template add_column<leaves>(rows, block, count, answer, products);
+      self.template add_column<leaves>(rows, block, count, answer, products, next);
     });
     products.reduce_into(args.tags + at * 16);
   }
@@ -92,19 +88,24 @@ class Authentication {
   }
 
   // One column of words of `count` rows: to the sum of products, and chosen by control bits to the
-  // answer.
+  // answer. The first column brings the rows at `next` into the cache.
   template <int leaves>
   FSL_INLINE void add_column(const std::uint8_t* rows, std::size_t block, std::size_t count,
-                             std::uint8_t* answer, Products<V>& products) const {
+                             std::uint8_t* answer, Products<V>& products,
+                             const std::uint8_t* next) const {
     constexpr std::size_t kPiece = sizeof(R) / leaves;
     const std::size_t stride = args_.row_bytes, left = stride - block * 16;
     const bool whole = is_whole<leaves>(block);
     const std::uint8_t* const words = whole ? rows + block * 16 : pieces_of<leaves>();
     const std::size_t step = whole ? stride : kPiece;
     const std::uint8_t* const masks = conversion_.masks;
+    const std::size_t ahead = block == 0 ? leaves * stride : 0;
     Products<V> total = products;
     R sum = V::zero();
     const auto use = [&](std::size_t leaf, R mask_block) FSL_INLINE_LAMBDA {
+      for (std::size_t at = 0; at < ahead; at += 64) {
+        __builtin_prefetch(next + leaf * stride + at);
+      }
       const R word = V::load(words + leaf * step);
       total.add(mask_block, word);
       sum = V::xor_and(sum, word, V::template spread<leaves>(masks + leaf * 16));
@@ -131,7 +132,7 @@ class Authentication {
 
   const AuthenticateArgs args_;
   const std::size_t num_leaves_;
-  const std::size_t next_chunk_;
+  const NextRows<V> next_;
   const Conversion<V> conversion_;
   std::uint8_t* const pieces_[2];
 };
@@ -140,9 +141,8 @@ template <class V, template <class> class Products>
 void authenticate(const Trees& trees, const Partition& partition, std::size_t begin,
                   std::size_t end, const AuthenticateArgs& args, void* memory) {
   Arena arena(memory);
-  const std::size_t next_row = next_rows(trees, partition, args.shared_table);
-  Authentication<V, Products> authentication(args, trees.num_leaves, next_row * args.row_bytes,
-                                             arena);
+  Authentication<V, Products> authentication(args, trees.num_leaves,
+                                             {trees, partition, args.shared_table}, arena);
   walk<V>(trees, partition, begin, end,
           {Authentication<V, Products>::take, nullptr, &authentication}, arena);
 }

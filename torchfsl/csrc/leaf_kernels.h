@@ -38,7 +38,7 @@ void tree_eval(const Trees& trees, const Partition& partition, std::size_t begin
 // `next` further on, into the cache.
 template <class V, int n, int part>
 inline void xor_rows(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
-                     std::size_t count, std::uint8_t* out, std::size_t next, std::size_t ahead) {
+                     std::size_t count, std::uint8_t* out, std::ptrdiff_t next, std::size_t ahead) {
   using R = typename V::R;
   using Bytes = Lanes<V, 1>;
   R sum[n + 1];
@@ -66,7 +66,7 @@ inline void xor_rows(const std::uint8_t* rows, std::size_t stride, const std::ui
 // The same for rows of any size: whole registers first, four at a time.
 template <class V>
 void xor_all(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
-             std::size_t count, std::uint8_t* out, std::size_t next) {
+             std::size_t count, std::uint8_t* out, std::ptrdiff_t next) {
   constexpr std::size_t kRegister = sizeof(typename V::R);
   std::size_t at = 0, ahead = stride;
   const auto pass = [&]<int n, int part>() FSL_INLINE_LAMBDA {
@@ -85,17 +85,37 @@ void xor_all(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* s
   });
 }
 
-// Distance of the rows that the next lane's leaves need.
-inline std::size_t next_rows(const Trees& trees, const Partition& partition, bool shared_table) {
-  if (partition.units_per_tree) return std::size_t{1} << (trees.depth - partition.split_level);
-  return shared_table ? 0 : trees.num_leaves;
-}
+// Which rows of the table are needed after those of a chunk of leaves: lanes take turns, a chunk
+// each.
+template <class V>
+class NextRows {
+ public:
+  NextRows(const Trees& trees, const Partition& partition, bool shared_table)
+      : whole_trees_(partition.units_per_tree == 0),
+        below_(trees.depth - partition.split_level),
+        lane_leaves_(whole_trees_ ? trees.num_leaves : std::size_t{1} << below_),
+        lane_rows_(whole_trees_ && shared_table ? 0 : lane_leaves_) {}
+
+  // Distance in rows, which may lead backwards, from those of the chunk at leaf `first` of `tree`.
+  std::ptrdiff_t after(std::size_t tree, std::size_t first) const {
+    const std::size_t lane = (whole_trees_ ? tree : first >> below_) % V::kLanes;
+    const auto to_next_lane = static_cast<std::ptrdiff_t>(lane_rows_);
+    if (lane + 1 < V::kLanes || lane_leaves_ <= kChunkLeaves) return to_next_lane;
+    return static_cast<std::ptrdiff_t>(kChunkLeaves) - (V::kLanes - 1) * to_next_lane;
+  }
+
+ private:
+  const bool whole_trees_;
+  const unsigned below_;
+  const std::size_t lane_leaves_;
+  const std::size_t lane_rows_;
+};
 
 template <class V>
 struct AnswerSink {
   const AnswerArgs* args;
   std::size_t num_leaves;
-  std::size_t next_chunk;  // distance in bytes of the rows that are needed after those of a chunk
+  NextRows<V> next;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -103,7 +123,8 @@ struct AnswerSink {
     const AnswerArgs& args = *self.args;
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
     xor_all<V>(args.table + row * args.row_bytes, args.row_bytes, states, count,
-               args.out + (tree - args.first_tree) * args.row_bytes, self.next_chunk);
+               args.out + (tree - args.first_tree) * args.row_bytes,
+               self.next.after(tree, first) * static_cast<std::ptrdiff_t>(args.row_bytes));
   }
 };
 
@@ -111,8 +132,7 @@ template <class V>
 void answer(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
             const AnswerArgs& args, void* memory) {
   Arena arena(memory);
-  AnswerSink<V> sink = {&args, trees.num_leaves,
-                        next_rows(trees, partition, args.shared_table) * args.row_bytes};
+  AnswerSink<V> sink = {&args, trees.num_leaves, {trees, partition, args.shared_table}};
   walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, nullptr, &sink}, arena);
 }
 
