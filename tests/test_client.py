@@ -334,6 +334,17 @@ def test_values_and_lane_are_multiplied_by_the_weight(weight: Any) -> None:
     assert_exact(plan, opened, [plaintext.Contribution(update, int(weight))])
 
 
+def test_a_masked_array_is_refused_since_it_would_be_weighted_in_part() -> None:
+    plan = PLANS["weight"]
+    servers, wire = open_wire(plan)
+    update = random_update(plan, np.random.default_rng(0), largest=True)
+    values = np.ma.MaskedArray(update["bias"].values, mask=update["bias"].values > 0)
+    client = start(wire, 2, update)
+    with pytest.raises(ParameterError, match="plain int64 array"):
+        client.submit({**update, "bias": SegmentUpdate(None, values)}, weight=5)
+    assert not finish_round(servers).sums["bias"].any()
+
+
 def test_plans_with_and_without_sessions_are_not_mixed_up() -> None:
     plan = PLANS["mixed"]
     _, wire = open_wire(plan)

@@ -275,6 +275,7 @@ def test_trees_survive_the_wire(trees: int, domain: int, check_bytes: int) -> No
     before = make_trees(group)
     data = before.encode()
     assert len(data) == group.tree_bytes == tree_bytes(trees, domain, 0, check_bytes)
+    assert b"".join(before.pieces()) == data
     after = dpf.Trees.decode(group, memoryview(data))
     for name in ("cw", "cw_right", "check"):
         assert np.array_equal(getattr(after, name), getattr(before, name))

@@ -16,7 +16,7 @@ from federation import (
     start,
 )
 
-from torchfsl import dpf
+from torchfsl import dpf, kdf
 from torchfsl.backends import kernels
 from torchfsl.client import Client
 from torchfsl.client_trees import ClientTrees
@@ -64,6 +64,23 @@ def test_one_seed_gives_other_roots_in_any_other_context() -> None:
         keys += [context.mac_key(s, r) for s in segments for r in (1, 2)]
         keys.append(context.commitment(b"public"))
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("cuts", [[], [0], [7], [3, 3, 9], [0, 11]])
+def test_a_commitment_does_not_depend_on_how_the_public_part_is_cut(cuts: list[int]) -> None:
+    trees = TreeContext(mixed_plan(), 1, 2, bytes(16))
+    public = b"public part"
+    ends = [0, *cuts, len(public)]
+    pieces = [memoryview(public)[a:b] for a, b in itertools.pairwise(ends)]
+    for context in (trees, ReportContext(trees, 1, bytes(16))):
+        assert context.commitment(*pieces) == context.commitment(public)
+        assert context.commitment() == context.commitment(b"") != context.commitment(public)
+
+
+def test_a_digest_frames_its_pieces_as_one_part() -> None:
+    assert kdf.digest(b"label", b"a", pieces=[b"b", b"", b"c"]) == kdf.digest(b"label", b"a", b"bc")
+    assert kdf.digest(b"label", b"a", pieces=()) == kdf.digest(b"label", b"a", b"")
+    assert kdf.digest(b"label", b"a", pieces=()) != kdf.digest(b"label", b"a")
 
 
 def test_the_dense_mask_differs_by_nonce_round_client_segment_and_seed() -> None:

@@ -38,7 +38,7 @@ class Trees:
         return b"".join(self.pieces())
 
     def pieces(self) -> list[memoryview]:
-        """The encoding in pieces, uncopied."""
+        """The encoding in order, in three pieces; the first and the last are views."""
         packed = np.packbits(self.cw_right.reshape(-1), bitorder="little")
         return [bytes_of(array) for array in (self.cw, packed, self.check)]
 
@@ -78,7 +78,11 @@ class Trees:
 
 
 def bytes_of(array: Bytes) -> memoryview:
-    """The bytes of an array in C order, as a message takes them; uncopied."""
+    """The bytes of `uint8` of any shape in C order, as a message takes them.
+
+    A view of the array, if it lies in that order: to be used before the array changes.
+    """
+    assert array.dtype == np.uint8  # so that the view's length is in bytes
     return np.ascontiguousarray(array).reshape(-1).data
 
 

@@ -65,7 +65,7 @@ class TreeContext:
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: SHA-256, 32 bytes.
 
-        The public part may come in pieces.
+        The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, pieces=public_part)
 
@@ -126,7 +126,7 @@ class ReportContext:
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the report: SHA-256, 32 bytes.
 
-        The public part may come in pieces.
+        The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, pieces=public_part)
 

@@ -178,11 +178,11 @@ def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
         part = update[segment.name]
         where = f"segment {segment.name!r}"
         if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
-            raise ParameterError(f"{where}: expected a SegmentUpdate with int64 values")
+            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array")
         if (part.indices is None) != (segment.policy == "dense"):
             raise ParameterError(f"{where}: indices are for tree segments only")
         if part.indices is not None and not _is_int64(part.indices):
-            raise ParameterError(f"{where}: indices must be an int64 array")
+            raise ParameterError(f"{where}: indices must be a plain int64 array")
         count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
         if part.values.shape != (count, segment.tau):
             raise ParameterError(
@@ -203,4 +203,5 @@ def check_update(plan: Plan, update: Mapping[str, SegmentUpdate]) -> None:
 
 
 def _is_int64(array: object) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype == np.int64
+    """A plain array: subclasses, masked arrays for one, have an arithmetic of their own."""
+    return type(array) is np.ndarray and array.dtype == np.int64

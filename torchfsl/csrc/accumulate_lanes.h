@@ -21,8 +21,8 @@ namespace fsl {
 namespace {
 
 // What the leaves of kLanes trees have in common. Trees lie `tree_stride` apart in the accumulator.
-// Passed by value, as are the leaves, since a byte stored through a pointer may change what is
-// referred to, which then had to be loaded again.
+// The functions with the loops take it and the leaves by value: what they refer to would be loaded
+// again after every store of bytes, which might have changed it.
 template <class V>
 struct LaneGroup {
   const typename V::Key* key;

@@ -43,7 +43,7 @@ class Authentication {
     const std::size_t at = tree - args.first_tree, blocks = self.conversion_.blocks;
     std::uint8_t* const answer = args.answers + at * args.row_bytes;
     const std::uint8_t* const next =
-        rows + self.next_.after(tree, first) * static_cast<std::ptrdiff_t>(args.row_bytes);
+        rows + self.next_.after(tree, first, count) * static_cast<std::ptrdiff_t>(args.row_bytes);
     self.conversion_.prepare(states, count);
     Products<V> products;
     for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {

@@ -114,7 +114,7 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
     const Scratch scratch(arena_bytes(trees.depth, payload));
     std::vector<Stretch> ahead;
     for (std::size_t begin, end; ranges.next(begin, end);) {
-      // What lies beyond the range is another thread's, which may be writing there.
+      // What lies beyond the range is another thread's, which may be adding there.
       const std::size_t own_trees = std::min(trees.num_trees, end * tile * unit_trees);
       const std::size_t own_bytes = std::min(total, end * tile * unit_bytes);
       const std::size_t step = nonstop ? end - begin : 1;

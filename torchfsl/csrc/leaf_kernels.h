@@ -96,12 +96,15 @@ class NextRows {
         lane_leaves_(whole_trees_ ? trees.num_leaves : std::size_t{1} << below_),
         lane_rows_(whole_trees_ && shared_table ? 0 : lane_leaves_) {}
 
-  // Distance in rows, which may lead backwards, from those of the chunk at leaf `first` of `tree`.
-  std::ptrdiff_t after(std::size_t tree, std::size_t first) const {
+  // Distance in rows, which may lead backwards, from those of the `count` leaves of `tree` at leaf
+  // `first`. Lanes that hold no tree are taken for others, and their rows brought for nothing.
+  std::ptrdiff_t after(std::size_t tree, std::size_t first, std::size_t count) const {
     const std::size_t lane = (whole_trees_ ? tree : first >> below_) % V::kLanes;
+    const std::size_t in_lane = whole_trees_ ? first : first % lane_leaves_;
     const auto to_next_lane = static_cast<std::ptrdiff_t>(lane_rows_);
-    if (lane + 1 < V::kLanes || lane_leaves_ <= kChunkLeaves) return to_next_lane;
-    return static_cast<std::ptrdiff_t>(kChunkLeaves) - (V::kLanes - 1) * to_next_lane;
+    if (lane + 1 < V::kLanes) return to_next_lane;
+    if (in_lane + count >= lane_leaves_) return to_next_lane - static_cast<std::ptrdiff_t>(in_lane);
+    return static_cast<std::ptrdiff_t>(count) - (V::kLanes - 1) * to_next_lane;
   }
 
  private:
@@ -124,7 +127,7 @@ struct AnswerSink {
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
     xor_all<V>(args.table + row * args.row_bytes, args.row_bytes, states, count,
                args.out + (tree - args.first_tree) * args.row_bytes,
-               self.next.after(tree, first) * static_cast<std::ptrdiff_t>(args.row_bytes));
+               self.next.after(tree, first, count) * static_cast<std::ptrdiff_t>(args.row_bytes));
   }
 };
 

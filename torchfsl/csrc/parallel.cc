@@ -12,28 +12,33 @@ namespace fsl {
 namespace {
 
 constexpr std::size_t kWorkPerThread = std::size_t{1} << 16;
-constexpr std::size_t kRangesPerThread = 2;
+constexpr std::size_t kPartsOfRest = 2;
+constexpr std::size_t kMostParts = 32;
 
-// Of what is left, a range takes one of kRangesPerThread for each thread: few ranges, since each
-// begins with a cold cache, and short ones at last, since threads wait for each other.
+// Long ranges first, since each begins with a cold cache, then ever shorter ones, since threads
+// wait for the last: a range is a half of a thread's part of what is left, and never below 1/32 of
+// its part of everything.
 class SharedRanges final : public Ranges {
  public:
   SharedRanges(std::size_t num_units, unsigned num_threads)
-      : num_units_(num_units), threads_(num_threads) {}
+      : num_units_(num_units),
+        parts_(num_threads == 1 ? 1 : num_threads * kPartsOfRest),
+        least_(std::max<std::size_t>(1, num_units / (num_threads * kMostParts))) {}
 
   bool next(std::size_t& begin, std::size_t& end) override {
     begin = next_.load(std::memory_order_relaxed);
     do {
       if (begin >= num_units_) return false;
-      const std::size_t share = (num_units_ - begin) / (threads_ * kRangesPerThread);
-      end = begin + std::max<std::size_t>(1, share);
+      end = begin + std::max(least_, (num_units_ - begin) / parts_);
+      end = std::min(end, num_units_);
     } while (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed));
     return true;
   }
 
  private:
   const std::size_t num_units_;
-  const std::size_t threads_;
+  const std::size_t parts_;
+  const std::size_t least_;
   std::atomic<std::size_t> next_{0};
 };
 

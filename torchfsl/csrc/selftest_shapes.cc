@@ -1,6 +1,7 @@
 // Every kernel on trees of many shapes: no level, ragged groups and domains, trees that are cut
 // into subtrees, several stages of expansion, several threads. The laws hold for any correct path;
 // the digests tell whether two paths agree byte for byte.
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -9,6 +10,7 @@
 #include "check_kernels.h"
 #include "dispatch.h"
 #include "kernels.h"
+#include "parallel.h"
 #include "schedule.h"
 #include "selftest_support.h"
 
@@ -243,6 +245,22 @@ Bytes gathered(const Bytes& acc, const std::vector<std::uint32_t>& slots, std::s
   return out;
 }
 
+// Every unit of work is handed out once, for any number of threads.
+void run_ranges() {
+  for (const std::size_t units : {0u, 1u, 2u, 7u, 64u, 1000u, 100003u}) {
+    for (const unsigned threads : {1u, 2u, 3u, 8u}) {
+      std::vector<std::atomic<unsigned>> taken(units);
+      run_parallel(units, threads, [&](Ranges& ranges) {
+        for (std::size_t begin, end; ranges.next(begin, end);) {
+          require(begin < end && end <= units, "ranges: one is empty or leads beyond the end");
+          for (std::size_t i = begin; i < end; ++i) taken[i].fetch_add(1);
+        }
+      });
+      for (const auto& count : taken) require(count == 1, "ranges: a unit is not taken once");
+    }
+  }
+}
+
 // Results that need several threads to have enough work, equal for any number of them.
 void run_threads(Digests& digests, Random& random) {
   for (const Shape& shape : {Shape{150, 240}, Shape{1, 40000}}) {
@@ -286,7 +304,7 @@ std::vector<Digest> run_shapes() {
   Random random(1);
   run_trees(digests, random);
   for (const unsigned width : kWidths) {
-    for (const std::size_t row_values : {1u, 2u, 4u, 5u, 18u}) {
+    for (const std::size_t row_values : {1u, 2u, 4u, 5u, 18u, 20u, 36u}) {
       run_shares(digests, random, {6, 61}, width, 0, row_values);
     }
     run_shares(digests, random, {17, 6}, width, 2, 1);
@@ -305,6 +323,7 @@ std::vector<Digest> run_shapes() {
   run_batch(random, {20, 600}, 4, 72, 1);
   run_batch(random, {300, 7}, 4, 4, 2);
   run_batch(random, {100, 240}, 4, 72, 3);
+  run_ranges();
   run_threads(digests, random);
   return digests.all();
 }
