@@ -83,6 +83,7 @@ def main() -> int:
             data_root=options.data,
             runs=RUN_FOLDER,
             fsl_rounds=options.fsl_rounds,
+            threads=options.threads,
             command=command,
         )
     return 0
@@ -97,8 +98,10 @@ def _cells(options: Options) -> list[accuracy.Cell]:
             options.seed,
             options.rounds,
             options.full,
-            options.server_rate,
-            not options.no_augmentation,
+            server_rate=options.server_rate,
+            average=options.average,
+            augment=not options.no_augmentation,
+            precision=options.precision,
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
@@ -134,10 +137,25 @@ def _parser() -> argparse.ArgumentParser:
         help="table7: by which the servers multiply the mean update; the paper's is 1",
     )
     runs.add_argument(
+        "--average",
+        type=float,
+        default=0.0,
+        help="table7: evaluate the mean of the models over rounds, too, in which the older ones "
+        "keep this weight; 0 (default): none",
+    )
+    runs.add_argument(
+        "--precision",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="table7 of images: of training; float32 is many times faster on CPUs without "
+        "bfloat16 instructions",
+    )
+    runs.add_argument(
         "--no-augmentation",
         action="store_true",
         help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
     )
+    runs.add_argument("--threads", type=int, default=1, help="of one run; sums may differ by it")
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
     costs = parser.add_argument_group("costs")

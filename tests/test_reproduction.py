@@ -51,9 +51,28 @@ def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
     tmp_path: Path,
 ) -> None:
     cell = accuracy.Cell("table8", "trec", 1, seed=0, rounds=1)
-    short = accuracy.run_cell(cell, "synthetic", tmp_path, 1)
+    config = cell.config("synthetic", 1)
+    short = accuracy.run_cell(cell, config, tmp_path, 1)
     assert short["fsl"]["rounds"] == short["fsl"]["exact_rounds"] == 1
-    longer = accuracy.run_cell(dataclasses.replace(cell, rounds=2), "synthetic", tmp_path, 1)
+    more = dataclasses.replace(config, rounds=2)
+    longer = accuracy.run_cell(dataclasses.replace(cell, rounds=2), more, tmp_path, 1)
     assert longer["exact_rounds"] == longer["rounds"] == 2
     assert [number for number, _ in longer["curve"]] == [1, 2]
     assert longer["fsl"] == short["fsl"]
+    assert "mean_curve" not in longer
+
+
+def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_path: Path) -> None:
+    [cell] = accuracy.table7(["trec"], [5], [0], 2, False, average=0.5)
+    assert cell.name == "trec-5-mean0.5-seed0-2rounds"
+    result = accuracy.run_cell(cell, cell.config("synthetic", 1), tmp_path, 1)
+    assert [number for number, _ in result["mean_curve"]] == [1, 2]
+    assert result["mean_curve"][0] == result["curve"][0]  # the mean of one model is the model
+    values = [value for _, value in result["mean_curve"]]
+    assert result["mean_accuracy_percent"] == pytest.approx(50 * sum(values))
+
+
+def test_precision_is_a_setting_of_image_runs() -> None:
+    cells = accuracy.table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
+    assert [cell.config(None, 1).local.precision for cell in cells] == ["float32", "float32"]
+    assert [cell.name for cell in cells] == ["trec-1-seed0", "cifar10-1-float32-seed0"]

@@ -72,6 +72,22 @@ def test_a_resumed_run_ends_with_the_model_of_an_uninterrupted_one(
         assert first == second
 
 
+def test_the_mean_of_the_models_changes_no_round_and_is_part_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    plain = dataclasses.replace(six_rounds("din", "plain"), eval_every=2)
+    server = dataclasses.replace(plain.server, average=0.9)
+    config = dataclasses.replace(plain, server=server)
+    without, whole = run(plain, tmp_path / "without"), run(config, tmp_path / "whole")
+    assert whole["model_sha256"] == without["model_sha256"]
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "parts", stop_after=5)
+    parts = run(config, tmp_path / "parts", resume=True)
+    assert parts["metrics"] == whole["metrics"]
+    assert {name: whole["metrics"][name] for name in without["metrics"]} == without["metrics"]
+    assert whole["metrics"]["mean_auc"] != whole["metrics"]["auc"]
+
+
 def test_residuals_are_part_of_the_checkpoint(tmp_path: Path) -> None:
     config = six_rounds("cnn-mnist", "plain")
     run(config, tmp_path / "run")

@@ -23,7 +23,7 @@ from torchfsl.server_model import ServerModel
 from training.aggregation import Array
 
 _INDEX = "index.json"
-_MODEL, _OPTIMIZER = "model/", "optimizer/"
+_MODEL, _OPTIMIZER, _MEAN = "model/", "optimizer/", "mean/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Checkpoint:
         state: the servers' model.
         optimizer_state: the servers' optimizer.
         residuals: by client.
+        mean: of the models so far; empty where the run keeps none.
     """
 
     round: int
@@ -43,6 +44,7 @@ class Checkpoint:
     state: dict[str, Array]
     optimizer_state: dict[str, Array]
     residuals: dict[int, Residual]
+    mean: dict[str, Array]
 
 
 class CheckpointFolder:
@@ -64,6 +66,7 @@ class CheckpointFolder:
         model: ServerModel,
         residuals: Mapping[int, Residual],
         changed: set[int],
+        mean: Mapping[str, Array],
     ) -> None:
         """Write a checkpoint, make it the current one, delete what only older ones used.
 
@@ -73,10 +76,12 @@ class CheckpointFolder:
             model: server model with its optimizer.
             residuals: of all clients.
             changed: clients whose residual may differ from the checkpoint before.
+            mean: of the models so far; empty for none.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         arrays = {_MODEL + name: value for name, value in model.state.items()}
         arrays |= {_OPTIMIZER + name: value for name, value in model.optimizer.state().items()}
+        arrays |= {_MEAN + name: value for name, value in mean.items()}
         model_file = f"model-{round_number}.npz"
         self._write_arrays(model_file, arrays)
         files = dict(self._residual_files)
@@ -117,6 +122,7 @@ class CheckpointFolder:
             state=_under(_MODEL, arrays),
             optimizer_state=_under(_OPTIMIZER, arrays),
             residuals=residuals,
+            mean=_under(_MEAN, arrays),
         )
 
     def _read_arrays(self, name: str) -> dict[str, Array]:

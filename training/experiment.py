@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from training.averaging import MeanModel
 from training.checkpoint import Checkpoint
 from training.config import Config
 from training.curves import plot_curves
@@ -49,7 +50,9 @@ def run_experiment(
     run = RunFolder(folder, config, resume=resume)
     saved = run.checkpoints.load()
     federation = _build(config, task, saved)
-    trainer = Trainer(config, task, federation, saved.residuals if saved else None)
+    keep = config.server.average
+    mean = MeanModel(keep, saved.mean if saved else None) if keep else None
+    trainer = Trainer(config, task, federation, saved.residuals if saved else None, mean)
     finished = saved.round if saved else 0
     records = run.start_at(finished)
     console.say(
@@ -66,7 +69,12 @@ def run_experiment(
         changed.update(trainer.cohort(record.round))
         if record.round % config.checkpoint_every == 0 or record.round == config.rounds:
             run.checkpoints.save(
-                record.round, federation.plan, federation.models[0], trainer.residuals, changed
+                record.round,
+                federation.plan,
+                federation.models[0],
+                trainer.residuals,
+                changed,
+                mean.state if mean else {},
             )
             changed.clear()
         console.round_done(record)

@@ -55,7 +55,11 @@ class Federation:
 
     def load_global_model(self) -> None:
         """Bring the servers' model into the torch model."""
-        self.handle.load(self.models[0].state)
+        self.load(self.models[0].state)
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Bring a state of the servers' names and shapes into the torch model."""
+        self.handle.load(state)
 
     def model_sha256(self) -> str:
         """Hex digest over the whole state_dict, buffers included, with the servers' values."""

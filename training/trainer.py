@@ -11,6 +11,7 @@ import torch
 
 from torchfsl.client import Receipt
 from torchfsl.residual import Residual
+from training.averaging import MeanModel
 from training.config import Config
 from training.federation import Federation
 from training.local import begin_local_training, train
@@ -53,6 +54,7 @@ class Trainer:
         task: clients, model, test.
         federation: what the rounds run on.
         residuals: by client, what it owes; kept for clients that took part.
+        mean: of the models of earlier rounds; None where `server.average` asks for none.
     """
 
     def __init__(
@@ -61,23 +63,33 @@ class Trainer:
         task: Task,
         federation: Federation,
         residuals: dict[int, Residual] | None = None,
+        mean: MeanModel | None = None,
     ) -> None:
         """Nothing runs yet."""
         self.config, self.task, self.federation = config, task, federation
         self.residuals = {} if residuals is None else residuals
+        self.mean = mean
 
     def run(self, first_round: int, done: Callable[[RoundRecord], None]) -> None:
         """Run the rounds from `first_round` to the last; `done` hears of each."""
         for number in range(first_round, self.config.rounds + 1):
             record = self.run_round(number)
+            if self.mean is not None:
+                self.mean.add(number, self.federation.models[0].state)
             if self._evaluates(number):
                 record.metrics = self.evaluate()
             done(record)
 
     def evaluate(self) -> dict[str, float]:
-        """The task's metrics of the servers' model."""
+        """The task's metrics of the servers' model, and those of the mean model as `mean_...`."""
         self.federation.load_global_model()
-        return self.task.evaluate(self.federation.model)
+        metrics = self.task.evaluate(self.federation.model)
+        if self.mean is not None:
+            self.federation.load(self.mean.state)
+            of_mean = self.task.evaluate(self.federation.model)
+            metrics |= {f"mean_{name}": value for name, value in of_mean.items()}
+            self.federation.load_global_model()
+        return metrics
 
     def cohort(self, number: int) -> list[int]:
         """The clients of a round, increasing: a function of (seed, round)."""

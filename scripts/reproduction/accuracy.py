@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,7 @@ images): a single evaluation on TREC's 500 questions moves by a point from one t
 PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
 SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
 """Rounds without --rounds and --full."""
+Precision = Literal["float32", "bfloat16"]
 CLIENTS = {"trec": 4, "mnist": 10, "cifar10": 10}
 
 
@@ -56,6 +57,8 @@ class Cell:
         server_rate: by which the servers multiply the mean update.
         augment: whether CIFAR-10's clients train on random crops and mirror images; on central
             crops if not.
+        average: weight of the older models in the mean of models that is evaluated, too.
+        precision: in which the image networks pass forwards and backwards; TREC's uses float32.
     """
 
     table: str
@@ -68,6 +71,8 @@ class Cell:
     reading: str = "paper"
     server_rate: float = 1.0
     augment: bool = True
+    average: float = 0.0
+    precision: Precision = "bfloat16"
 
     @property
     def name(self) -> str:
@@ -84,14 +89,16 @@ class Cell:
         extras += "" if self.reading == "paper" else "-otherreading"
         extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
         extras += "" if self.augment else "-central"
+        extras += "" if self.average == 0 else f"-mean{self.average:g}"
+        extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
-    def config(self, data: str | None) -> Config:
+    def config(self, data: str | None, threads: int) -> Config:
         """Settings of the run, aggregated in plaintext."""
         preset = PRESETS[PRESET_OF[self.dataset]]
         images = self.dataset != "trec"
         if images:
-            local = dataclasses.replace(preset.local, precision="bfloat16")
+            local = dataclasses.replace(preset.local, precision=self.precision)
             if self.reading == "other":
                 local = dataclasses.replace(local, steps=1)
         else:
@@ -107,10 +114,10 @@ class Cell:
             eval_every=50 if images else 10,
             checkpoint_every=50,
             seed=self.seed,
-            threads=1,
+            threads=threads,
             local=local,
             images=self._images(preset.images),
-            server=dataclasses.replace(preset.server, lr=self.server_rate),
+            server=dataclasses.replace(preset.server, lr=self.server_rate, average=self.average),
             rest=self._rest(),
             sentences=self._sentences(preset.sentences),
         )
@@ -144,8 +151,11 @@ def table7(
     seeds: list[int],
     rounds: Rounds,
     full: bool,
+    *,
     server_rate: float = 1.0,
+    average: float = 0.0,
     augment: bool = True,
+    precision: Precision = "bfloat16",
 ) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
@@ -157,6 +167,8 @@ def table7(
             rounds or _rounds(dataset, full),
             server_rate=server_rate,
             augment=augment or dataset != "cifar10",
+            average=average,
+            precision=precision if dataset != "trec" else "bfloat16",
         )
         for dataset in datasets
         for seed in seeds
@@ -190,7 +202,13 @@ def _rounds(dataset: str, full: bool) -> int:
 
 
 def run_cells(
-    cells: list[Cell], *, data_root: Path | None, runs: Path, fsl_rounds: int, command: str
+    cells: list[Cell],
+    *,
+    data_root: Path | None,
+    runs: Path,
+    fsl_rounds: int,
+    threads: int,
+    command: str,
 ) -> None:
     """Run what has no result yet, skipping what another process works on."""
     for number, cell in enumerate(cells, start=1):
@@ -201,13 +219,13 @@ def run_cells(
             if mine and not target.exists():
                 print(f"[{number}/{len(cells)}] {cell.table} {cell.name}", flush=True)
                 data = None if data_root is None else str(data_root / cell.dataset)
-                result = run_cell(cell, data, folder, fsl_rounds)
+                result = run_cell(cell, cell.config(data, threads), folder, fsl_rounds)
                 write_result(target, {**result, "command": command})
 
 
-def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dict[str, Any]:
+def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     """One run: the first rounds twice, then the rest in plaintext."""
-    config, started = cell.config(data), time.time()
+    started = time.time()
     share = min(fsl_rounds, cell.rounds)
     protocol = dataclasses.replace(config, rounds=share, aggregation="fsl")
     progress = Progress("accuracy")
@@ -217,11 +235,13 @@ def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dic
         raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
     last = run_or_read(config, folder / "plain", progress)
     lines = (folder / "plain" / "metrics.jsonl").read_text().splitlines()
-    records = map(json.loads, lines[: cell.rounds])
+    records = [json.loads(line) for line in lines[: cell.rounds]]
     curve = [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
+    means = [(r["round"], r["mean_accuracy"]) for r in records if "mean_accuracy" in r]
     return {
         "cell": dataclasses.asdict(cell),
-        "accuracy_percent": 100 * float(np.mean([accuracy for _, accuracy in curve[-LAST:]])),
+        "accuracy_percent": _final(curve),
+        **({"mean_accuracy_percent": _final(means), "mean_curve": means} if means else {}),
         "accuracy_percent_last": 100 * curve[-1][1],
         "evaluations_averaged": min(LAST, len(curve)),
         "curve": curve,
@@ -244,6 +264,11 @@ def run_cell(cell: Cell, data: str | None, folder: Path, fsl_rounds: int) -> dic
         "date": time.strftime("%Y-%m-%d"),
         "versions": {**last["versions"], "machine": platform.machine()},
     }
+
+
+def _final(curve: list[tuple[int, float]]) -> float:
+    """Percent: the mean of a curve's last evaluations."""
+    return 100 * float(np.mean([accuracy for _, accuracy in curve[-LAST:]]))
 
 
 def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, Any]:
