@@ -18,7 +18,7 @@ from federation import (
     submit,
 )
 
-from torchfsl import psr
+from torchfsl import cuckoo, psr
 from torchfsl.client import Client
 from torchfsl.errors import ProtocolError
 from torchfsl.messages import Kind
@@ -87,6 +87,26 @@ def test_an_update_applied_by_the_servers_is_read_by_the_next_clients() -> None:
     assert values[0, 0] == np.float32(np.float64(before[4, 0]) + 1.0)
     assert values[2, 1] == np.float32(np.float64(before[9, 1]) - 1.5)
     assert values[1].tobytes() == before[5].tobytes()
+
+
+def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> None:
+    segment = make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True)
+    plan = make_plan(segment)
+    old, new = (
+        np.random.default_rng(seed).integers(1, 256, (20, 8), dtype=np.uint8) for seed in (0, 1)
+    )
+    tables, fresh = psr.empty_tables(segment), psr.empty_tables(segment)
+    psr.lay_out(plan, segment, old, tables)
+    psr.lay_out(plan, segment, new[::-1][::-1], tables)  # a view that is not contiguous, too
+    psr.lay_out(plan, segment, new, fresh)
+    for table, expected in zip(tables, fresh, strict=True):
+        assert table.tobytes() == expected.tobytes()
+    rows = tables[0].reshape(-1, 8)
+    permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), "t", 20)
+    for slots in cuckoo.bin_slots(permuted, 3, len(rows) // segment.num_bins):
+        assert np.array_equal(rows[slots], new)
+    assert np.count_nonzero(rows.any(axis=1)) == 3 * 20
+    assert np.array_equal(tables[1].reshape(-1, 8)[:20], new)
 
 
 def test_the_downloaded_model_is_that_of_the_servers() -> None:

@@ -117,15 +117,15 @@ class FixedPoint:
             raise ParameterError("pass rounding_key exactly when rounding is 'stochastic'")
         largest = float(np.max(np.abs(reals))) if reals.size else 0.0
         num_clipped = int(np.count_nonzero(np.abs(reals) > self.clip))
-        scaled = np.ldexp(np.clip(reals, -self.clip, self.clip), self.frac_bits)
+        scaled = np.clip(reals, -self.clip, self.clip) * 2.0**self.frac_bits  # exact, as a shift
         if rounding_key is None:
             rounded = np.rint(scaled)
         else:
             words = kdf.stream(rounding_key, 4 * reals.size).view("<u4").reshape(reals.shape)
-            rounded = np.floor(scaled + np.ldexp(words.astype(np.float64), -32))
+            rounded = np.floor(scaled + words.astype(np.float64) * 2.0**-32)
         whole = np.clip(rounded.astype(np.int64), -self.q_max, self.q_max)
         return whole, ClipReport(reals.size, num_clipped, largest)
 
     def dequantise(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Integers (single values or sums) back to reals: whole * 2**-frac_bits."""
-        return np.ldexp(whole.astype(np.float64), -self.frac_bits)
+        return whole.astype(np.float64) * 2.0**-self.frac_bits

@@ -134,5 +134,7 @@ class ReportContext:
 def _roots(segment: Segment, master_seed: bytes, party: int, context: bytes) -> Bytes:
     key = kdf.derive(master_seed, kdf.LABEL_ROOTS, context)
     states = kdf.stream(key, 16 * segment.num_trees).reshape(-1, 16)
-    states[:, 0] = (states[:, 0] & 0xFE) | party
+    control = states[:, 0]
+    control &= 0xFE
+    control |= party
     return states

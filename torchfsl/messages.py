@@ -33,9 +33,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +72,7 @@ class Kind(IntEnum):
     SHARE = 14
 
 
+_KINDS: Final = {int(kind): kind for kind in Kind}
 _VARIABLE: Final = {
     Kind.REPORT_SET: (DIGEST_BYTES, SET_ENTRY.size),
     Kind.VERDICTS: (0, FOLD_BYTES),
@@ -160,8 +160,7 @@ def download_bytes(plan: Plan) -> int:
     return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A decoded message: header fields and a view of the body."""
 
     kind: Kind
@@ -224,8 +223,7 @@ def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
     return Message(head.kind, head.party, head.round_number, head.client, body)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A checked header; `total_bytes` is the length of the message it begins."""
 
     kind: Kind
@@ -243,7 +241,7 @@ def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Head
     """
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
-    magic, version, kind, party, round_number, client, size, digest = _HEADER.unpack_from(data)
+    magic, version, code, party, round_number, client, size, digest = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise DecodeError("not a torchfsl message")
     if version != WIRE_VERSION:
@@ -251,19 +249,20 @@ def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Head
             f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
             f"{'receiver' if version > WIRE_VERSION else 'sender'}"
         )
-    if kind not in set(expected) or party not in (0, 1):
+    kind = _KINDS.get(code)
+    if kind is None or kind not in expected or party not in (0, 1):
         names = ", ".join(k.name for k in expected)
-        raise DecodeError(f"message kind {kind} of party {party}; expected one of {names}")
+        raise DecodeError(f"message kind {code} of party {party}; expected one of {names}")
     if digest != plan.digest:
         raise DecodeError("the message belongs to another plan: fetch the current plan")
-    wanted = body_bytes(plan, Kind(kind))
+    wanted = body_bytes(plan, kind)
     if wanted is None:
-        fixed, entry = _VARIABLE[Kind(kind)]
+        fixed, entry = _VARIABLE[kind]
         fits = size >= fixed and (size - fixed) % entry == 0
         wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
     if size != wanted:
-        raise DecodeError(f"{Kind(kind).name}: body of {size} bytes, expected {wanted}")
-    return Header(Kind(kind), party, round_number, client, HEADER_BYTES + size)
+        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}")
+    return Header(kind, party, round_number, client, HEADER_BYTES + size)
 
 
 def model_digests(clear: bytes, rows: bytes) -> bytes:

@@ -21,31 +21,38 @@ Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.uint64]
 
 
-def bin_tables(plan: Plan, segment: Segment, rows: Bytes) -> list[Bytes]:
-    """The model's rows in the layout of the trees, once a model version.
+def empty_tables(segment: Segment) -> list[Bytes]:
+    """Tables of zeros for `lay_out`, one for each group of a retrieving segment.
+
+    `[bins, leaves, row_bytes << nu]` for the bins, with a leading axis of 1 for the stash, whose
+    trees all see the whole index space.
+    """
+    row_block = segment.row_bytes << segment.nu
+    return [
+        np.zeros((1 if g.is_stash else g.num_trees, g.num_leaves, row_block), dtype=np.uint8)
+        for g, _ in split(segment)
+    ]
+
+
+def lay_out(plan: Plan, segment: Segment, rows: Bytes, tables: list[Bytes]) -> None:
+    """Bring the model's rows into the layout of the trees, once a model version.
 
     Args:
         plan: gives the hash seed.
         segment: a retrieving segment.
         rows: `[m, row_bytes]`, the rows' raw bytes in index order.
-
-    Returns:
-        A table for each group: `[bins, leaves, row_bytes << nu]` for the bins, with a leading
-        axis of 1 for the stash, whose trees all see the whole index space. Padding is zero.
+        tables: of `empty_tables`; rows of another version are overwritten, padding stays zero.
     """
-    tables = []
-    for group, _ in split(segment):
-        padded = group.num_leaves << group.nu
-        if not group.is_stash:
-            permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
-            table = np.zeros((group.num_trees * padded, segment.row_bytes), dtype=np.uint8)
-            for slots in cuckoo.bin_slots(permuted, segment.theta, padded):
-                table[slots] = rows
-        else:
-            table = np.zeros((padded, segment.row_bytes), dtype=np.uint8)
-            table[: segment.m] = rows
-        tables.append(table.reshape(-1, group.num_leaves, segment.row_bytes << group.nu))
-    return tables
+    whole = np.dtype((np.void, segment.row_bytes))  # copied at once, not byte by byte
+    items = np.ascontiguousarray(rows).view(whole)[:, 0]
+    for (group, _), table in zip(split(segment), tables, strict=True):
+        places = table.reshape(-1, segment.row_bytes).view(whole)[:, 0]
+        if group.is_stash:
+            places[: segment.m] = items
+            continue
+        permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
+        for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
+            places[slots] = items
 
 
 def answer(

@@ -85,6 +85,7 @@ class Server:
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
+        self._laid_out = False
         self._clear = self._digests = self._coin = self._verify_key = b""
         self._accepted: tuple[int, ...] = ()
         self._may_apply = False
@@ -331,7 +332,7 @@ class Server:
     def _end(self, accepted: tuple[int, ...]) -> None:
         self._book.end_round(accepted)
         self._evaluator.sums.reset()
-        self._tables, self._folds, self._accepted = {}, {}, ()
+        self._laid_out, self._folds, self._accepted = False, {}, ()
         self._share = self._salt = self._clear = self._verify_key = b""
         self.state = RoundState.IDLE
 
@@ -348,12 +349,14 @@ class Server:
         return kdf.digest(kdf.LABEL_SHARE, bytes([party]), self._set_digest, salt, share)
 
     def _row_tables(self) -> dict[str, list[Bytes]]:
-        """Tables for retrieval, laid out once a round."""
-        if not self._tables:
-            self._tables = {
-                s.name: psr.bin_tables(self.plan, s, self.model.rows(s))
-                for s in messages.retrieving(self.plan)
-            }
+        """Tables for retrieval: laid out once a round, in memory that is kept between rounds."""
+        if not self._laid_out:
+            for segment in messages.retrieving(self.plan):
+                if segment.name not in self._tables:
+                    self._tables[segment.name] = psr.empty_tables(segment)
+                rows, tables = self.model.rows(segment), self._tables[segment.name]
+                psr.lay_out(self.plan, segment, rows, tables)
+            self._laid_out = True
         return self._tables
 
 

@@ -25,7 +25,7 @@ ROUNDS_OF_A_SESSION = 3
 
 def din(clients: int = 100) -> dict[str, Any]:
     """One round of 100 clients, a session of a fixed submodel, and the paper's 128 bits a value."""
-    measured = bench_round.run(clients)
+    measured = bench_round.run(clients, 1)
     engine, handle = attach()
     rows = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
     plan = engine.plan(handle, max_clients=2, rows_per_client=rows)
