@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,67 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 pytest.importorskip("matplotlib", reason="needs the training extra")
 
-from reproduction import accuracy, communication, hashing, one_round, report  # noqa: E402
+from reproduction import (  # noqa: E402
+    accuracy,
+    communication,
+    hashing,
+    one_round,
+    report,
+    training_report,
+)
 
 
 def test_results_page_is_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert report.TARGET.read_text(encoding="utf-8") == report.render()
+
+
+def test_a_run_with_a_mean_has_a_row_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    cells = [
+        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7),
+        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7, average=0.9),
+        accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=2.5, precision="float32"),
+        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=7, average=0.9, precision="float32"),
+        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=8, average=0.9),
+    ]
+    finals = [(80.0, None), (80.0, 81.0), (70.0, None), (75.0, 77.0), (76.0, 78.0)]
+    for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
+        _write_run(cell, latest, mean)
+    rows = _rows_of(training_report.accuracy())
+    assert rows["1 %, server rate 2.5, float32"][2:4] == ["70.00", "-10.00"]
+    assert rows["5 %, float32"][2:4] == ["75.00", "-5.00"]
+    assert rows["5 %, mean of models, float32"][2:4] == ["77.00", "-3.00"]  # against the latest
+    assert rows["5 %, mean of models"][2:4] == ["78.00", "-"]  # none of as many rounds
+    _write_run(cells[1], *finals[1])
+    rows = _rows_of(training_report.accuracy())
+    assert rows["5 %, mean of models, float32"][2:4] == ["77.00", "-4.00"]  # against the mean
+    assert rows["100 % (dense shares), mean of models"][2:4] == ["81.00", "-"]
+
+
+def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
+    run: dict[str, Any] = {
+        "cell": dataclasses.asdict(cell),
+        "accuracy_percent": latest,
+        "curve": [[cell.rounds, latest / 100]],
+        "rounds": cell.rounds,
+        "model_sha256": cell.name,
+        "fsl": {"rounds": 1, "upload_bytes": 1e6},
+        "segments": [{"positions": 10**6, "values_per_position": 1}],
+        "command": "python scripts/reproduce.py table7",
+        "date": "2026-01-01",
+    }
+    if mean is not None:
+        run |= {"mean_accuracy_percent": mean, "mean_curve": [[cell.rounds, mean / 100]]}
+    Path(f"results/table7/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
+
+
+def _rows_of(page: str) -> dict[str, list[str]]:
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    return {cells[0]: cells for cells in lines if len(cells) > 4}
 
 
 def test_a_measured_round_is_exact_and_counts_its_bytes() -> None:

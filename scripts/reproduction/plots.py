@@ -11,7 +11,7 @@ import numpy as np
 from reproduction import paper
 from reproduction.communication import break_even
 from reproduction.one_round import one_segment_plan
-from reproduction.results import FOLDER, augmented, read_result, read_results, server_rate
+from reproduction.results import FOLDER, read_accuracies, read_result
 from torchfsl import messages
 
 matplotlib.use("Agg")
@@ -105,10 +105,9 @@ def _server_seconds() -> None:
 
 def _accuracy() -> None:
     longest: dict[str, dict[str, Any]] = {}
-    for run in [*read_results("table7").values(), *read_results("table8").values()]:
-        cell = run["cell"]
-        known = {"rounds": None, "server_rate": server_rate(cell), "augment": augmented(cell)}
-        name = str(sorted({**cell, **known}.items()))
+    for run in [*read_accuracies("table7"), *read_accuracies("table8")]:
+        same = {"rounds": None, "precision": None, "average": None}
+        name = str(sorted({**run["cell"], **same}.items()))
         if name not in longest or run["rounds"] > longest[name]["rounds"]:
             longest[name] = run
     runs = list(longest.values())
@@ -144,7 +143,11 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "dense shares (100 %)": (
         "ks",
         lambda c: (
-            c["table"] == "table7" and c["percent"] == 100 and server_rate(c) == 1 and augmented(c)
+            c["table"] == "table7"
+            and c["percent"] == 100
+            and c["server_rate"] == 1
+            and c["augment"]
+            and not c["of_mean"]
         ),
     ),
     "top-k scalars": (
@@ -154,12 +157,17 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["percent"] < 100
             and c["block"] == 1
             and c["feedback"]
-            and server_rate(c) == 1
-            and augmented(c)
+            and c["server_rate"] == 1
+            and c["augment"]
+            and not c["of_mean"]
         ),
     ),
-    "other server rate": ("C5o", lambda c: server_rate(c) != 1 and augmented(c)),
-    "no augmentation": ("C7x", lambda c: not augmented(c)),
+    "other server rate": (
+        "C5o",
+        lambda c: c["server_rate"] != 1 and c["augment"] and not c["of_mean"],
+    ),
+    "mean of models": ("C6o", lambda c: c["of_mean"] and c["augment"]),
+    "no augmentation": ("C7x", lambda c: not c["augment"]),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],

@@ -29,19 +29,22 @@ def read_result(name: str) -> dict[str, Any] | None:
     return figures
 
 
-def read_results(folder: str) -> dict[str, dict[str, Any]]:
-    """All results of one table by file name; empty where there are none."""
-    return {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((FOLDER / folder).glob("*.json"))
-    }
+_USUAL = {"server_rate": 1.0, "augment": True, "precision": "bfloat16"}
+"""What early results do not say of their cells; TREC's precision is always float32."""
 
 
-def server_rate(cell: dict[str, Any]) -> float:
-    """By which the servers multiplied the mean update; early results do not name it."""
-    return float(cell.get("server_rate", 1.0))
+def read_accuracies(folder: str) -> list[dict[str, Any]]:
+    """Training runs of one table by file name, every cell with all settings.
 
-
-def augmented(cell: dict[str, Any]) -> bool:
-    """Whether clients trained on random crops and mirror images; early results do not say so."""
-    return bool(cell.get("augment", True))
+    A run that evaluated the mean of its models as well stands here twice: as it is, and with the
+    mean's accuracy and `of_mean`.
+    """
+    runs = []
+    for path in sorted((FOLDER / folder).glob("*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        cell = {**_USUAL, **run["cell"], "of_mean": False}
+        runs.append({**run, "cell": cell})
+        if "mean_curve" in run:
+            mean = {"accuracy_percent": run["mean_accuracy_percent"], "curve": run["mean_curve"]}
+            runs.append({**run, **mean, "cell": {**cell, "of_mean": True}})
+    return runs
