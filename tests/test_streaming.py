@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from typing import IO, cast
 
 import numpy as np
 import pytest
@@ -126,6 +128,61 @@ def test_messages_beyond_the_window_lie_in_files() -> None:
         spool.release()
     assert_sums(plan, finish_round(servers), updates)
     assert not servers[0]._book.spool._chunks
+
+
+class FullDisk:
+    """A file on a disk that takes a few bytes and then no more, until there is room."""
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        assert file is not None
+        self.file, self.room = file, 100
+
+    def seek(self, at: int) -> None:
+        self.file.seek(at)
+
+    def write(self, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self.file.write(data[: self.room])
+        self.room -= written
+        return written
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class Resending(InProcess):
+    """Makes room on the disk and sends again what it refused."""
+
+    def __init__(self, servers: tuple[Server, Server], disk: FullDisk) -> None:
+        super().__init__(*servers)
+        self.disk, self.refused = disk, 0
+
+    def send(self, party: int, message: bytes) -> None:
+        try:
+            super().send(party, message)
+        except OSError:
+            self.refused, self.disk.room = self.refused + 1, 1 << 30
+            super().send(party, message)
+
+
+def test_a_message_that_a_full_disk_refused_can_come_again() -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    spool = servers[0]._book.spool = Spool(window_bytes=0)
+    begin_round(servers, 1)
+    spool.hold(b"1")  # opens the file
+    disk = FullDisk(spool._file)
+    spool._file = cast("IO[bytes]", disk)
+    link = Resending(servers, disk)
+    updates = {client: random_update(plan, np.random.default_rng(client)) for client in (2, 4)}
+    for client, update in updates.items():  # even numbers: server 0 gets their public parts
+        session = Client(plan, link, client_id=client).start_round(
+            1, indices=wanted_rows(plan, update)
+        )
+        session.submit(update)
+    assert link.refused == 1
+    assert_sums(plan, finish_round(servers), updates)
 
 
 def test_a_spool_keeps_bytes_and_leaves_views_alone() -> None:

@@ -141,8 +141,8 @@ class ReportBook:
             part = report.trees.part
         if message.kind in part.seen:
             self._reject(report, "a second, different message for the same round and phase")
-        part.seen[message.kind] = digest
         held = memoryview(self.spool.hold(data))[messages.HEADER_BYTES :]
+        part.seen[message.kind] = digest  # once it is held: if the disk is full, it may come again
         if is_relay:
             head, part.public, _ = self._cut(message.kind, held)
             part.relayed_nonces, part.relayed_commitment = bytes(head), commitment

@@ -10,9 +10,10 @@ master seeds included.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
-from typing import Final
+from typing import IO, Final
 
 WINDOW_BYTES: Final = 1 << 26
 """Bytes of messages after which no more are kept in memory."""
@@ -27,6 +28,7 @@ class Spool:
     def __init__(self, window_bytes: int = WINDOW_BYTES) -> None:
         """Hold nothing."""
         self._window_bytes = window_bytes
+        self._file: IO[bytes] | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -34,9 +36,14 @@ class Spool:
         self.bytes_in_memory = 0
         self._chunks: list[mmap.mmap] = []
         self._used = 0
+        self._close()
 
     def hold(self, message: bytes | memoryview) -> bytes | memoryview:
-        """The same message, for as long as the round lasts; views of others' files stay as is."""
+        """The same message, for as long as the round lasts; views of others' files stay as is.
+
+        Raises:
+            OSError: the folder for temporary files is full; nothing is held then.
+        """
         size = len(message)
         if isinstance(message, memoryview):
             return message
@@ -45,9 +52,13 @@ class Spool:
             return message
         if not self._chunks or self._used + size > len(self._chunks[-1]):
             self._grow(max(size, _CHUNK_BYTES))
+        assert self._file is not None
+        self._file.seek(self._used)
+        left = memoryview(message)
+        while left:  # written, not copied into the mapping: a full disk is an error then, no signal
+            left = left[self._file.write(left) :]
         start, self._used = self._used, self._used + size
-        self._chunks[-1][start : self._used] = message
-        return memoryview(self._chunks[-1]).toreadonly()[start : self._used]
+        return memoryview(self._chunks[-1])[start : self._used]
 
     def release(self) -> None:
         """Let the system take back the pages of files; views go on to work."""
@@ -58,7 +69,16 @@ class Spool:
 
     def _grow(self, size: int) -> None:
         self.release()
-        with tempfile.TemporaryFile(prefix="torchfsl-") as file:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile(prefix="torchfsl-", buffering=0))
             file.truncate(size)
-            self._chunks.append(mmap.mmap(file.fileno(), size))
-        self._used = 0
+            self._chunks.append(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+            stack.pop_all()  # it stays open
+        self._close()
+        self._file, self._used = file, 0
+
+    def _close(self) -> None:
+        """Close the file that is written to; its mapping stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
