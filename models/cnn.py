@@ -84,7 +84,7 @@ class CifarCNN(nn.Module):
         super().__init__()
         self.features = nn.Sequential(
             nn.Conv2d(3, 64, 5, padding=2),
-            nn.MaxPool2d(3, stride=2, padding=1),  # before ReLU: see above
+            nn.MaxPool2d(3, stride=2, padding=1),  # before ReLU, as in MnistCNN
             nn.ReLU(),
             ResponseNorm(9, alpha=0.009, k=1.0),
             nn.Conv2d(64, 64, 5, padding=2),

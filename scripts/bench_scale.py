@@ -68,7 +68,8 @@ class Outbox:
 class Clock:
     """Seconds of both servers by stage, and those inside native code.
 
-    Native are the kernels, hashes and key streams; the rest is Python, parsing and copies.
+    Native are the kernels, hashes and key streams. HKDF, by `cryptography`, has an account of its
+    own; the rest is Python, parsing and copies.
     """
 
     def __init__(self) -> None:
@@ -89,14 +90,14 @@ class Clock:
         self._stage = before
         return result
 
-    def native(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, noted as native in the stage in which it happens."""
+    def noted(self, call: Callable[..., Any], account_name: str) -> Callable[..., Any]:
+        """`call`, noted as `account_name` in the stage in which it happens."""
 
         def timed(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
             result = call(*arguments, **named)
             account, stage = self._stage
-            name = f"native {stage}"
+            name = f"{account_name} {stage}"
             account[name] = account.get(name, 0.0) + time.perf_counter() - start
             return result
 
@@ -117,10 +118,11 @@ def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
     module = kernels()
     with contextlib.ExitStack() as stack:
         for name in KERNELS:
-            timed = clock.native(getattr(module, name))
+            timed = clock.noted(getattr(module, name), "native")
             stack.enter_context(mock.patch.object(module, name, timed))
-        for name in ("digest", "derive", "stream"):
-            stack.enter_context(mock.patch.object(kdf, name, clock.native(getattr(kdf, name))))
+        for name, account_name in (("digest", "native"), ("stream", "native"), ("derive", "HKDF")):
+            timed = clock.noted(getattr(kdf, name), account_name)
+            stack.enter_context(mock.patch.object(kdf, name, timed))
         for party, server in enumerate(servers):
             sums = server._evaluator.sums
             change = functools.partial(_on_account, clock, party, sums._change)
@@ -278,7 +280,10 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     predicted = predict(plan)
     apart = run_apart(plan, messages_of(plan, 0, rows, values)) if options.apart else None
     path_seconds = sum(server[stage] for stage in PATH) / options.clients
-    native = sum(server.get(f"native {stage}", 0.0) for stage in PATH) / options.clients
+    native, hkdf = (
+        sum(server.get(f"{account} {stage}", 0.0) for stage in PATH) / options.clients
+        for account in ("native", "HKDF")
+    )
     return {
         "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
         "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
@@ -289,6 +294,7 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         "client_aes_blocks": predicted.client_aes_blocks,
         "server_seconds_a_client": path_seconds,
         "server_native_seconds_a_client": native,
+        "server_hkdf_seconds_a_client": hkdf,
         "server_stages": server,
         "server_aes_blocks": predicted.server_aes_blocks,
         "server_blocks_per_second": predicted.server_aes_blocks / path_seconds,
@@ -312,10 +318,14 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
         f"  a server, bytes to sums, a client     {1e3 * row['server_seconds_a_client']:10.2f} ms"
         f"   {row['server_blocks_per_second'] / 1e6:,.0f} M blocks/s {share}"
     )
-    outside = 1 - row["server_native_seconds_a_client"] / row["server_seconds_a_client"]
-    print(f"    of it Python, parsing and copies    {outside:10.0%}")
+    native, hkdf = (
+        row[f"server_{account}_seconds_a_client"] / row["server_seconds_a_client"]
+        for account in ("native", "hkdf")
+    )
+    print(f"    of it Python, parsing and copies    {1 - native - hkdf:10.0%}")
+    print(f"    of it HKDF                          {hkdf:10.0%}")
     for stage, seconds in row["server_stages"].items():
-        if stage.startswith("native"):
+        if stage.startswith(("native", "HKDF")):
             continue
         part = seconds / row["clients"] if stage in PATH else seconds
         each = " a client" if stage in PATH else " a round"

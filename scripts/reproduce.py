@@ -33,6 +33,8 @@ from reproduction import (
 )
 from reproduction.results import FOLDER, write_result
 
+from training.config import ConfigError
+
 RUN_FOLDER = Path("runs") / "reproduce"
 Options = argparse.Namespace
 
@@ -69,7 +71,8 @@ RUNS = {
 
 def main() -> int:
     """Runs the command line."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     command = " ".join(["python", "scripts/reproduce.py", *sys.argv[1:]])
     if options.table == "report":
         report.write()
@@ -78,14 +81,16 @@ def main() -> int:
         stamp = {"command": command, "date": time.strftime("%Y-%m-%d")}
         write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
     else:
-        accuracy.run_cells(
-            _cells(options),
-            data_root=options.data,
-            runs=RUN_FOLDER,
-            fsl_rounds=options.fsl_rounds,
-            threads=options.threads,
-            command=command,
-        )
+        try:
+            accuracy.run_cells(
+                _cells(options),
+                data_root=options.data,
+                runs=RUN_FOLDER,
+                fsl_rounds=options.fsl_rounds,
+                command=command,
+            )
+        except ConfigError as error:
+            parser.error(str(error))
     return 0
 
 
@@ -102,6 +107,7 @@ def _cells(options: Options) -> list[accuracy.Cell]:
             average=options.average,
             augment=not options.no_augmentation,
             precision=options.precision,
+            threads=options.threads,
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
@@ -155,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
     )
-    runs.add_argument("--threads", type=int, default=1, help="of one run; sums may differ by it")
+    runs.add_argument(
+        "--threads", type=int, default=1, help="table7: of one run; sums may differ by them"
+    )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
     costs = parser.add_argument_group("costs")

@@ -44,14 +44,23 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
         _write_run(cell, latest, mean)
     rows = _rows_of(training_report.accuracy())
-    assert rows["1 %, server rate 2.5, float32"][2:4] == ["70.00", "-10.00"]
-    assert rows["5 %, float32"][2:4] == ["75.00", "-5.00"]
-    assert rows["5 %, mean of models, float32"][2:4] == ["77.00", "-3.00"]  # against the latest
-    assert rows["5 %, mean of models"][2:4] == ["78.00", "-"]  # none of as many rounds
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
+    assert rows["5 %, float32"][2:5] == ["75.00", "-5.00", "1"]
+    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00", "1"]  # to latest
+    assert rows["5 %, mean of models (0.9)"][2:5] == ["78.00", "-", "1"]  # none of 8 rounds
     _write_run(cells[1], *finals[1])
+    _write_run(dataclasses.replace(cells[1], average=0.99), 80.0, 82.0)
+    page = training_report.accuracy()
+    rows = _rows_of(page)
+    assert rows["100 % (dense shares)"][2:5] == ["80.00", "-", "1"]  # one model, in three files
+    assert rows["100 % (dense shares), mean of models (0.9)"][2:5] == ["81.00", "-", "1"]
+    assert rows["100 % (dense shares), mean of models (0.99)"][2:5] == ["82.00", "-", "1"]
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
+    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-4.00", "1"]  # to mean
+    assert "end with one and the same model" not in page
+    _write_run(dataclasses.replace(cells[0], precision="float32"), 79.0, None)
     rows = _rows_of(training_report.accuracy())
-    assert rows["5 %, mean of models, float32"][2:4] == ["77.00", "-4.00"]  # against the mean
-    assert rows["100 % (dense shares), mean of models"][2:4] == ["81.00", "-"]
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-9.00", "1"]
 
 
 def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
@@ -60,7 +69,7 @@ def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
         "accuracy_percent": latest,
         "curve": [[cell.rounds, latest / 100]],
         "rounds": cell.rounds,
-        "model_sha256": cell.name,
+        "model_sha256": str(latest),
         "fsl": {"rounds": 1, "upload_bytes": 1e6},
         "segments": [{"positions": 10**6, "values_per_position": 1}],
         "command": "python scripts/reproduce.py table7",
@@ -108,7 +117,7 @@ def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
     tmp_path: Path,
 ) -> None:
     cell = accuracy.Cell("table8", "trec", 1, seed=0, rounds=1)
-    config = cell.config("synthetic", 1)
+    config = cell.config("synthetic")
     short = accuracy.run_cell(cell, config, tmp_path, 1)
     assert short["fsl"]["rounds"] == short["fsl"]["exact_rounds"] == 1
     more = dataclasses.replace(config, rounds=2)
@@ -122,7 +131,7 @@ def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
 def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_path: Path) -> None:
     [cell] = accuracy.table7(["trec"], [5], [0], 2, False, average=0.5)
     assert cell.name == "trec-5-mean0.5-seed0-2rounds"
-    result = accuracy.run_cell(cell, cell.config("synthetic", 1), tmp_path, 1)
+    result = accuracy.run_cell(cell, cell.config("synthetic"), tmp_path, 1)
     assert [number for number, _ in result["mean_curve"]] == [1, 2]
     assert result["mean_curve"][0] == result["curve"][0]  # the mean of one model is the model
     values = [value for _, value in result["mean_curve"]]
@@ -131,5 +140,5 @@ def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_p
 
 def test_precision_is_a_setting_of_image_runs() -> None:
     cells = accuracy.table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
-    assert [cell.config(None, 1).local.precision for cell in cells] == ["float32", "float32"]
+    assert [cell.config(None).local.precision for cell in cells] == ["float32", "float32"]
     assert [cell.name for cell in cells] == ["trec-1-seed0", "cifar10-1-float32-seed0"]

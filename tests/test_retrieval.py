@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -90,14 +92,18 @@ def test_an_update_applied_by_the_servers_is_read_by_the_next_clients() -> None:
 
 
 def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> None:
-    segment = make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True)
+    segment = make_segment(
+        "t", "rows", (20, 2), k_max=3, tau=2, theta=3, nu=3, stash=1, retrieve=True
+    )
     plan = make_plan(segment)
     old, new = (
         np.random.default_rng(seed).integers(1, 256, (20, 8), dtype=np.uint8) for seed in (0, 1)
     )
     tables, fresh = psr.empty_tables(segment), psr.empty_tables(segment)
     psr.lay_out(plan, segment, old, tables)
-    psr.lay_out(plan, segment, new[::-1][::-1], tables)  # a view that is not contiguous, too
+    apart = np.repeat(new, 2, axis=0)[::2]
+    assert not apart.flags.c_contiguous
+    psr.lay_out(plan, segment, apart, tables)
     psr.lay_out(plan, segment, new, fresh)
     for table, expected in zip(tables, fresh, strict=True):
         assert table.tobytes() == expected.tobytes()
@@ -106,7 +112,40 @@ def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> No
     for slots in cuckoo.bin_slots(permuted, 3, len(rows) // segment.num_bins):
         assert np.array_equal(rows[slots], new)
     assert np.count_nonzero(rows.any(axis=1)) == 3 * 20
-    assert np.array_equal(tables[1].reshape(-1, 8)[:20], new)
+    stash = tables[1].reshape(-1, 8)
+    assert np.array_equal(stash[:20], new)
+    assert len(stash) > 20
+    assert not stash[20:].any()
+
+
+def test_a_late_answer_is_of_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    Client(plan, Wire(servers), client_id=2).start_round(1, indices={"t": [4]})
+    in_time = servers[0].reply(Kind.ANSWER, 1, 2)
+    answer, inside, go = psr.answer, threading.Event(), threading.Event()
+
+    def slow_answer(*arguments: Any) -> Any:
+        inside.set()
+        assert go.wait(10)
+        return answer(*arguments)
+
+    monkeypatch.setattr(psr, "answer", slow_answer)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(servers[0].reply, Kind.ANSWER, 1, 2)
+        assert inside.wait(10)
+        for server in servers:
+            server.abandon_round()
+            server.model.state["t.0"] += 1
+        begin_round(servers, 2)
+        Client(plan, Wire(servers), client_id=4).start_round(2, indices={"t": [4]})
+        following = pool.submit(servers[0].reply, Kind.ANSWER, 2, 4)
+        with pytest.raises(TimeoutError):
+            following.result(0.2)
+        go.set()
+        assert late.result(10) == in_time
+        assert following.result(10) == servers[0].reply(Kind.ANSWER, 2, 4)
 
 
 def test_the_downloaded_model_is_that_of_the_servers() -> None:

@@ -12,6 +12,7 @@ path imports no torch.
 from __future__ import annotations
 
 import logging
+import threading
 from enum import Enum
 from typing import Final
 
@@ -85,7 +86,7 @@ class Server:
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
-        self._laid_out = False
+        self._laid_out, self._answering = False, threading.Lock()
         self._clear = self._digests = self._coin = self._verify_key = b""
         self._accepted: tuple[int, ...] = ()
         self._may_apply = False
@@ -176,18 +177,19 @@ class Server:
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
-        self._expect(RoundState.OPEN)
-        if round_number != self.last_round:
-            raise RejectedSubmission(f"round {round_number} is not open")
-        if kind is Kind.ANSWER:
-            body = self._evaluator.answer(client, self._row_tables())
-        elif kind is Kind.MODEL:
-            body = self._digests + self._clear
-        elif kind is Kind.MODEL_DIGEST:
-            body = self._digests
-        else:
-            raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
-        return messages.encode(self.plan, kind, self.party, round_number, client, body)
+        with self._answering:  # the next round's rows go where a late answer still reads
+            self._expect(RoundState.OPEN)
+            if round_number != self.last_round:
+                raise RejectedSubmission(f"round {round_number} is not open")
+            if kind is Kind.ANSWER:
+                body = self._evaluator.answer(client, self._row_tables())
+            elif kind is Kind.MODEL:
+                body = self._digests + self._clear
+            elif kind is Kind.MODEL_DIGEST:
+                body = self._digests
+            else:
+                raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
+            return messages.encode(self.plan, kind, self.party, round_number, client, body)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
         """Take no more reports; a coin and the list of complete reports, for the peer.

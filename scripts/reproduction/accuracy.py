@@ -59,6 +59,7 @@ class Cell:
             crops if not.
         average: weight of the older models in the mean of models that is evaluated, too.
         precision: in which the image networks pass forwards and backwards; TREC's uses float32.
+        threads: of the run, by which floating-point sums may differ.
     """
 
     table: str
@@ -73,6 +74,7 @@ class Cell:
     augment: bool = True
     average: float = 0.0
     precision: Precision = "bfloat16"
+    threads: int = 1
 
     @property
     def name(self) -> str:
@@ -91,9 +93,10 @@ class Cell:
         extras += "" if self.augment else "-central"
         extras += "" if self.average == 0 else f"-mean{self.average:g}"
         extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
+        extras += "" if self.threads == 1 else f"-{self.threads}threads"
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
-    def config(self, data: str | None, threads: int) -> Config:
+    def config(self, data: str | None) -> Config:
         """Settings of the run, aggregated in plaintext."""
         preset = PRESETS[PRESET_OF[self.dataset]]
         images = self.dataset != "trec"
@@ -114,7 +117,7 @@ class Cell:
             eval_every=50 if images else 10,
             checkpoint_every=50,
             seed=self.seed,
-            threads=threads,
+            threads=self.threads,
             local=local,
             images=self._images(preset.images),
             server=dataclasses.replace(preset.server, lr=self.server_rate, average=self.average),
@@ -156,6 +159,7 @@ def table7(
     average: float = 0.0,
     augment: bool = True,
     precision: Precision = "bfloat16",
+    threads: int = 1,
 ) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
@@ -169,6 +173,7 @@ def table7(
             augment=augment or dataset != "cifar10",
             average=average,
             precision=precision if dataset != "trec" else "bfloat16",
+            threads=threads,
         )
         for dataset in datasets
         for seed in seeds
@@ -207,19 +212,24 @@ def run_cells(
     data_root: Path | None,
     runs: Path,
     fsl_rounds: int,
-    threads: int,
     command: str,
 ) -> None:
-    """Run what has no result yet, skipping what another process works on."""
-    for number, cell in enumerate(cells, start=1):
+    """Run what has no result yet, skipping what another process works on.
+
+    Raises:
+        ConfigError: a setting of a cell is out of range, or not that of its unfinished run.
+    """
+    configs = [
+        cell.config(None if data_root is None else str(data_root / cell.dataset)) for cell in cells
+    ]
+    for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
         target = Path("results") / cell.table / f"{cell.name}.json"
         folder = runs / cell.table / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         with _claimed(folder) as mine:
             if mine and not target.exists():
                 print(f"[{number}/{len(cells)}] {cell.table} {cell.name}", flush=True)
-                data = None if data_root is None else str(data_root / cell.dataset)
-                result = run_cell(cell, cell.config(data, threads), folder, fsl_rounds)
+                result = run_cell(cell, config, folder, fsl_rounds)
                 write_result(target, {**result, "command": command})
 
 

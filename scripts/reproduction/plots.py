@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import matplotlib
@@ -106,11 +106,10 @@ def _server_seconds() -> None:
 def _accuracy() -> None:
     longest: dict[str, dict[str, Any]] = {}
     for run in [*read_accuracies("table7"), *read_accuracies("table8")]:
-        same = {"rounds": None, "precision": None, "average": None}
-        name = str(sorted({**run["cell"], **same}.items()))
+        name = str(sorted({**run["cell"], "rounds": None, "threads": None}.items()))
         if name not in longest or run["rounds"] > longest[name]["rounds"]:
             longest[name] = run
-    runs = list(longest.values())
+    runs = [run for run in longest.values() if not _has_bfloat16_twin(run, longest.values())]
     datasets = [d for d in paper.ACCURACY if any(r["cell"]["dataset"] == d for r in runs)]
     if not datasets:
         return
@@ -147,7 +146,7 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["percent"] == 100
             and c["server_rate"] == 1
             and c["augment"]
-            and not c["of_mean"]
+            and not c["average"]
         ),
     ),
     "top-k scalars": (
@@ -159,15 +158,22 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["feedback"]
             and c["server_rate"] == 1
             and c["augment"]
-            and not c["of_mean"]
+            and not c["average"]
         ),
     ),
     "other server rate": (
         "C5o",
-        lambda c: c["server_rate"] != 1 and c["augment"] and not c["of_mean"],
+        lambda c: c["server_rate"] != 1 and c["augment"] and not c["average"],
     ),
-    "mean of models": ("C6o", lambda c: c["of_mean"] and c["augment"]),
-    "no augmentation": ("C7x", lambda c: not c["augment"]),
+    "mean of models": (
+        "C6o",
+        lambda c: c["server_rate"] == 1 and c["augment"] and c["average"] != 0,
+    ),
+    "other server rate, mean of models": (
+        "C8o",
+        lambda c: c["server_rate"] != 1 and c["augment"] and c["average"] != 0,
+    ),
+    "no augmentation": ("C7x", lambda c: not c["augment"] and not c["average"]),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],
@@ -179,6 +185,15 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         lambda c: c["table"] == "table8" and not c["feedback"],
     ),
 }
+
+
+def _has_bfloat16_twin(run: dict[str, Any], runs: Iterable[dict[str, Any]]) -> bool:
+    """Whether a float32 run has a bfloat16 one beside it, which is then shown in its place."""
+    if run["cell"]["precision"] == "bfloat16":
+        return False
+    free = {"rounds": None, "threads": None, "precision": None}
+    same = {**run["cell"], **free}
+    return any(r is not run and {**r["cell"], **free} == same for r in runs)
 
 
 def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str, longest: int) -> None:

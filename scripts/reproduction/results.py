@@ -29,22 +29,26 @@ def read_result(name: str) -> dict[str, Any] | None:
     return figures
 
 
-_USUAL = {"server_rate": 1.0, "augment": True, "precision": "bfloat16"}
+_USUAL = {"server_rate": 1.0, "augment": True, "precision": "bfloat16", "threads": 1}
 """What early results do not say of their cells; TREC's precision is always float32."""
 
 
 def read_accuracies(folder: str) -> list[dict[str, Any]]:
     """Training runs of one table by file name, every cell with all settings.
 
-    A run that evaluated the mean of its models as well stands here twice: as it is, and with the
-    mean's accuracy and `of_mean`.
+    A run that evaluated the mean of its models as well stands here twice: with its latest model, of
+    which `average` is 0, and with the mean. Of runs with equal cells the first is here: averaging
+    changes no model, and threads only the order of floating-point sums.
     """
-    runs = []
+    runs: dict[str, dict[str, Any]] = {}
     for path in sorted((FOLDER / folder).glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
-        cell = {**_USUAL, **run["cell"], "of_mean": False}
-        runs.append({**run, "cell": cell})
+        cell = {**_USUAL, **run["cell"]}
+        accuracies = {0.0: run["accuracy_percent"]}
         if "mean_curve" in run:
-            mean = {"accuracy_percent": run["mean_accuracy_percent"], "curve": run["mean_curve"]}
-            runs.append({**run, **mean, "cell": {**cell, "of_mean": True}})
-    return runs
+            accuracies[cell["average"]] = run["mean_accuracy_percent"]
+        for average, accuracy in accuracies.items():
+            own = {**cell, "average": average}
+            name = json.dumps({**own, "threads": 1}, sort_keys=True)
+            runs.setdefault(name, {**run, "cell": own, "accuracy_percent": accuracy})
+    return list(runs.values())

@@ -32,16 +32,15 @@ def accuracy() -> str:
         "rounds, a thousand of the run's. So small shares lag behind, 1 % of CIFAR-10's network by "
         "whole points after the rounds below; whether it catches up by the paper's 5,000 was not tried. "
         + _RATES * any(_row(r).rate != 1 for r in runs)
-        + _MEANS * any(_row(r).of_mean for r in runs)
+        + _MEANS * any(_row(r).average for r in runs)
         + _AUGMENTATION * any(_row(r).plain_images for r in runs)
         + "Every run aggregates in plaintext on the quantised updates, and its first rounds a second time "
         "through both servers, with the same model bit for bit (`fsl` in the JSON files). One "
         "local iteration is one local epoch on MNIST and CIFAR-10 and one optimizer step on TREC. The "
         "image networks pass forwards and backwards in bfloat16 where torch's autocast uses it, which "
         "halves the time; weights, updates and evaluation are float32."
-        + " Rows that say *float32* use it throughout, for CPUs without bfloat16."
-        * any(_row(r).float32 for r in runs)
-        + "\n"
+        + " Rows that say *float32* use it throughout, for CPUs without bfloat16; where 100 % has no such row, "
+        "they are compared with bfloat16's." * any(_row(r).float32 for r in runs) + "\n"
     ]
     for dataset, printed in paper.ACCURACY.items():
         mine = [r for r in runs if r["cell"]["dataset"] == dataset]
@@ -57,7 +56,7 @@ def accuracy() -> str:
                     f"{row.percent:g} %"
                     + " (dense shares)" * (row.percent == 100)
                     + f", server rate {row.rate:g}" * (row.rate != 1)
-                    + ", mean of models" * row.of_mean
+                    + f", mean of models ({row.average:g})" * (row.average != 0)
                     + ", float32" * row.float32
                     + ", no augmentation" * row.plain_images,
                     "-"
@@ -93,8 +92,8 @@ _AUGMENTATION = (
 
 _MEANS = (
     "*Mean of models*: the same run, of which not the latest model is evaluated but the mean over rounds, "
-    "in which all models before the latest keep 99 % of the weight. Where 100 % has no such row, its latest "
-    "model is what the row is compared with; it would gain from a mean, too. "
+    "in which all models before the latest keep the share of the weight in brackets. Where 100 % has no such "
+    "row, its latest model is what the row is compared with; it would gain from a mean, too. "
 )
 
 
@@ -114,10 +113,10 @@ def _dense_bytes(run: Figures) -> int:
 def _same_models(runs: list[Figures]) -> str:
     """A sentence where runs of several shares end with the same model, bit for bit."""
     for seed in sorted({r["cell"]["seed"] for r in runs}):
-        groups: dict[str, list[float]] = {}
+        groups: dict[str, set[float]] = {}
         for run in runs:
             if run["cell"]["seed"] == seed:
-                groups.setdefault(run["model_sha256"], []).append(run["cell"]["percent"])
+                groups.setdefault(run["model_sha256"], set()).add(run["cell"]["percent"])
         equal = [f"{percent:g} %" for percent in sorted(max(groups.values(), key=len))]
         if len(equal) > 1:
             return (
@@ -135,11 +134,14 @@ def _against_all(group: list[Figures], runs: list[Figures]) -> str:
     They are of the same model, mean or latest, and the same precision where there are such.
     """
     row = _row(group[0])
-    if row.percent == 100:
+    if row.percent == 100 and row.rate == 1:
         return "-"
     seeds = {run["cell"]["seed"] for run in group}
-    for likeness in ({}, {"float32": False}, {"of_mean": False, "float32": False}):
-        dense_row = row._replace(percent=100, rate=1, **likeness)
+    unlike: tuple[dict[str, Any], ...] = (
+        {}, {"float32": False}, {"average": 0.0}, {"average": 0.0, "float32": False}
+    )  # fmt: skip
+    for differences in unlike:
+        dense_row = row._replace(percent=100, rate=1, **differences)
         dense = [
             r["accuracy_percent"]
             for r in runs
@@ -158,7 +160,7 @@ class _Row(NamedTuple):
     percent: float
     rate: float
     rounds: int
-    of_mean: bool
+    average: float
     float32: bool
 
 
@@ -169,7 +171,7 @@ def _row(run: Figures) -> _Row:
         cell["percent"],
         cell["server_rate"],
         run["rounds"],
-        cell["of_mean"],
+        cell["average"],
         cell["precision"] == "float32",
     )
 
