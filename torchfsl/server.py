@@ -38,6 +38,10 @@ Bytes = npt.NDArray[np.uint8]
 _FILED: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
                  Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)  # fmt: skip
 
+_ANSWERING: Final = threading.Lock()
+"""Held while a server of this process answers, so that the rows of the next round are not laid out
+where a late answer still reads those of its own."""
+
 
 class RoundState(Enum):
     """Where the server stands in a round."""
@@ -86,7 +90,7 @@ class Server:
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
-        self._laid_out, self._answering = False, threading.Lock()
+        self._laid_out = False
         self._clear = self._digests = self._coin = self._verify_key = b""
         self._accepted: tuple[int, ...] = ()
         self._may_apply = False
@@ -177,7 +181,7 @@ class Server:
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
-        with self._answering:  # the next round's rows go where a late answer still reads
+        with _ANSWERING:
             self._expect(RoundState.OPEN)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
