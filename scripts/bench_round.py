@@ -156,6 +156,7 @@ class Rounds:
 
 def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
     """The rounds; returns the figures."""
+    torch.set_num_threads(1)  # more would spin for a while where servers, which have no torch, run
     rounds = Rounds(num_clients)
     plan = rounds.plan
     print(plan.explain(), "\n")

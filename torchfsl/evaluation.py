@@ -63,6 +63,6 @@ class Evaluator:
         """This server's share of the sums over the reports, in index order, with its noise."""
         self.sums.settle(reports)
         return b"".join(
-            privacy.add_noise(self._plan, segment, share, self._draw).tobytes()
+            privacy.add_noise(self._plan, segment, share, self._draw).data
             for segment, share in self.sums.shares()
         )

@@ -127,5 +127,7 @@ def to_int64(values: Bytes) -> npt.NDArray[np.int64]:
         return np.asarray(low, dtype=np.int64)
     word = words.dtype.itemsize
     shift = 8 * (word - width)
+    if not shift:
+        return words.view(f"<i{word}").astype(np.int64)
     signed = np.left_shift(words, words.dtype.type(shift)).view(f"<i{word}")
     return np.asarray(signed >> shift, dtype=np.int64)

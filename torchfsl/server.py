@@ -107,7 +107,7 @@ class Server:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
         self.last_round, self._may_apply = round_number, False
         self._book.open(round_number)
-        rows = b"".join(self.model.rows(s).tobytes() for s in messages.retrieving(self.plan))
+        rows = b"".join(self.model.rows(s).data for s in messages.retrieving(self.plan))
         self._clear = b"".join(
             np.ascontiguousarray(self.model.state[t.name]).tobytes()
             for t in self.plan.clear_tensors
@@ -290,7 +290,7 @@ class Server:
         """
         self._expect(RoundState.REVEALED)
         body = self._from_peer(Kind.SHARE, peer_share)
-        salt, share = bytes(body[:DIGEST_BYTES]), bytes(body[DIGEST_BYTES:])
+        salt, share = bytes(body[:DIGEST_BYTES]), body[DIGEST_BYTES:]
         own, clients, expected = self._share, self._accepted, self._peer_commitment
         fits = kdf.digests_equal(expected, self._commitment(1 - self.party, salt, share))
         self._end(clients)
@@ -351,7 +351,7 @@ class Server:
             raise ProtocolError("the peer's message is for another server or round")
         return message.body
 
-    def _commitment(self, party: int, salt: bytes, share: bytes) -> bytes:
+    def _commitment(self, party: int, salt: bytes, share: bytes | memoryview) -> bytes:
         return kdf.digest(kdf.LABEL_SHARE, bytes([party]), self._set_digest, salt, share)
 
     def _row_tables(self) -> dict[str, list[Bytes]]:
@@ -366,7 +366,9 @@ class Server:
         return self._tables
 
 
-def decode_shares(plan: Plan, first: bytes, second: bytes, clients: tuple[int, ...]) -> Opened:
+def decode_shares(
+    plan: Plan, first: bytes, second: bytes | memoryview, clients: tuple[int, ...]
+) -> Opened:
     """Add two servers' shares and cut the sums into segments."""
     width = plan.encoding.ring_bits // 8
     shares = [np.frombuffer(share, np.uint8).reshape(-1, width) for share in (first, second)]

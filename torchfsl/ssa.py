@@ -98,18 +98,16 @@ class Accumulator:
     def gather(self) -> Bytes:
         """This server's share of the sum, in index order: `[m, W/8]`."""
         segment, row = self._segment, self._plan.value_bytes(self._segment)
-        out = np.zeros((segment.m, row), dtype=np.uint8)
-        for (group, _), total in zip(split(segment), self._sums, strict=True):
-            flat = total.reshape(-1, row)
+        flats = [total.reshape(-1, row) for total in self._sums]
+        groups = list(zip(segment.groups, flats, strict=True))
+        of_stash = [flat[: segment.m].copy() for group, flat in groups if group.is_stash]
+        out = of_stash[0] if of_stash else np.zeros((segment.m, row), dtype=np.uint8)
+        for group, flat in groups:
             if not group.is_stash:
                 seed = bytes.fromhex(self._plan.hash_seed)
                 permuted = cuckoo.permutations(seed, segment.name, segment.m)
                 slots = cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu)
                 kernels().gather(flat, slots, out, self._width, num_threads())
-            else:
-                lanes = out.reshape(segment.m, -1, self._width)
-                extra = flat[: segment.m].reshape(segment.m, -1, self._width)
-                lanes[...] = ring.add(lanes, extra)
         return out
 
 
