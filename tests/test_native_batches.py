@@ -13,8 +13,10 @@ native = pytest.importorskip("torchfsl._native")
 Bytes = npt.NDArray[np.uint8]
 Report = tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]
 
-# Full registers of trees with leaves left over, and trees left over from full registers.
+# Full registers of trees with leaves left over, and trees left over from full registers; then a few
+# trees whose own stretches fill registers, the last of them cut short.
 SHAPES = ((16, 9), (19, 61), (37, 150), (4, 300), (37, 338), (19, 1500))
+SHAPES += ((1, 90), (1, 256), (2, 5000), (1, 9001))
 PAYLOADS = {2: (2, 8, 16, 48), 3: (24,), 4: (8, 12, 32, 72), 8: (8, 24, 64, 80), 16: (16, 32, 144)}
 
 

@@ -226,11 +226,12 @@ struct AccumulateSink {
   }
 
   static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                         std::size_t stride, std::size_t count) {
+                         std::size_t stride, std::size_t count, std::size_t lane_leaves) {
     AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload;
-    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
+    lay_out_hints<V>(a.args->hints + tree * payload, lane_leaves ? 0 : payload, self.group);
+    self.group.lane_stride = (lane_leaves ? lane_leaves : a.num_leaves) * payload;
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
     if (!self.often) {
       self.ahead.bring_beside(V::kLanes * count * a.conversion->blocks);
@@ -254,13 +255,16 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
-  sink.often = trees.num_leaves >= 8 && sink.ahead.often();  // 8: of the largest batch
+  const std::size_t lane_leaves = partition.units_per_tree
+                                      ? std::size_t{1} << (trees.depth - partition.split_level)
+                                      : trees.num_leaves;
+  sink.often = lane_leaves >= 8 && sink.ahead.often();  // 8: of the largest batch
   sink.add_lanes = choose_add_lanes<V>(args, sink.often);
   sink.group = {&conversion.key,
                 block_counters<V>(conversion.blocks, arena),
                 arena.take<typename V::R>(conversion.blocks),
                 args.payload,
-                trees.num_leaves * args.payload,
+                0,
                 &sink.ahead};
   walk<V>(
       trees, partition, begin, end,

@@ -1,8 +1,9 @@
 // Output shares of whole registers of trees, straight from the leaves as the walk leaves them.
 //
-// A register holds one leaf of kLanes trees. Its conversion needs no move between lanes, and only
-// finished shares are transposed: kLanes registers of them become one run of kLanes blocks for each
-// tree, which is one addition to the accumulator. What fills no run is added block by block.
+// A register holds one leaf of kLanes trees, or of kLanes stretches of one tree. Its conversion
+// needs no move between lanes, and only finished shares are transposed: kLanes registers of them
+// become one run of kLanes blocks for each lane, which is one addition to the accumulator. What fills
+// no run is added block by block.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,8 @@
 namespace fsl {
 namespace {
 
-// What the leaves of kLanes trees have in common. Trees lie `tree_stride` apart in the accumulator.
+// What the leaves of kLanes trees, or stretches of a tree, have in common. They lie `lane_stride`
+// bytes apart in the accumulator.
 // The functions with the loops take it and the leaves by value: what they refer to would be loaded
 // again after every store of bytes, which might have changed it.
 template <class V>
@@ -29,7 +31,7 @@ struct LaneGroup {
   const std::uint8_t* counters;  // sigma of the block numbers, 16 bytes each
   typename V::R* hints;          // one block a register
   std::size_t payload;
-  std::size_t tree_stride;
+  std::size_t lane_stride;
   Ahead* ahead;
 };
 
@@ -143,7 +145,7 @@ FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
     V::transpose(batch + i, 1, runs);
     std::uint8_t* to = from.acc + (leaf + i / blocks) * group.payload + block * 16;
     FSL_UNROLL
-    for (int lane = 0; lane < V::kLanes; ++lane, to += group.tree_stride) {
+    for (int lane = 0; lane < V::kLanes; ++lane, to += group.lane_stride) {
       add_run<V, width, negate>(to, runs[lane]);
     }
   }
@@ -154,7 +156,7 @@ template <class V, unsigned width, bool negate, int bytes>
 FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typename V::R share) {
   using R = typename V::R;
   for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
-    std::uint8_t* const to = first + lane * group.tree_stride;
+    std::uint8_t* const to = first + lane * group.lane_stride;
     const R old = Lanes<V, width>::template load<bytes>(to);
     Lanes<V, width>::template store<bytes>(to, with_share<V, width, negate>(old, piece));
   });
@@ -170,7 +172,7 @@ void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
     const R share = share_of<V, width>(group, from, at, block, encrypted);
     std::uint8_t* const first = from.acc + at * group.payload + block * 16;
     if constexpr (fixed == 0) {
-      add_pieces<V, width, negate, V::kLanes>(first, share, group.tree_stride, V::kLanes, bytes);
+      add_pieces<V, width, negate, V::kLanes>(first, share, group.lane_stride, V::kLanes, bytes);
     } else {
       add_ends<V, width, negate, fixed>(group, first, share);
     }
@@ -254,7 +256,7 @@ void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
         V::transpose(batch + half * kLanes, 1, runs);
         std::uint8_t* to = from.acc + at * 8;
         FSL_UNROLL
-        for (int lane = 0; lane < kLanes; ++lane, to += group.tree_stride) {
+        for (int lane = 0; lane < kLanes; ++lane, to += group.lane_stride) {
           if (half == 0) first[lane] = runs[lane];
           if (half == 1) {
             add_run<V, width, negate>(to, V::template pack<8>(first[lane], runs[lane]));
@@ -344,15 +346,15 @@ const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
   return counters;
 }
 
-// Block b of `hints`, of kLanes trees, into register b.
+// Block b of the lanes' hints, which lie `stride` apart, into register b.
 template <class V>
-void lay_out_hints(const std::uint8_t* hints, const LaneGroup<V>& group) {
+void lay_out_hints(const std::uint8_t* hints, std::size_t stride, const LaneGroup<V>& group) {
   const std::size_t payload = group.payload;
   for (std::size_t block = 0; block * 16 < payload; ++block) {
     const std::size_t left = payload - block * 16, size = left < 16 ? left : 16;
     alignas(64) std::uint8_t words[sizeof(typename V::R)] = {};
     for (int lane = 0; lane < V::kLanes; ++lane) {
-      std::memcpy(words + 16 * lane, hints + lane * payload + block * 16, size);
+      std::memcpy(words + 16 * lane, hints + lane * stride + block * 16, size);
     }
     V::store(group.hints + block, V::load(words));
   }

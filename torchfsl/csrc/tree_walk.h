@@ -19,9 +19,10 @@ struct Sink {
   void (*take)(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                std::size_t count);
   // If not null, takes the leaves of kLanes whole trees instead, from `tree` on: registers of one
-  // leaf each, `stride` registers apart.
+  // leaf each, `stride` registers apart. Or, where `lane_leaves` is not 0, those of kLanes stretches
+  // of one tree, which begin so many leaves apart.
   void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                     std::size_t stride, std::size_t count);
+                     std::size_t stride, std::size_t count, std::size_t lane_leaves);
   void* context;
 };
 
@@ -206,8 +207,10 @@ class Walker {
   void emit(const R* nodes, std::size_t width, std::size_t first) {
     constexpr std::size_t kTile = kChunkLeaves * 16;
     for (int k = 0; k < n; ++k) {
-      if (sink_.take_lanes && !lane_leaves_ && std::size_t(k + 1) * V::kLanes <= num_lanes_) {
-        sink_.take_lanes(sink_.context, tree_ + k * V::kLanes, first, nodes + k, n, width);
+      if (sink_.take_lanes && is_whole(k, first, width)) {
+        const std::size_t lane = std::size_t(k) * V::kLanes;
+        sink_.take_lanes(sink_.context, lane_leaves_ ? tree_ : tree_ + lane,
+                         first + lane * lane_leaves_, nodes + k, n, width, lane_leaves_);
         continue;
       }
       for (std::size_t from = 0; from < width; from += kChunkLeaves) {
@@ -224,6 +227,12 @@ class Walker {
         }
       }
     }
+  }
+
+  // Whether every lane of register k has a tree, and `width` leaves of it.
+  bool is_whole(int k, std::size_t first, std::size_t width) const {
+    const std::size_t end = std::size_t(k + 1) * V::kLanes;
+    return end <= num_lanes_ && first + (end - 1) * lane_leaves_ + width <= trees_.num_leaves;
   }
 
   void hand_over(std::size_t lane, std::size_t first, const std::uint8_t* states,
