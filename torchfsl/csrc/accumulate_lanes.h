@@ -2,8 +2,8 @@
 //
 // A register holds one leaf of kLanes trees, or of kLanes stretches of one tree. Its conversion
 // needs no move between lanes, and only finished shares are transposed: kLanes registers of them
-// become one run of kLanes blocks for each lane, which is one addition to the accumulator. What fills
-// no run is added block by block.
+// become one run of kLanes blocks for each lane, which is one addition to the accumulator. What
+// fills no run is added block by block.
 #pragma once
 
 #include <cstddef>

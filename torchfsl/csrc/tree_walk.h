@@ -19,8 +19,8 @@ struct Sink {
   void (*take)(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                std::size_t count);
   // If not null, takes the leaves of kLanes whole trees instead, from `tree` on: registers of one
-  // leaf each, `stride` registers apart. Or, where `lane_leaves` is not 0, those of kLanes stretches
-  // of one tree, which begin so many leaves apart.
+  // leaf each, `stride` registers apart. Or, where `lane_leaves` is not 0, those of kLanes
+  // stretches of one tree, which begin so many leaves apart.
   void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
                      std::size_t stride, std::size_t count, std::size_t lane_leaves);
   void* context;
