@@ -3,11 +3,11 @@
     python scripts/bench_round.py [--clients 100] [--rounds 3] [--json FILE]
 
 Every client fetches 419 rows privately (301 goods and 117 categories in the paper's task, and the
-user), trains one step with the torch engine, and submits through the same trees; both servers
-answer, verify, aggregate, open and update their models. Everything is the product's own path, in
-one process; the time of both servers together is measured at their doors. In a first round they
-touch all their memory for the first time; the parts of their time, and the client's, are those of
-the round in which the servers were fastest.
+user), trains one step with the torch engine on one thread, and submits through the same trees;
+both servers answer, verify, aggregate, open and update their models. Everything is the product's
+own path, in one process; the time of both servers together is measured at their doors. In a first
+round they touch all their memory for the first time; the parts of their time, and the client's,
+are those of the round in which the servers were fastest.
 """
 
 from __future__ import annotations
@@ -156,11 +156,15 @@ class Rounds:
 
 def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
     """The rounds; returns the figures."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would spin for a while where servers, which have no torch, run
-    rounds = Rounds(num_clients)
-    plan = rounds.plan
-    print(plan.explain(), "\n")
-    results = [rounds.run(number) for number in range(num_rounds)]
+    try:
+        rounds = Rounds(num_clients)
+        plan = rounds.plan
+        print(plan.explain(), "\n")
+        results = [rounds.run(number) for number in range(num_rounds)]
+    finally:
+        torch.set_num_threads(threads)
     dense = 4 * sum(t.numel for s in plan.segments for t in s.tensors)
     return {
         "clients": num_clients,

@@ -14,7 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 Report = tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]
 
 # Full registers of trees with leaves left over, and trees left over from full registers; then a few
-# trees whose own stretches fill registers, the last of them cut short.
+# trees whose subtrees fill registers, most of them with a last one cut short.
 SHAPES = ((16, 9), (19, 61), (37, 150), (4, 300), (37, 338), (19, 1500))
 SHAPES += ((1, 90), (1, 256), (2, 5000), (1, 9001))
 PAYLOADS = {2: (2, 8, 16, 48), 3: (24,), 4: (8, 12, 32, 72), 8: (8, 24, 64, 80), 16: (16, 32, 144)}
@@ -53,6 +53,19 @@ def test_reports_add_up_as_in_numpy(shape: tuple[int, int], width: int) -> None:
                 key, convert, *arrays = trees
                 native.accumulate(key, convert, *arrays, num_leaves, hints, party, width, total)
             np.testing.assert_array_equal(total, expected)
+
+
+@pytest.mark.parametrize("num_leaves", [70_000, 140_000, 270_000])
+def test_deep_trees_add_up_as_in_numpy(num_leaves: int) -> None:
+    """Depths 17 to 19: subtrees in two registers, in one, and in several stages."""
+    rng = np.random.default_rng(num_leaves)
+    for payload in (8, 24):
+        report = make_report(rng, 1, num_leaves, payload)
+        expected = np.zeros((1, num_leaves, payload), dtype=np.uint8)
+        portable.accumulate_batch([report], num_leaves, 1, 8, expected)
+        total = np.zeros_like(expected)
+        native.accumulate_batch([report], num_leaves, 1, 8, total, 2)
+        np.testing.assert_array_equal(total, expected)
 
 
 def test_no_report_adds_nothing() -> None:

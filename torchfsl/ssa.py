@@ -99,10 +99,10 @@ class Accumulator:
         """This server's share of the sum, in index order: `[m, W/8]`."""
         segment, row = self._segment, self._plan.value_bytes(self._segment)
         flats = [total.reshape(-1, row) for total in self._sums]
-        groups = list(zip(segment.groups, flats, strict=True))
-        of_stash = [flat[: segment.m].copy() for group, flat in groups if group.is_stash]
-        out = of_stash[0] if of_stash else np.zeros((segment.m, row), dtype=np.uint8)
-        for group, flat in groups:
+        # The stash comes last and is in index order: its sums need not be added to zeros.
+        begun = segment.groups[-1].is_stash
+        out = flats[-1][: segment.m].copy() if begun else np.zeros((segment.m, row), dtype=np.uint8)
+        for group, flat in zip(segment.groups, flats, strict=True):
             if not group.is_stash:
                 seed = bytes.fromhex(self._plan.hash_seed)
                 permuted = cuckoo.permutations(seed, segment.name, segment.m)

@@ -226,12 +226,11 @@ struct AccumulateSink {
   }
 
   static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                         std::size_t stride, std::size_t count, std::size_t lane_leaves) {
+                         std::size_t stride, std::size_t count) {
     AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload;
-    lay_out_hints<V>(a.args->hints + tree * payload, lane_leaves ? 0 : payload, self.group);
-    self.group.lane_stride = (lane_leaves ? lane_leaves : a.num_leaves) * payload;
+    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
     if (!self.often) {
       self.ahead.bring_beside(V::kLanes * count * a.conversion->blocks);
@@ -255,16 +254,15 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
-  const std::size_t lane_leaves = partition.units_per_tree
-                                      ? std::size_t{1} << (trees.depth - partition.split_level)
-                                      : trees.num_leaves;
-  sink.often = lane_leaves >= 8 && sink.ahead.often();  // 8: of the largest batch
+  const std::size_t lane_leaves = leaves_between_lanes(trees, partition);
+  sink.often = lane_leaves >= 8 && sink.ahead.often();  // fewer fill no batch
   sink.add_lanes = choose_add_lanes<V>(args, sink.often);
   sink.group = {&conversion.key,
                 block_counters<V>(conversion.blocks, arena),
                 arena.take<typename V::R>(conversion.blocks),
                 args.payload,
-                0,
+                partition.units_per_tree ? 0 : args.payload,
+                lane_leaves * args.payload,
                 &sink.ahead};
   walk<V>(
       trees, partition, begin, end,

@@ -1,6 +1,6 @@
-// Output shares of whole registers of trees, straight from the leaves as the walk leaves them.
+// Output shares of whole registers of lanes, straight from the leaves as the walk leaves them.
 //
-// A register holds one leaf of kLanes trees, or of kLanes stretches of one tree. Its conversion
+// A register holds one leaf of kLanes trees, or of kLanes subtrees of one tree. Its conversion
 // needs no move between lanes, and only finished shares are transposed: kLanes registers of them
 // become one run of kLanes blocks for each lane, which is one addition to the accumulator. What
 // fills no run is added block by block.
@@ -21,8 +21,8 @@
 namespace fsl {
 namespace {
 
-// What the leaves of kLanes trees, or stretches of a tree, have in common. They lie `lane_stride`
-// bytes apart in the accumulator.
+// What the leaves of kLanes trees, or subtrees of one tree, have in common. Lanes lie `hint_stride`
+// bytes apart in the hints and `lane_stride` in the accumulator.
 // The functions with the loops take it and the leaves by value: what they refer to would be loaded
 // again after every store of bytes, which might have changed it.
 template <class V>
@@ -31,11 +31,12 @@ struct LaneGroup {
   const std::uint8_t* counters;  // sigma of the block numbers, 16 bytes each
   typename V::R* hints;          // one block a register
   std::size_t payload;
+  std::size_t hint_stride;  // 0 where all lanes are of one tree
   std::size_t lane_stride;
   Ahead* ahead;
 };
 
-// Leaves from `nodes` on, `stride` registers apart, and where those of the first tree are summed.
+// Leaves from `nodes` on, `stride` registers apart, and where those of the first lane are summed.
 template <class V>
 struct LaneLeaves {
   const typename V::R* nodes;
@@ -151,7 +152,7 @@ FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
   }
 }
 
-// Adds the low `bytes` bytes of one block of a leaf of every tree.
+// Adds the low `bytes` bytes of one block of a leaf of every lane.
 template <class V, unsigned width, bool negate, int bytes>
 FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typename V::R share) {
   using R = typename V::R;
@@ -302,7 +303,7 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
 template <class V>
 using AddLanes = void (*)(const LaneGroup<V>&, const LaneLeaves<V>&);
 
-// Null if leaves are better taken tree by tree.
+// Null if leaves are better taken lane by lane.
 template <class V, bool negate, bool often>
 AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
   if constexpr (requires { V::kOutOfLine; }) {
@@ -346,15 +347,15 @@ const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
   return counters;
 }
 
-// Block b of the lanes' hints, which lie `stride` apart, into register b.
+// Block b of the lanes' hints into register b.
 template <class V>
-void lay_out_hints(const std::uint8_t* hints, std::size_t stride, const LaneGroup<V>& group) {
+void lay_out_hints(const std::uint8_t* hints, const LaneGroup<V>& group) {
   const std::size_t payload = group.payload;
   for (std::size_t block = 0; block * 16 < payload; ++block) {
     const std::size_t left = payload - block * 16, size = left < 16 ? left : 16;
     alignas(64) std::uint8_t words[sizeof(typename V::R)] = {};
     for (int lane = 0; lane < V::kLanes; ++lane) {
-      std::memcpy(words + 16 * lane, hints + lane * stride + block * 16, size);
+      std::memcpy(words + 16 * lane, hints + lane * group.hint_stride + block * 16, size);
     }
     V::store(group.hints + block, V::load(words));
   }

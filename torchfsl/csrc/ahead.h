@@ -24,7 +24,8 @@ class Ahead {
   }
 
   // Whether there is a line to bring for every 16 blocks or fewer, so that lines had better be
-  // brought with each batch of AES. If not, once a group of trees costs less than asking so often.
+  // brought with each batch of AES. If not, once a register of lanes costs less than asking so
+  // often.
   bool often() const { return lines_a_block_ >= (std::size_t{1} << kShift) / 16; }
 
   // Brings what goes with `num_blocks` being converted.

@@ -93,7 +93,7 @@ class NextRows {
   NextRows(const Trees& trees, const Partition& partition, bool shared_table)
       : whole_trees_(partition.units_per_tree == 0),
         below_(trees.depth - partition.split_level),
-        lane_leaves_(whole_trees_ ? trees.num_leaves : std::size_t{1} << below_),
+        lane_leaves_(leaves_between_lanes(trees, partition)),
         lane_rows_(whole_trees_ && shared_table ? 0 : lane_leaves_) {}
 
   // Distance in rows, which may lead backwards, from those of the `count` leaves of `tree` at leaf

@@ -18,16 +18,22 @@ struct Sink {
   // Takes `count` states of one tree, leaves `first` and after, with room for whole registers.
   void (*take)(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                std::size_t count);
-  // If not null, takes the leaves of kLanes whole trees instead, from `tree` on: registers of one
-  // leaf each, `stride` registers apart. Or, where `lane_leaves` is not 0, those of kLanes
-  // stretches of one tree, which begin so many leaves apart.
+  // If not null, takes the leaves of kLanes lanes at once where all have `count`: registers of one
+  // leaf of each, `stride` registers apart. The first lane is of `tree` and at leaf `first`; the
+  // others are the next trees, or the next subtrees where the partition splits trees.
   void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                     std::size_t stride, std::size_t count, std::size_t lane_leaves);
+                     std::size_t stride, std::size_t count);
   void* context;
 };
 
 inline std::size_t ceil_shift(std::size_t value, unsigned shift) {
   return ((value - 1) >> shift) + 1;
+}
+
+// Leaves from the first of a lane's tree or subtree to the first of the next lane's.
+inline std::size_t leaves_between_lanes(const Trees& trees, const Partition& partition) {
+  return partition.units_per_tree ? std::size_t{1} << (trees.depth - partition.split_level)
+                                  : trees.num_leaves;
 }
 
 // Children of `nodes` parents of `n` interleaved registers. `words`: n left, then n right words.
@@ -137,7 +143,7 @@ class Walker {
     load_blocks(trees_.roots + tree * 16, count, roots);
     tree_ = tree;
     num_lanes_ = count;
-    lane_leaves_ = 0;
+    subtree_leaves_ = 0;
     descend(0, 0, roots, 0);
   }
 
@@ -178,7 +184,7 @@ class Walker {
     R roots[n];
     tree_ = tree;
     num_lanes_ = left < kGroup ? left : kGroup;
-    lane_leaves_ = std::size_t{1} << below;
+    subtree_leaves_ = std::size_t{1} << below;
     load_blocks(reinterpret_cast<std::uint8_t*>(stages_) + node * 16, num_lanes_, roots);
     descend(partition_.split_level, node << below, roots, 1);
   }
@@ -203,14 +209,14 @@ class Walker {
     }
   }
 
-  // Hands the leaf states to the sink, lane by lane.
+  // Hands the leaf states to the sink: whole registers where it takes them, else lane by lane.
   void emit(const R* nodes, std::size_t width, std::size_t first) {
     constexpr std::size_t kTile = kChunkLeaves * 16;
     for (int k = 0; k < n; ++k) {
       if (sink_.take_lanes && is_whole(k, first, width)) {
         const std::size_t lane = std::size_t(k) * V::kLanes;
-        sink_.take_lanes(sink_.context, lane_leaves_ ? tree_ : tree_ + lane,
-                         first + lane * lane_leaves_, nodes + k, n, width, lane_leaves_);
+        sink_.take_lanes(sink_.context, tree_of(lane), first + lane * subtree_leaves_, nodes + k, n,
+                         width);
         continue;
       }
       for (std::size_t from = 0; from < width; from += kChunkLeaves) {
@@ -229,19 +235,20 @@ class Walker {
     }
   }
 
-  // Whether every lane of register k has a tree, and `width` leaves of it.
+  std::size_t tree_of(std::size_t lane) const { return subtree_leaves_ ? tree_ : tree_ + lane; }
+
+  // Whether every lane of register k has a tree or subtree, and `width` leaves of it.
   bool is_whole(int k, std::size_t first, std::size_t width) const {
     const std::size_t end = std::size_t(k + 1) * V::kLanes;
-    return end <= num_lanes_ && first + (end - 1) * lane_leaves_ + width <= trees_.num_leaves;
+    return end <= num_lanes_ && first + (end - 1) * subtree_leaves_ + width <= trees_.num_leaves;
   }
 
   void hand_over(std::size_t lane, std::size_t first, const std::uint8_t* states,
                  std::size_t count) {
-    const std::size_t tree = lane_leaves_ ? tree_ : tree_ + lane;
-    first += lane * lane_leaves_;
+    first += lane * subtree_leaves_;
     if (first >= trees_.num_leaves) return;
     const std::size_t left = trees_.num_leaves - first;
-    sink_.take(sink_.context, tree, first, states, left < count ? left : count);
+    sink_.take(sink_.context, tree_of(lane), first, states, left < count ? left : count);
   }
 
   const Trees trees_;
@@ -253,7 +260,7 @@ class Walker {
   R* const stages_;
   std::size_t tree_ = 0;
   std::size_t num_lanes_ = 0;
-  std::size_t lane_leaves_ = 0;  // leaves from a lane to the next; 0 when lanes are trees
+  std::size_t subtree_leaves_ = 0;  // 0 when lanes are trees
 };
 
 template <class V>
