@@ -104,6 +104,8 @@ def _cells(options: Options) -> list[accuracy.Cell]:
             options.rounds,
             options.full,
             server_rate=options.server_rate,
+            server_momentum=options.server_momentum,
+            server_decay=options.server_decay,
             average=options.average,
             augment=not options.no_augmentation,
             precision=options.precision,
@@ -141,6 +143,18 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         help="table7: by which the servers multiply the mean update; the paper's is 1",
+    )
+    runs.add_argument(
+        "--server-momentum",
+        type=float,
+        default=0.0,
+        help="table7: of the servers' optimizer; the paper has none",
+    )
+    runs.add_argument(
+        "--server-decay",
+        type=float,
+        default=1.0,
+        help="table7: factor on the servers' rate after every ten rounds; default 1",
     )
     runs.add_argument(
         "--average",

@@ -63,6 +63,30 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-9.00", "1"]
 
 
+def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    usual = accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=0.5)
+    ours = dataclasses.replace(usual, server_momentum=0.9, server_decay=0.99)
+    assert ours.name == "cifar10-1-rate0.5-momentum0.9-decay0.99-seed0-7rounds"
+    config = ours.config(None).server
+    assert (config.lr, config.momentum, config.lr_decay) == (0.5, 0.9, 0.99)
+    _write_run(accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
+    _write_run(usual, 70.0, None)
+    assert "*Momentum*" not in training_report.accuracy()
+    _write_run(ours, 79.0, None)
+    _write_run(dataclasses.replace(ours, server_rate=1.0, percent=100), 78.0, None)
+    page = training_report.accuracy()
+    rows = _rows_of(page)
+    assert "*Momentum*" in page
+    assert rows["1 %, server rate 0.5"][2:5] == ["70.00", "-10.00", "1"]
+    momentum = "falling by 0.99, momentum 0.9"
+    assert rows[f"1 %, server rate 0.5 {momentum}"][2:5] == ["79.00", "-1.00", "1"]
+    assert rows[f"100 % (dense shares), server rate 1 {momentum}"][3] == "-2.00"
+
+
 def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
     run: dict[str, Any] = {
         "cell": dataclasses.asdict(cell),

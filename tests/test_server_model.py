@@ -112,6 +112,37 @@ def test_momentum_is_the_formula_bit_for_bit() -> None:
             assert np.array_equal(model.state[name], as_tensor(PLAN, name, wanted[name]))
 
 
+def test_a_falling_rate_is_the_formula_bit_for_bit() -> None:
+    state = make_state(PLAN)
+    optimizer = ServerSGD(0.5, lr_decay=0.75, lr_decay_rounds=2)
+    model = ServerModel(state, optimizer, source="gradient")
+    wanted = {name: value.reshape(-1).tolist() for name, value in state.items()}
+    for seed, rate in enumerate([0.5, 0.5, 0.5 * 0.75, 0.5 * 0.75, 0.5 * (0.75 * 0.75)]):
+        opened = opened_of(PLAN, seed)
+        model.apply(PLAN, opened)
+        for name, gradient in changes_of(PLAN, opened).items():
+            step = [p - rate * g for p, g in zip(wanted[name], gradient, strict=True)]
+            wanted[name] = as_tensor(PLAN, name, step).reshape(-1).tolist()
+            assert np.array_equal(model.state[name], as_tensor(PLAN, name, wanted[name]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"momentum": -0.1}, r"choose one in \[0, 1\)"),
+        ({"momentum": math.nan}, "momentum is nan"),
+        ({"lr_decay": 0.0}, "falls by 0.0"),
+        ({"lr_decay": 1.5}, r"a factor in \(0, 1\]"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number of rounds from 1 on"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": 2.5}, "after every 2.5 rounds"),
+    ],
+)
+def test_settings_of_sgd_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        ServerSGD(**settings)
+
+
 @pytest.mark.parametrize("source", ["delta", "gradient"])
 def test_adam_is_the_formula(source: Any) -> None:
     """Kingma and Ba, Algorithm 1, with pow() from the C library, hence not to the last bit."""
@@ -141,6 +172,7 @@ def test_adam_is_the_formula(source: Any) -> None:
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "sgd": ServerSGD,
     "momentum": lambda: ServerSGD(0.1, momentum=0.9),
+    "falling": lambda: ServerSGD(0.1, momentum=0.9, lr_decay=0.5, lr_decay_rounds=2),
     "adam": lambda: ServerAdam(0.01),
 }
 

@@ -88,6 +88,19 @@ def test_the_mean_of_the_models_changes_no_round_and_is_part_of_the_checkpoint(
     assert whole["metrics"]["mean_auc"] != whole["metrics"]["auc"]
 
 
+def test_momentum_and_the_falling_rate_of_the_servers_go_on_where_they_stopped(
+    tmp_path: Path,
+) -> None:
+    plain = six_rounds("cnn-mnist", "plain")
+    server = dataclasses.replace(plain.server, momentum=0.5, lr_decay=0.5, lr_decay_rounds=2)
+    config = dataclasses.replace(plain, server=server)
+    whole, without = run(config, tmp_path / "whole"), run(plain, tmp_path / "without")
+    assert whole["model_sha256"] != without["model_sha256"]
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "parts", stop_after=5)
+    assert run(config, tmp_path / "parts", resume=True)["model_sha256"] == whole["model_sha256"]
+
+
 def test_residuals_are_part_of_the_checkpoint(tmp_path: Path) -> None:
     config = six_rounds("cnn-mnist", "plain")
     run(config, tmp_path / "run")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,9 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("rounds = 'many'", "must be of type int"),
         ("rounds = true", "must be of type int"),
         ("rounds = 0", "must be at least 1"),
+        ("[server]\nmomentum = 1", "server.momentum is 1.0; choose one in [0, 1)"),
+        ("[server]\nlr_decay = 1.5", "server.lr_decay is 1.5"),
+        ("[server]\nlr_decay_rounds = 0", "at least 1 round"),
         ("[rest]\npolicy = 'half'", "choose one of dense, topk, blocks"),
         ("preset = 'textcnn'", "another preset"),
         ("rounds =", "cannot read the settings"),
@@ -91,7 +95,7 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
 def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> None:
     settings = tmp_path / "wrong.toml"
     settings.write_text(text)
-    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         parse("din", "--config", str(settings))
 
 

@@ -60,15 +60,46 @@ class ServerOptimizer(Protocol):
 
 
 class ServerSGD:
-    """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum."""
+    """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
-    def __init__(self, lr: float = 1.0, *, momentum: float = 0.0) -> None:
-        """Set the rate; no state until the first step."""
+    With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
+    change counts 1 / (1 - momentum) times in the long run.
+
+    Args:
+        lr: rate of the first rounds.
+        momentum: in [0, 1); 0 for none.
+        lr_decay: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
+        lr_decay_rounds: see above, at least 1.
+    """
+
+    def __init__(
+        self,
+        lr: float = 1.0,
+        *,
+        momentum: float = 0.0,
+        lr_decay: float = 1.0,
+        lr_decay_rounds: int = 10,
+    ) -> None:
+        """Set the rate; no state until the first step.
+
+        Raises:
+            ParameterError: momentum or decay is out of range.
+        """
+        if not 0 <= momentum < 1:
+            raise ParameterError(f"the servers' momentum is {momentum}: choose one in [0, 1)")
+        if not 0 < lr_decay <= 1 or not isinstance(lr_decay_rounds, int) or lr_decay_rounds < 1:
+            raise ParameterError(
+                f"the servers' rate falls by {lr_decay} after every {lr_decay_rounds} rounds: "
+                "choose a factor in (0, 1] and a whole number of rounds from 1 on"
+            )
         self.lr, self.momentum = lr, momentum
+        self.lr_decay, self.lr_decay_rounds = lr_decay, lr_decay_rounds
+        self._round = 0
         self._velocity: dict[str, Float64] = {}
 
     def advance(self) -> None:
-        """Nothing changes from round to round."""
+        """Count the round for the decay of the rate."""
+        self._round += 1
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """See `ServerOptimizer`."""
@@ -78,15 +109,24 @@ class ServerSGD:
             part *= self.momentum
             part += gradient
             gradient = part
-        parameter -= self.lr * gradient
+        falls = max(self._round - 1, 0) // self.lr_decay_rounds
+        parameter -= (self.lr * _power(self.lr_decay, falls)) * gradient
 
     def state(self) -> dict[str, Array]:
-        """Velocities by parameter."""
-        return {f"velocity/{name}": value.copy() for name, value in self._velocity.items()}
+        """Velocities by parameter, and the round count where the rate falls."""
+        state: dict[str, Array] = {
+            f"velocity/{name}": value.copy() for name, value in self._velocity.items()
+        }
+        if self.lr_decay != 1:
+            state["round"] = np.array(self._round, dtype=np.int64)
+        return state
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
-        self._velocity = {name.split("/", 1)[1]: np.array(v) for name, v in state.items()}
+        if self.lr_decay != 1:
+            self._round = int(state["round"])
+        velocities = {key: value for key, value in state.items() if key != "round"}
+        self._velocity = {key.split("/", 1)[1]: np.array(v) for key, v in velocities.items()}
 
 
 class ServerAdam:

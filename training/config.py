@@ -130,6 +130,9 @@ class Server:
     Attributes:
         optimizer: `sgd` or `adam`.
         lr: its rate.
+        lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds.
+        lr_decay_rounds: see above.
+        momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end.
         beta1: of `adam`.
         beta2: of `adam`.
         eps: of `adam`.
@@ -140,6 +143,9 @@ class Server:
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 1.0
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
+    momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-8
@@ -239,6 +245,14 @@ class Config:
         if not 0 <= self.server.average < 1:
             raise ConfigError(
                 f"server.average is {self.server.average}; choose one in [0, 1), 0 for no mean"
+            )
+        if not 0 <= self.server.momentum < 1:
+            raise ConfigError(f"server.momentum is {self.server.momentum}; choose one in [0, 1)")
+        if not 0 < self.server.lr_decay <= 1 or self.server.lr_decay_rounds < 1:
+            raise ConfigError(
+                f"server.lr_decay is {self.server.lr_decay} after every "
+                f"{self.server.lr_decay_rounds} rounds; choose a factor in (0, 1] and at least 1 "
+                "round"
             )
         for name in ("threads", "torch_threads"):
             if getattr(self, name) < 0:

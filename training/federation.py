@@ -166,7 +166,12 @@ def _server_model(
             settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
         )
     else:
-        optimizer = ServerSGD(settings.lr)
+        optimizer = ServerSGD(
+            settings.lr,
+            momentum=settings.momentum,
+            lr_decay=settings.lr_decay,
+            lr_decay_rounds=settings.lr_decay_rounds,
+        )
     if optimizer_state is not None:
         optimizer.load_state(optimizer_state)
     return ServerModel(state, optimizer, source=engine.source)

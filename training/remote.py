@@ -61,8 +61,9 @@ class RemoteServers:
         nonce = os.urandom(16)
         server = config.server
         optimizer = OptimizerSettings(
-            name=server.optimizer, lr=server.lr, beta1=server.beta1, beta2=server.beta2,
-            eps=server.eps,
+            name=server.optimizer, lr=server.lr, momentum=server.momentum,
+            lr_decay=server.lr_decay, lr_decay_rounds=server.lr_decay_rounds,
+            beta1=server.beta1, beta2=server.beta2, eps=server.eps,
         )  # fmt: skip
         self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
         self._task = Task(self.plan, nonce, optimizer, model.source, model.reduce)

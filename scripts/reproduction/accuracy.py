@@ -55,6 +55,8 @@ class Cell:
         reading: `paper` for the reading of "local iteration" above; `other` for the other one.
         rounds: federated rounds.
         server_rate: by which the servers multiply the mean update.
+        server_momentum: of the servers' optimizer.
+        server_decay: factor on the servers' rate after every ten rounds.
         augment: whether CIFAR-10's clients train on random crops and mirror images; on central
             crops if not.
         average: weight of the older models in the mean of models that is evaluated, too.
@@ -71,6 +73,8 @@ class Cell:
     block: int = 1
     reading: str = "paper"
     server_rate: float = 1.0
+    server_momentum: float = 0.0
+    server_decay: float = 1.0
     augment: bool = True
     average: float = 0.0
     precision: Precision = "bfloat16"
@@ -90,6 +94,8 @@ class Cell:
         )
         extras += "" if self.reading == "paper" else "-otherreading"
         extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
+        extras += "" if self.server_momentum == 0 else f"-momentum{self.server_momentum:g}"
+        extras += "" if self.server_decay == 1 else f"-decay{self.server_decay:g}"
         extras += "" if self.augment else "-central"
         extras += "" if self.average == 0 else f"-mean{self.average:g}"
         extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
@@ -120,7 +126,13 @@ class Cell:
             threads=self.threads,
             local=local,
             images=self._images(preset.images),
-            server=dataclasses.replace(preset.server, lr=self.server_rate, average=self.average),
+            server=dataclasses.replace(
+                preset.server,
+                lr=self.server_rate,
+                lr_decay=self.server_decay,
+                momentum=self.server_momentum,
+                average=self.average,
+            ),
             rest=self._rest(),
             sentences=self._sentences(preset.sentences),
         )
@@ -156,6 +168,8 @@ def table7(
     full: bool,
     *,
     server_rate: float = 1.0,
+    server_momentum: float = 0.0,
+    server_decay: float = 1.0,
     average: float = 0.0,
     augment: bool = True,
     precision: Precision = "bfloat16",
@@ -170,6 +184,8 @@ def table7(
             seed,
             rounds or _rounds(dataset, full),
             server_rate=server_rate,
+            server_momentum=server_momentum,
+            server_decay=server_decay,
             augment=augment or dataset != "cifar10",
             average=average,
             precision=precision if dataset != "trec" else "bfloat16",

@@ -145,6 +145,7 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             c["table"] == "table7"
             and c["percent"] == 100
             and c["server_rate"] == 1
+            and not c["server_momentum"]
             and c["augment"]
             and not c["average"]
         ),
@@ -157,21 +158,42 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["block"] == 1
             and c["feedback"]
             and c["server_rate"] == 1
+            and not c["server_momentum"]
             and c["augment"]
             and not c["average"]
         ),
     ),
     "other server rate": (
         "C5o",
-        lambda c: c["server_rate"] != 1 and c["augment"] and not c["average"],
+        lambda c: (
+            c["server_rate"] != 1 and not c["server_momentum"] and c["augment"] and not c["average"]
+        ),
     ),
     "mean of models": (
         "C6o",
-        lambda c: c["server_rate"] == 1 and c["augment"] and c["average"] != 0,
+        lambda c: (
+            c["server_rate"] == 1
+            and not c["server_momentum"]
+            and c["augment"]
+            and c["average"] != 0
+        ),
     ),
     "other server rate, mean of models": (
         "C8o",
-        lambda c: c["server_rate"] != 1 and c["augment"] and c["average"] != 0,
+        lambda c: (
+            c["server_rate"] != 1
+            and not c["server_momentum"]
+            and c["augment"]
+            and c["average"] != 0
+        ),
+    ),
+    "server momentum": (
+        "C9o",
+        lambda c: c["server_momentum"] != 0 and c["augment"] and not c["average"],
+    ),
+    "server momentum, mean of models": (
+        "C9s",
+        lambda c: c["server_momentum"] != 0 and c["augment"] and c["average"] != 0,
     ),
     "no augmentation": ("C7x", lambda c: not c["augment"] and not c["average"]),
     "top-k scalars, no error feedback": (

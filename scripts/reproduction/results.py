@@ -29,7 +29,14 @@ def read_result(name: str) -> dict[str, Any] | None:
     return figures
 
 
-_USUAL = {"server_rate": 1.0, "augment": True, "precision": "bfloat16", "threads": 1}
+_USUAL = {
+    "server_rate": 1.0,
+    "server_momentum": 0.0,
+    "server_decay": 1.0,
+    "augment": True,
+    "precision": "bfloat16",
+    "threads": 1,
+}
 """What early results do not say of their cells; TREC's precision is always float32."""
 
 

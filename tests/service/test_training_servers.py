@@ -11,7 +11,7 @@ from local_servers import LocalServers
 from small_tasks import small_config, small_task
 
 from training import experiment
-from training.config import Config, ConfigError
+from training.config import Config, ConfigError, Server
 from training.remote import RemoteServers
 
 
@@ -35,14 +35,17 @@ def run(config: Config, folder: Path, *, resume: bool = False) -> dict[str, Any]
     return experiment.run_experiment(config, folder, resume=resume, console=Silent())
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [Server("adam", 0.01), Server("sgd", 0.5, lr_decay=0.5, lr_decay_rounds=2, momentum=0.5)],
+    ids=["adam", "falling momentum"],
+)
 def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: Server
 ) -> None:
     monkeypatch.setattr(experiment, "build_task", small_task)
     local = dataclasses.replace(small_config("din", "fsl"), rounds=5, checkpoint_every=2)
-    local = dataclasses.replace(
-        local, server=dataclasses.replace(local.server, optimizer="adam", lr=0.01)
-    )
+    local = dataclasses.replace(local, server=optimizer)
     wanted = run(local, tmp_path / "local")["model_sha256"]
     with LocalServers(tmp_path / "servers", clients=30) as servers:
         servers.start()

@@ -21,11 +21,13 @@ _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """The servers' optimizer: `sgd` (lr, momentum) or `adam` (lr, beta1, beta2, eps)."""
+    """The servers' optimizer: `sgd` (lr, its decay, momentum) or `adam` (lr, beta1, beta2, eps)."""
 
     name: Literal["sgd", "adam"] = "sgd"
     lr: float = 1.0
     momentum: float = 0.0
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -37,11 +39,21 @@ class OptimizerSettings:
             if not isinstance(getattr(self, field_.name), (int, float)):
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
 
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether the optimizer's state holds the number of rounds."""
+        return self.name == "adam" or self.lr_decay != 1
+
     def build(self) -> ServerOptimizer:
         """A fresh optimizer."""
         if self.name == "adam":
             return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
-        return ServerSGD(self.lr, momentum=self.momentum)
+        return ServerSGD(
+            self.lr,
+            momentum=self.momentum,
+            lr_decay=self.lr_decay,
+            lr_decay_rounds=self.lr_decay_rounds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +151,26 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     task = Task.from_settings(settings)
     state, moments = _under(_MODEL, values), _under(_OPTIMIZER, values)
     if moments:
-        _check_moments(task.optimizer.name, moments, state)
+        _check_moments(task.optimizer, moments, state)
     model = task.new_model(state, moments)
     model.check(task.plan)
     return task, model
 
 
 def _check_moments(
-    optimizer: str, moments: Mapping[str, Array], state: Mapping[str, Array]
+    optimizer: OptimizerSettings, moments: Mapping[str, Array], state: Mapping[str, Array]
 ) -> None:
     """Refuse what an optimizer could not go on with.
 
     Raises:
         DecodeError: not the state of such an optimizer on these tensors.
     """
-    kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[optimizer]
+    kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[optimizer.name]
     names = {name.partition("/")[2] for name in moments if name != "round"}
     wanted = {f"{kind}/{name}" for kind in kinds for name in names}
-    wanted |= {"round"} if optimizer == "adam" else set()
+    wanted |= {"round"} if optimizer.counts_rounds else set()
     if set(moments) != wanted or not names <= set(state):
-        raise DecodeError(f"not the state of {optimizer} on the model's tensors")
+        raise DecodeError(f"not the state of {optimizer.name} on the model's tensors")
     for name, value in moments.items():
         is_count = name == "round"
         shape = () if is_count else (state[name.partition("/")[2]].size,)
