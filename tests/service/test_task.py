@@ -1,0 +1,82 @@
+"""A task's bytes: what a server takes as the state of an optimizer that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import make_plan, make_segment, make_state
+
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.server_model import state_digest
+from torchfsl.service.task import OptimizerSettings, Task, decode_task, encode_task
+
+PLAN = make_plan(make_segment("b", "dense", (5,), dtype="float64"))
+NAME = PLAN.segments[0].tensors[0].name
+OPTIMIZERS = {
+    "sgd": OptimizerSettings(),
+    "momentum": OptimizerSettings(momentum=0.9),
+    "falling": OptimizerSettings(lr_decay=0.5),
+    "falling momentum": OptimizerSettings(lr_decay=0.5, momentum=0.9),
+    "adam": OptimizerSettings("adam", lr=0.01),
+}
+
+
+def moments_of(settings: OptimizerSettings) -> dict[str, Any]:
+    """After three rounds."""
+    optimizer, parameter = settings.build(), np.zeros(5)
+    for _ in range(3):
+        optimizer.advance()
+        optimizer.step(NAME, 0, 5, parameter, np.arange(5.0))
+    return optimizer.state()
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_every_optimizer_goes_on_from_its_own_state(name: str) -> None:
+    task = Task(PLAN, bytes(16), OPTIMIZERS[name])
+    moments = moments_of(task.optimizer)
+    decoded, model = decode_task(encode_task(task, make_state(PLAN), moments))
+    assert decoded == task
+    assert state_digest(model.optimizer.state()) == state_digest(moments)
+
+
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda moments: moments.pop(name)
+
+
+def with_value(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda moments: moments.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("momentum", with_value("round", np.array(3))),
+        ("momentum", with_value("velocity/other", np.zeros(5))),
+        ("momentum", with_value(f"velocity/{NAME}", np.zeros(4))),
+        ("momentum", with_value(f"velocity/{NAME}", np.zeros(5, dtype=np.float32))),
+        ("momentum", with_value(f"velocity/{NAME}", np.full(5, np.nan))),
+        ("falling momentum", without("round")),
+        ("falling momentum", with_value("round", np.array(-1))),
+        ("falling momentum", with_value("round", np.array([3]))),
+        ("falling", with_value(f"first/{NAME}", np.zeros(5))),
+        ("adam", without("round")),
+        ("adam", without(f"second/{NAME}")),
+    ],
+)
+def test_the_state_of_another_optimizer_or_a_damaged_one_is_refused(
+    name: str, spoil: Callable[[dict[str, Any]], None]
+) -> None:
+    task = Task(PLAN, bytes(16), OPTIMIZERS[name])
+    moments = moments_of(task.optimizer)
+    spoil(moments)
+    with pytest.raises(DecodeError, match=r"not the state of|is not valid"):
+        decode_task(encode_task(task, make_state(PLAN), moments))
+
+
+def test_settings_out_of_range_are_refused_with_their_name() -> None:
+    task = Task(PLAN, bytes(16), OptimizerSettings(lr_decay=1.5))
+    with pytest.raises(ParameterError, match=r"falls by 1\.5"):
+        decode_task(encode_task(task, make_state(PLAN)))
