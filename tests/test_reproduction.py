@@ -18,6 +18,7 @@ from reproduction import (  # noqa: E402
     communication,
     hashing,
     one_round,
+    plots,
     report,
     training_report,
 )
@@ -82,9 +83,37 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
     rows = _rows_of(page)
     assert "*Momentum*" in page
     assert rows["1 %, server rate 0.5"][2:5] == ["70.00", "-10.00", "1"]
-    momentum = "falling by 0.99, momentum 0.9"
+    momentum = "times 0.99 every ten rounds, momentum 0.9"
     assert rows[f"1 %, server rate 0.5 {momentum}"][2:5] == ["79.00", "-1.00", "1"]
     assert rows[f"100 % (dense shares), server rate 1 {momentum}"][3] == "-2.00"
+
+
+USUAL = accuracy.Cell("table7", "cifar10", 1, seed=0, rounds=7)
+CHANGED = "server momentum or falling rate"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, {"top-k scalars"}),
+        ({"percent": 100}, {"dense shares (100 %)"}),
+        ({"server_rate": 2.5}, {"other server rate"}),
+        ({"average": 0.9}, {"mean of models"}),
+        ({"server_rate": 2.5, "average": 0.9}, {"other server rate, mean of models"}),
+        ({"server_momentum": 0.9}, {CHANGED}),
+        ({"server_decay": 0.9}, {CHANGED}),
+        ({"server_decay": 0.9, "percent": 100}, {CHANGED}),
+        ({"server_decay": 0.9, "server_rate": 2.5}, {CHANGED}),
+        ({"server_decay": 0.9, "average": 0.9}, {f"{CHANGED}, mean of models"}),
+        ({"augment": False}, {"no augmentation"}),
+        ({"augment": False, "server_momentum": 0.9}, set()),
+    ],
+)
+def test_a_plots_points_do_not_mix_runs_of_different_servers(
+    changes: dict[str, Any], kinds: set[str]
+) -> None:
+    cell = dataclasses.asdict(dataclasses.replace(USUAL, **changes))
+    assert {label for label, (_, is_one) in plots._KINDS.items() if is_one(cell)} == kinds
 
 
 def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:

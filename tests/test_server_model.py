@@ -112,16 +112,21 @@ def test_momentum_is_the_formula_bit_for_bit() -> None:
             assert np.array_equal(model.state[name], as_tensor(PLAN, name, wanted[name]))
 
 
-def test_a_falling_rate_is_the_formula_bit_for_bit() -> None:
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_a_falling_rate_is_the_formula_bit_for_bit(momentum: float) -> None:
+    """The rate multiplies the velocity, it is no part of it."""
     state = make_state(PLAN)
-    optimizer = ServerSGD(0.5, lr_decay=0.75, lr_decay_rounds=2)
+    optimizer = ServerSGD(0.5, momentum=momentum, lr_decay=0.75, lr_decay_rounds=2)
     model = ServerModel(state, optimizer, source="gradient")
+    velocity: dict[str, list[float]] = {}
     wanted = {name: value.reshape(-1).tolist() for name, value in state.items()}
     for seed, rate in enumerate([0.5, 0.5, 0.5 * 0.75, 0.5 * 0.75, 0.5 * (0.75 * 0.75)]):
         opened = opened_of(PLAN, seed)
         model.apply(PLAN, opened)
         for name, gradient in changes_of(PLAN, opened).items():
-            step = [p - rate * g for p, g in zip(wanted[name], gradient, strict=True)]
+            old = velocity.get(name, [0.0] * len(gradient))
+            velocity[name] = [momentum * v + g for v, g in zip(old, gradient, strict=True)]
+            step = [p - rate * v for p, v in zip(wanted[name], velocity[name], strict=True)]
             wanted[name] = as_tensor(PLAN, name, step).reshape(-1).tolist()
             assert np.array_equal(model.state[name], as_tensor(PLAN, name, wanted[name]))
 
@@ -132,15 +137,23 @@ def test_a_falling_rate_is_the_formula_bit_for_bit() -> None:
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"momentum": -0.1}, r"choose one in \[0, 1\)"),
         ({"momentum": math.nan}, "momentum is nan"),
-        ({"lr_decay": 0.0}, "falls by 0.0"),
+        ({"momentum": "0.9"}, "momentum is '0.9'"),
+        ({"lr_decay": 0.0}, "multiplied by 0.0"),
         ({"lr_decay": 1.5}, r"a factor in \(0, 1\]"),
-        ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number of rounds from 1 on"),
+        ({"lr_decay": True}, "multiplied by True"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number from 1 on"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": True}, "after every True rounds"),
         ({"lr_decay": 0.5, "lr_decay_rounds": 2.5}, "after every 2.5 rounds"),
     ],
 )
 def test_settings_of_sgd_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         ServerSGD(**settings)
+
+
+def test_a_falling_rate_refuses_a_state_that_does_not_count_rounds() -> None:
+    with pytest.raises(ParameterError, match="go on with lr_decay=1"):
+        ServerSGD(lr_decay=0.5).load_state(ServerSGD(momentum=0.9).state())
 
 
 @pytest.mark.parametrize("source", ["delta", "gradient"])
@@ -399,8 +412,12 @@ def test_a_position_that_nobody_changed_keeps_its_bits() -> None:
 
 @pytest.mark.parametrize(
     "optimizer",
-    [ServerSGD(2.0**15), ServerSGD(2.0**15, momentum=0.9), ServerAdam(6e4)],
-    ids=["SGD", "momentum", "Adam"],
+    [
+        ServerSGD(2.0**15),
+        ServerSGD(2.0**15, momentum=0.9, lr_decay=0.9999, lr_decay_rounds=1),
+        ServerAdam(6e4),
+    ],
+    ids=["SGD", "falling rate, momentum", "Adam"],
 )
 def test_a_float16_overflow_is_noticed_before_anything_changes(optimizer: ServerOptimizer) -> None:
     plan = make_plan(

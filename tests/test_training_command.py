@@ -87,6 +87,8 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("[server]\nmomentum = 1", "server.momentum is 1.0; choose one in [0, 1)"),
         ("[server]\nlr_decay = 1.5", "server.lr_decay is 1.5"),
         ("[server]\nlr_decay_rounds = 0", "at least 1 round"),
+        ('[server]\noptimizer = "adam"\nmomentum = 0.5', "settings of sgd"),
+        ('[server]\noptimizer = "adam"\nlr_decay = 0.5', "settings of sgd"),
         ("[rest]\npolicy = 'half'", "choose one of dense, topk, blocks"),
         ("preset = 'textcnn'", "another preset"),
         ("rounds =", "cannot read the settings"),

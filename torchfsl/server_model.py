@@ -9,6 +9,7 @@ fuses, and the result is rounded once to the parameter's dtype.
 from __future__ import annotations
 
 import hashlib
+import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
@@ -63,7 +64,8 @@ class ServerSGD:
     """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
     With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
-    change counts 1 / (1 - momentum) times in the long run.
+    change counts 1 / (1 - momentum) times in the long run, in rounds in which nobody sends its
+    position, too. A server then keeps 8 bytes more for every parameter.
 
     Args:
         lr: rate of the first rounds.
@@ -85,15 +87,19 @@ class ServerSGD:
         Raises:
             ParameterError: momentum or decay is out of range.
         """
-        if not 0 <= momentum < 1:
-            raise ParameterError(f"the servers' momentum is {momentum}: choose one in [0, 1)")
-        if not 0 < lr_decay <= 1 or not isinstance(lr_decay_rounds, int) or lr_decay_rounds < 1:
+        if not (_is_number(momentum) and 0 <= momentum < 1):
+            raise ParameterError(f"the servers' momentum is {momentum!r}: choose one in [0, 1)")
+        if not (_is_number(lr_decay) and 0 < lr_decay <= 1):
             raise ParameterError(
-                f"the servers' rate falls by {lr_decay} after every {lr_decay_rounds} rounds: "
-                "choose a factor in (0, 1] and a whole number of rounds from 1 on"
+                f"the servers' rate is multiplied by {lr_decay!r}: choose a factor in (0, 1]"
             )
-        self.lr, self.momentum = lr, momentum
-        self.lr_decay, self.lr_decay_rounds = lr_decay, lr_decay_rounds
+        if not (_is_number(lr_decay_rounds, numbers.Integral) and lr_decay_rounds >= 1):
+            raise ParameterError(
+                f"the servers' rate falls after every {lr_decay_rounds!r} rounds: choose a "
+                "whole number from 1 on"
+            )
+        self.lr, self.momentum = lr, float(momentum)
+        self.lr_decay, self.lr_decay_rounds = float(lr_decay), int(lr_decay_rounds)
         self._round = 0
         self._velocity: dict[str, Float64] = {}
 
@@ -122,8 +128,17 @@ class ServerSGD:
         return state
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Inverse of `state`."""
+        """Inverse of `state`.
+
+        Raises:
+            ParameterError: the rate falls, and the state is of an optimizer whose rate does not.
+        """
         if self.lr_decay != 1:
+            if "round" not in state:
+                raise ParameterError(
+                    "the state does not count rounds: it is of servers whose rate stays; go on "
+                    "with lr_decay=1"
+                )
             self._round = int(state["round"])
         velocities = {key: value for key, value in state.items() if key != "round"}
         self._velocity = {key.split("/", 1)[1]: np.array(v) for key, v in velocities.items()}
@@ -173,6 +188,10 @@ class ServerAdam:
             name: (np.array(state[f"first/{name}"]), np.array(state[f"second/{name}"]))
             for name in names
         }
+
+
+def _is_number(value: object, kind: type = numbers.Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _power(base: float, exponent: int) -> float:

@@ -130,26 +130,27 @@ class Server:
     Attributes:
         optimizer: `sgd` or `adam`.
         lr: its rate.
-        lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds.
-        lr_decay_rounds: see above.
-        momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end.
+        momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end,
+            in rounds in which nobody sends its position, too.
         beta1: of `adam`.
         beta2: of `adam`.
         eps: of `adam`.
         average: in [0, 1): evaluate the mean of the servers' models over rounds, too, in which
             all models before the latest keep this weight (0.99: about the last hundred rounds); 0
             for none. Changes no round.
+        lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
+        lr_decay_rounds: see above.
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 1.0
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-8
     average: float = 0.0
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +254,11 @@ class Config:
                 f"server.lr_decay is {self.server.lr_decay} after every "
                 f"{self.server.lr_decay_rounds} rounds; choose a factor in (0, 1] and at least 1 "
                 "round"
+            )
+        if self.server.optimizer != "sgd" and (self.server.momentum or self.server.lr_decay != 1):
+            raise ConfigError(
+                f"server.momentum and server.lr_decay are settings of sgd: server.optimizer is "
+                f"{self.server.optimizer}, leave them at 0 and 1"
             )
         for name in ("threads", "torch_threads"):
             if getattr(self, name) < 0:

@@ -138,6 +138,11 @@ def _accuracy() -> None:
     _save(figure, "accuracy", legend=0.1)
 
 
+def _averaging(cell: dict[str, Any]) -> bool:
+    """Whether the servers add the mean of updates times a rate that stays: no momentum, no fall."""
+    return cell["server_momentum"] == 0 and cell["server_decay"] == 1
+
+
 _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "dense shares (100 %)": (
         "ks",
@@ -145,7 +150,7 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             c["table"] == "table7"
             and c["percent"] == 100
             and c["server_rate"] == 1
-            and not c["server_momentum"]
+            and _averaging(c)
             and c["augment"]
             and not c["average"]
         ),
@@ -158,44 +163,35 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             and c["block"] == 1
             and c["feedback"]
             and c["server_rate"] == 1
-            and not c["server_momentum"]
+            and _averaging(c)
             and c["augment"]
             and not c["average"]
         ),
     ),
     "other server rate": (
         "C5o",
-        lambda c: (
-            c["server_rate"] != 1 and not c["server_momentum"] and c["augment"] and not c["average"]
-        ),
+        lambda c: c["server_rate"] != 1 and _averaging(c) and c["augment"] and not c["average"],
     ),
     "mean of models": (
         "C6o",
-        lambda c: (
-            c["server_rate"] == 1
-            and not c["server_momentum"]
-            and c["augment"]
-            and c["average"] != 0
-        ),
+        lambda c: c["server_rate"] == 1 and _averaging(c) and c["augment"] and c["average"],
     ),
     "other server rate, mean of models": (
         "C8o",
-        lambda c: (
-            c["server_rate"] != 1
-            and not c["server_momentum"]
-            and c["augment"]
-            and c["average"] != 0
-        ),
+        lambda c: c["server_rate"] != 1 and _averaging(c) and c["augment"] and c["average"],
     ),
-    "server momentum": (
+    "server momentum or falling rate": (
         "C9o",
-        lambda c: c["server_momentum"] != 0 and c["augment"] and not c["average"],
+        lambda c: not _averaging(c) and c["augment"] and not c["average"],
     ),
-    "server momentum, mean of models": (
+    "server momentum or falling rate, mean of models": (
         "C9s",
-        lambda c: c["server_momentum"] != 0 and c["augment"] and c["average"] != 0,
+        lambda c: not _averaging(c) and c["augment"] and c["average"],
     ),
-    "no augmentation": ("C7x", lambda c: not c["augment"] and not c["average"]),
+    "no augmentation": (
+        "C7x",
+        lambda c: not c["augment"] and c["server_rate"] == 1 and _averaging(c) and not c["average"],
+    ),
     "top-k scalars, no error feedback": (
         "C3o",
         lambda c: c["table"] == "table7" and not c["feedback"],

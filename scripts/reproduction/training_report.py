@@ -57,7 +57,7 @@ def accuracy() -> str:
                     f"{row.percent:g} %"
                     + " (dense shares)" * (row.percent == 100)
                     + f", server rate {row.rate:g}" * (row.rate != 1 or row.decay != 1)
-                    + f" falling by {row.decay:g}" * (row.decay != 1)
+                    + f" times {row.decay:g} every ten rounds" * (row.decay != 1)
                     + f", momentum {row.momentum:g}" * (row.momentum != 0)
                     + f", mean of models ({row.average:g})" * (row.average != 0)
                     + ", float32" * row.float32
@@ -88,9 +88,10 @@ _RATES = (
 )
 _MOMENTUM = (
     "*Momentum*: the servers go on in the direction of earlier rounds, too, which smooths what a few clients "
-    "send at a time and bears a higher rate: a change counts 1 / (1 - momentum) times. *Falling*: their "
-    "rate is multiplied by the factor after every ten rounds. Both cost no byte and are our settings, chosen by "
-    "short trials, most of a smaller network, some of them read on test images. "
+    "send at a time and bears a higher rate: a change counts 1 / (1 - momentum) times. Momentum and "
+    "a falling rate cost no byte and are our settings, as is the rate beside them, chosen by short trials, "
+    "most of a smaller network, some of them read on test images. These rows, too, are compared with 100 % by "
+    "plain averaging, which might gain from momentum as well. "
 )
 _AUGMENTATION = (
     "CIFAR-10's clients train on random crops and mirror images, as the tutorial does from which the "
@@ -138,7 +139,7 @@ def _same_models(runs: list[Figures]) -> str:
 
 
 def _against_all(group: list[Figures], runs: list[Figures]) -> str:
-    """Points above the runs of 100 % with the same seeds, images and rounds.
+    """Points above the runs of 100 % by plain averaging with the same seeds, images and rounds.
 
     They are of the same model, mean or latest, and the same precision where there are such.
     """

@@ -11,7 +11,14 @@ from federation import make_plan, make_segment, make_state
 
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.server_model import state_digest
-from torchfsl.service.task import OptimizerSettings, Task, decode_task, encode_task
+from torchfsl.service.task import (
+    OptimizerSettings,
+    Task,
+    decode_model,
+    decode_task,
+    encode_model,
+    encode_task,
+)
 
 PLAN = make_plan(make_segment("b", "dense", (5,), dtype="float64"))
 NAME = PLAN.segments[0].tensors[0].name
@@ -61,6 +68,7 @@ def with_value(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("falling momentum", without("round")),
         ("falling momentum", with_value("round", np.array(-1))),
         ("falling momentum", with_value("round", np.array([3]))),
+        ("falling momentum", with_value("round", np.array(1 << 32))),
         ("falling", with_value(f"first/{NAME}", np.zeros(5))),
         ("adam", without("round")),
         ("adam", without(f"second/{NAME}")),
@@ -76,7 +84,22 @@ def test_the_state_of_another_optimizer_or_a_damaged_one_is_refused(
         decode_task(encode_task(task, make_state(PLAN), moments))
 
 
+def test_a_stored_model_with_a_damaged_state_is_refused() -> None:
+    task = Task(PLAN, bytes(16), OPTIMIZERS["falling momentum"])
+    data = encode_model(task.new_model(make_state(PLAN), moments_of(task.optimizer)), 3)
+    assert decode_model(task, data).optimizer.state()["round"] == 3
+    with pytest.raises(DecodeError, match="not the state of sgd"):
+        decode_model(Task(PLAN, bytes(16), OPTIMIZERS["momentum"]), data)
+
+
+def test_what_an_optimizer_does_not_take_is_refused() -> None:
+    with pytest.raises(ParameterError, match="adam takes neither"):
+        OptimizerSettings("adam", momentum=0.9)
+    with pytest.raises(ParameterError, match="adam takes neither"):
+        OptimizerSettings("adam", lr_decay=0.9)
+
+
 def test_settings_out_of_range_are_refused_with_their_name() -> None:
     task = Task(PLAN, bytes(16), OptimizerSettings(lr_decay=1.5))
-    with pytest.raises(ParameterError, match=r"falls by 1\.5"):
+    with pytest.raises(ParameterError, match=r"multiplied by 1\.5"):
         decode_task(encode_task(task, make_state(PLAN)))

@@ -26,11 +26,11 @@ class OptimizerSettings:
     name: Literal["sgd", "adam"] = "sgd"
     lr: float = 1.0
     momentum: float = 0.0
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
 
     def __post_init__(self) -> None:
         if self.name not in ("sgd", "adam"):
@@ -38,6 +38,8 @@ class OptimizerSettings:
         for field_ in dataclasses.fields(self)[1:]:
             if not isinstance(getattr(self, field_.name), (int, float)):
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
+        if self.name == "adam" and (self.momentum != 0 or self.lr_decay != 1):
+            raise ParameterError("momentum and lr_decay are settings of sgd: adam takes neither")
 
     def build(self) -> ServerOptimizer:
         """A fresh optimizer."""
@@ -115,9 +117,15 @@ class Task:
             )
 
     def new_model(self, state: Mapping[str, Array], moments: Mapping[str, Array]) -> ServerModel:
-        """A server's model from arrays."""
+        """A server's model from arrays.
+
+        Raises:
+            DecodeError: the moments are not those of such an optimizer on these tensors.
+            ParameterError: a setting of the optimizer is out of range.
+        """
         optimizer = self.optimizer.build()
         if moments:
+            _check_moments(self.optimizer, moments, state)
             optimizer.load_state(moments)
         return ServerModel(state, optimizer, source=self.source, reduce=self.reduce)
 
@@ -144,10 +152,7 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     """
     values, settings = arrays.decode(data)
     task = Task.from_settings(settings)
-    state, moments = _under(_MODEL, values), _under(_OPTIMIZER, values)
-    if moments:
-        _check_moments(task.optimizer, moments, state)
-    model = task.new_model(state, moments)
+    model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
     model.check(task.plan)
     return task, model
 
@@ -170,8 +175,8 @@ def _check_moments(
         is_count = name == "round"
         shape = () if is_count else (state[name.partition("/")[2]].size,)
         kind = np.int64 if is_count else np.float64
-        finite = bool(np.isfinite(value).all()) and not (is_count and value < 0)
-        if value.shape != shape or value.dtype != kind or not finite:
+        valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
+        if not valid or (is_count and not 0 <= value < 1 << 32):
             raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
 
 
