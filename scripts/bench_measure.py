@@ -99,6 +99,11 @@ def environment() -> dict[str, Any]:
     return info
 
 
+def machine() -> str:
+    """Cores and processor in words."""
+    return f"{os.cpu_count()} cores of {_cpu_name()}"
+
+
 def _cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

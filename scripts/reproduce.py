@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import bench_measure
 from reproduction import (
     accuracy,
     baselines,
@@ -78,7 +79,11 @@ def main() -> int:
         report.write()
     elif options.table in TABLES:
         figures = TABLES[options.table][1](options)
-        stamp = {"command": command, "date": time.strftime("%Y-%m-%d")}
+        stamp = {
+            "command": command,
+            "machine": bench_measure.machine(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
         write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
     else:
         try:

