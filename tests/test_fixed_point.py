@@ -36,6 +36,17 @@ def stochastic(encoding: FixedPoint) -> FixedPoint:
     return FixedPoint(encoding.ring_bits, encoding.frac_bits, encoding.clip, "stochastic")
 
 
+def test_values_beyond_the_clip_are_counted_and_cut() -> None:
+    encoding = FixedPoint(ring_bits=32, frac_bits=2, clip=4.0)
+    for reals, whole, clipped in (
+        ([3.9, 4.0, -4.0], [16, 16, -16], 0),
+        ([3.9, 4.0, 4.1, -7.9], [16, 16, 16, -16], 2),
+    ):
+        found, report = encoding.quantise(reals)
+        assert found.tolist() == whole
+        assert report.num_clipped == clipped
+
+
 @given(encodings(), st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 def test_nearest_rounding_is_that_of_exact_fractions(
     encoding: FixedPoint, reals: list[float]

@@ -286,6 +286,20 @@ def test_gather_sums_the_chosen_rows(width: int, dtype: type) -> None:
             assert bytes(out[x]) == oracle.from_lanes(total, width)
 
 
+@pytest.mark.parametrize("row_bytes", [2, 64, 72])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_gather_sums_many_rows(row_bytes: int, num_threads: int) -> None:
+    """Narrow rows in such numbers are summed one sum at a time, wide ones tile by tile."""
+    rng = np.random.default_rng(row_bytes)
+    num_rows = (1 << 20) + 11
+    acc = rng.integers(0, 1 << 16, (1000, row_bytes // 2), dtype=np.uint16)
+    slots = rng.integers(0, len(acc), (3, num_rows), dtype=np.uint32)
+    out = np.ones((num_rows, row_bytes // 2), dtype=np.uint16)
+    expected = out + acc[slots[0]] + acc[slots[1]] + acc[slots[2]]
+    native.gather(acc.view(np.uint8), slots, out.view(np.uint8), 2, num_threads)
+    np.testing.assert_array_equal(out, expected)
+
+
 def test_gather_refuses_a_slot_outside_before_it_writes() -> None:
     acc, out = np.ones((4, 8), dtype=np.uint8), np.zeros((5, 8), dtype=np.uint8)
     slots = np.array([[0, 1, 2, 3, 4]], dtype=np.uint32)

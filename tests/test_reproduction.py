@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from reproduction import (  # noqa: E402
     report,
     training_report,
 )
+
+from torchfsl.server import Server  # noqa: E402
 
 
 def test_results_page_is_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +147,28 @@ def test_a_measured_round_is_exact_and_counts_its_bytes() -> None:
     assert costs.upload_bytes == 15_866
     assert 0 < costs.client_seconds < 10
     assert 0 < costs.server_seconds < 10
+
+
+def test_a_measured_round_times_each_party_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client and a server that sleep are slow themselves and make nobody else slow."""
+    plan = one_round.one_segment_plan(1 << 10, 102, ring_bits=128, check=False)
+    quantise, receive = one_round.quantise, Server.receive
+
+    def slow(call: Any, seconds: float) -> Any:
+        def slept(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(seconds)
+            return call(*args, **kwargs)
+
+        return slept
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one_round, "quantise", slow(quantise, 1.0))
+        costs = one_round.measure(plan)
+    assert costs.client_seconds >= 1 > costs.server_seconds
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "receive", slow(receive, 1.0))
+        costs = one_round.measure(plan)
+    assert costs.server_seconds >= 1.5 > 1 > costs.client_seconds  # three messages, two servers
 
 
 def test_dense_shares_are_measured_too() -> None:

@@ -75,6 +75,9 @@ def test_a_commitment_does_not_depend_on_how_the_public_part_is_cut(cuts: list[i
     for context in (trees, ReportContext(trees, 1, bytes(16))):
         assert context.commitment(*pieces) == context.commitment(public)
         assert context.commitment() == context.commitment(b"") != context.commitment(public)
+        kind = b"trees" if context is trees else b"report"
+        plain = kdf.digest(kdf.LABEL_COMMITMENT, kind, context.encoded, public)
+        assert context.commitment(public) == plain
 
 
 def test_a_digest_frames_its_pieces_as_one_part() -> None:

@@ -23,7 +23,7 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import messages
+from torchfsl import kdf, messages
 from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.messages import Kind
 from torchfsl.round import begin_round, finish_round
@@ -204,8 +204,12 @@ def exchange(
 PEER_KINDS = [Kind.REPORT_SET, Kind.VERDICTS, Kind.SHARE_COMMIT, Kind.SHARE]
 
 
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 64])
 @pytest.mark.parametrize("kind", PEER_KINDS, ids=lambda kind: kind.name)
-def test_one_altered_byte_between_the_servers_opens_nothing(kind: Kind) -> None:
+def test_one_altered_byte_between_the_servers_opens_nothing(
+    kind: Kind, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kdf, "CHUNK_BYTES", chunk_bytes)
     size = HEADER + {Kind.REPORT_SET: 112, Kind.VERDICTS: 32}.get(
         kind, messages.body_bytes(MIXED, kind) or 0
     )
@@ -228,6 +232,25 @@ def test_one_altered_byte_between_the_servers_opens_nothing(kind: Kind) -> None:
             server.abandon_round()
             assert server.state is RoundState.IDLE
             assert server.model.digest() == before
+
+
+def test_a_server_cannot_answer_with_its_peers_own_share() -> None:
+    """A commitment names its server."""
+    one, two = servers = opened_servers(mixed_plan(min_clients=1))
+    submit(Wire(servers), VICTIM, 1, update_of(MIXED, 0))
+    sets = one.close_round(), two.close_round()
+    verdicts = one.agree(sets[1]), two.agree(sets[0])
+    one.verify(verdicts[1])
+    two.verify(verdicts[0])
+
+    def reflected(message: bytes) -> bytes:
+        changed = bytearray(message)
+        changed[7] ^= 1  # the addressee
+        return bytes(changed)
+
+    share = one.reveal(reflected(one.commit()))
+    with pytest.raises(ProtocolError, match="does not fit its commitment"):
+        one.open(reflected(share))
 
 
 def test_a_share_that_does_not_fit_its_commitment_is_refused_and_nothing_is_applied() -> None:

@@ -76,6 +76,21 @@ def test_any_window_gives_the_exact_sum(window: int) -> None:
         assert_sums(plan, finish_round(servers), updates)
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_window_is_as_many_reports_as_its_bytes_hold(
+    epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees count once, whether they travel early or in the report."""
+    plan = make_plan(
+        make_segment("s", "scalars", (600,), k_max=3, theta=6), max_clients=9, max_epochs=epochs
+    )
+    held = plan.segments[0].tree_bytes + plan.hint_bytes(plan.segments[0])
+    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held)
+    assert make_servers(plan)[0]._evaluator.sums._window == 4
+    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held - 1)
+    assert make_servers(plan)[0]._evaluator.sums._window == 3
+
+
 def test_a_client_rejected_after_it_was_added_is_taken_out(window: int) -> None:
     plan = streaming_plan(5)
     servers = make_servers(plan)

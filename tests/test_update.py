@@ -121,6 +121,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "falling": ({"rows": RawSegment(np.array([3, 2]), np.zeros((2, 3)))}, "np.unique"),
     "negative": ({"rows": RawSegment(np.array([-1]), np.zeros((1, 3)))}, r"outside \[0, 13\)"),
     "out of range": ({"rows": RawSegment(np.array([13]), np.zeros((1, 3)))}, r"outside \[0, 13\)"),
+    "out of range and order": (
+        {"rows": RawSegment(np.array([2, -1, 3]), np.zeros((3, 3)))},
+        r"outside \[0, 13\)",
+    ),
     "far out": (
         {"rows": RawSegment(np.array([2**64 - 1], np.uint64), np.zeros((1, 3)))},
         r"outside \[0, 13\)",

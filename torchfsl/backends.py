@@ -65,11 +65,9 @@ def num_threads() -> int:
     """Threads a kernel may use: `TORCHFSL_THREADS`, or every core this process may run on."""
     chosen = os.environ.get("TORCHFSL_THREADS")
     if chosen is None:
-        return (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
     if not chosen.isdigit() or int(chosen) < 1:
         raise ParameterError(f"TORCHFSL_THREADS is {chosen!r}; set it to a number of threads >= 1")
     return int(chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
@@ -302,7 +302,8 @@ class ClientRound:
         self._submitted = True
         # Drawn at the last moment: a process restored from a snapshot taken inside the round must
         # not send two updates under one nonce.
-        self._context = replace(self._context, hint_nonce=random_bytes(16))
+        begun = self._context
+        self._context = ReportContext(begun.trees, begun.round_number, random_bytes(16))
         trees: list[memoryview] = []
         hints: list[memoryview] = []
         masked: list[memoryview] = []
@@ -326,8 +327,10 @@ class ClientRound:
             )
             key = self._context.convert_key(segment)
             hints.append(dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried)))
-            missing = selection.indices[selection.placement.unmatched]
-            unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
+            unmatched[segment.name] = nothing()
+            if len(selection.placement.unmatched):
+                missing = selection.indices[selection.placement.unmatched]
+                unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
         public = trees + hints
         commitment = self._context.commitment(*public)
         kinds = (Kind.REPORT, Kind.REPORT_COMMIT)
@@ -379,4 +382,4 @@ class ClientRound:
 def _by_weight(part: SegmentUpdate) -> Indices:
     """Items in order of falling magnitude, so that the lightest ones are left out, if any."""
     magnitude = np.abs(part.values).sum(axis=1)
-    return np.argsort(-magnitude, kind="stable").astype(np.int64)
+    return np.argsort(-magnitude, kind="stable").astype(np.int64, copy=False)

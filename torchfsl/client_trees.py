@@ -86,8 +86,9 @@ class ClientTrees:
         alpha = np.where(placement.item < 0, np.concatenate(dummies), placement.position)
         source = context if report is None else report
         roots = [source.roots(segment, self.master_seeds[party], party) for party in (0, 1)]
-        keys = context.tree_key(segment), context.check_key(segment)
-        trees, leaves = dpf.gen(segment, *keys, roots[0], roots[1], alpha)
+        key = context.tree_key(segment)
+        key_check = context.check_key(segment) if plan.verified else b""
+        trees, leaves = dpf.gen(segment, key, key_check, roots[0], roots[1], alpha)
         self._selections[segment.name] = Selection(order, placement, leaves)
         return trees
 

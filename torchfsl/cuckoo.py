@@ -97,19 +97,21 @@ def place(
         stash: trees over the whole index space after the bins.
     """
     num_items = len(indices)
-    item = np.full(num_bins + stash, -1, dtype=np.int64)
+    item = np.empty(num_bins + stash, dtype=np.int64)
+    item.fill(-1)
     position = np.zeros(num_bins + stash, dtype=np.uint64)
-    bins = np.full(num_items, -1, dtype=np.int64)
+    left = np.arange(num_items)
     if table is not None and num_items:
         bins = match(candidates(table, indices, num_bins, theta), num_bins)
-        matched = np.flatnonzero(bins >= 0)
-        sub_table = bins[matched] // (num_bins // NUM_HASHES)
-        item[bins[matched]] = matched
-        position[bins[matched]] = table[sub_table, indices[matched]] % theta
-    left = np.flatnonzero(bins < 0)
+        matched, left = (bins >= 0).nonzero()[0], (bins < 0).nonzero()[0]
+        bins = bins[matched]
+        sub_table = bins // (num_bins // NUM_HASHES)
+        item[bins] = matched
+        position[bins] = table[sub_table, indices[matched]] % theta
     stashed = left[:stash]
-    item[num_bins : num_bins + len(stashed)] = stashed
-    position[num_bins : num_bins + len(stashed)] = indices[stashed].astype(np.uint64)
+    if len(stashed):
+        item[num_bins : num_bins + len(stashed)] = stashed
+        position[num_bins : num_bins + len(stashed)] = indices[stashed]
     return Placement(item, position, left[stash:])
 
 
@@ -119,9 +121,10 @@ def bin_slots(table: Slots, theta: int, padded_theta: int) -> Slots:
     Bins are padded to whole leaf blocks, `padded_theta` >= `theta`.
     """
     bins_each = -(-table.shape[1] // theta)
-    offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(bins_each)
-    bins, positions = np.divmod(table, np.uint32(theta))
-    bins += offsets[:, None]
-    bins *= np.uint32(padded_theta)
-    bins += positions
-    return bins
+    offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(bins_each * padded_theta)
+    slots = table + offsets[:, None]
+    if padded_theta > theta:  # every bin before a row's own moves it on
+        bins = table // np.uint32(theta)
+        bins *= np.uint32(padded_theta - theta)
+        slots += bins
+    return slots

@@ -148,22 +148,21 @@ def gen(
     Args:
         segment: gives the groups.
         key: K_tree.
-        key_check: K_check, for the check words if the segment has any.
+        key_check: K_check, for the check words if the segment has any; else not read.
         roots0: `[num_trees, 16]`, party 0's root states.
         roots1: the same for party 1.
         alpha: `uint64[num_trees]`, below theta for bins and below m for the stash.
     """
+    active, threads = kernels(), num_threads()
     trees, leaves0, leaves1 = [], [], []
     leaf, slots = alpha >> np.uint64(segment.nu), alpha & np.uint64((1 << segment.nu) - 1)
     for group, span in split(segment):
-        cw, cw_right, leaf0, leaf1 = kernels().tree_gen(
-            key, roots0[span], roots1[span], leaf[span], group.depth, num_threads()
+        cw, cw_right, leaf0, leaf1 = active.tree_gen(
+            key, roots0[span], roots1[span], leaf[span], group.depth, threads
         )
         check = np.empty((group.num_trees, 0), dtype=np.uint8)
         if group.check_bytes:
-            check = kernels().check_gen(
-                key_check, leaf0, leaf1, leaf[span], span.start, num_threads()
-            )
+            check = active.check_gen(key_check, leaf0, leaf1, leaf[span], span.start, threads)
         trees.append(Trees(group, cw, cw_right, check))
         leaves0.append(leaf0)
         leaves1.append(leaf1)

@@ -107,23 +107,27 @@ class FixedPoint:
             ParameterError: a value is NaN or infinite, or the key is missing or superfluous.
         """
         reals = np.asarray(values, dtype=np.float64)
-        if not np.all(np.isfinite(reals)):
-            bad = int(np.size(reals) - np.count_nonzero(np.isfinite(reals)))
+        largest = float(np.abs(reals).max(initial=0.0))  # NaN if any value is
+        if not math.isfinite(largest):
+            bad = int(reals.size - np.count_nonzero(np.isfinite(reals)))
             raise ParameterError(
                 f"{bad} of {reals.size} values are NaN or infinite; the update cannot be encoded: "
                 "lower the learning rate or clip gradients"
             )
         if (rounding_key is not None) != (self.rounding == "stochastic"):
             raise ParameterError("pass rounding_key exactly when rounding is 'stochastic'")
-        largest = float(np.max(np.abs(reals))) if reals.size else 0.0
-        num_clipped = int(np.count_nonzero(np.abs(reals) > self.clip))
-        scaled = np.clip(reals, -self.clip, self.clip) * 2.0**self.frac_bits  # exact, as a shift
+        num_clipped = 0
+        if largest > self.clip:
+            num_clipped = int(np.count_nonzero(np.abs(reals) > self.clip))
+            reals = reals.clip(-self.clip, self.clip)
+        scaled = reals * 2.0**self.frac_bits  # exact, as a shift
         if rounding_key is None:
             rounded = np.rint(scaled)
         else:
             words = kdf.stream(rounding_key, 4 * reals.size).view("<u4").reshape(reals.shape)
             rounded = np.floor(scaled + words.astype(np.float64) * 2.0**-32)
-        whole = np.clip(rounded.astype(np.int64), -self.q_max, self.q_max)
+        limit = self.q_max
+        whole = rounded.astype(np.int64).clip(-limit, limit)
         return whole, ClipReport(reals.size, num_clipped, largest)
 
     def dequantise(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -63,7 +63,7 @@ class TreeContext:
         return _roots(segment, master_seed, party, self._segment(segment))
 
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the trees: SHA-256, 32 bytes.
+        """What the client tells the other server about the trees: `kdf.digest`, 32 bytes.
 
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
@@ -124,7 +124,7 @@ class ReportContext:
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
 
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
-        """What the client tells the other server about the report: SHA-256, 32 bytes.
+        """What the client tells the other server about the report: `kdf.digest`, 32 bytes.
 
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """

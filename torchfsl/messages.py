@@ -20,13 +20,14 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     ROUND_STATE    digests 32 + 32 of the model                                 server to server
     REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
     VERDICTS       count folds of 16, in the order of the agreed set            server to server
-    SHARE_COMMIT   SHA-256 over the share, salted                               server to server
+    SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
 
 S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
-order. A tree is its correction words and, if the plan verifies, its 32-byte check word.
+order. A tree is its correction words and, if the plan verifies, its 32-byte check word. Digests and
+commitments are those of `kdf.digest`.
 """
 
 from __future__ import annotations

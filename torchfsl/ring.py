@@ -103,11 +103,13 @@ def from_int64(values: npt.NDArray[np.int64], bits: int) -> Bytes:
                 f"a value does not fit the {bits}-bit ring (limit {limit - 1}); "
                 "use more ring bits or a smaller clip"
             )
+    if width == 16:
+        words = np.empty((*values.shape, 2), dtype="<i8")
+        words[..., 0] = values
+        words[..., 1] = values >> 63
+        return words.view(np.uint8)
     low = np.ascontiguousarray(values, dtype="<i8")[..., None].view(np.uint8)
-    if width <= 8:
-        return np.ascontiguousarray(low[..., :width])
-    sign = np.where(values < 0, np.uint8(255), np.uint8(0))[..., None]
-    return np.concatenate([low, np.repeat(sign, 8, axis=-1)], axis=-1)
+    return np.ascontiguousarray(low[..., :width])
 
 
 def to_int64(values: Bytes) -> npt.NDArray[np.int64]:

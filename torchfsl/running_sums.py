@@ -34,7 +34,8 @@ class RunningSums:
         """Accumulators are made when first needed, and kept from round to round."""
         self._plan, self._party, self._parts = plan, party, parts
         self._with_hints, self._dense = messages.with_hints(plan), messages.dense(plan)
-        public = sum(s.tree_bytes for s in self._with_hints) + messages.public_report_bytes(plan)
+        early = sum(s.tree_bytes for s in messages.early_trees(plan))
+        public = early + messages.public_report_bytes(plan)
         most = WINDOW_BYTES // max(1, public + sum(plan.dense_bytes(s) for s in self._dense))
         self._window = max(1, min(WINDOW_REPORTS, most))
         self._sums: dict[str, Accumulator] = {}

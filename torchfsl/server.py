@@ -352,7 +352,8 @@ class Server:
         return message.body
 
     def _commitment(self, party: int, salt: bytes, share: bytes | memoryview) -> bytes:
-        return kdf.digest(kdf.LABEL_SHARE, bytes([party]), self._set_digest, salt, share)
+        head = bytes([party]), self._set_digest, salt
+        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[share])
 
     def _row_tables(self) -> dict[str, list[Bytes]]:
         """Tables for retrieval: laid out once a round, in memory that is kept between rounds."""

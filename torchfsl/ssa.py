@@ -38,7 +38,7 @@ def tree_values(
             without one.
     """
     carried = np.zeros((segment.num_trees, segment.tau + plan.lanes), dtype=np.int64)
-    used = np.flatnonzero(placement.item >= 0)
+    used = (placement.item >= 0).nonzero()[0]
     carried[used, plan.lanes :] = values[placement.item[used]]
     if plan.lanes:
         carried[used, 0] = lane[placement.item[used]]

@@ -53,19 +53,22 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     """
     given = np.asarray(indices)
     where = f"segment {segment.name!r}"
-    if given.ndim != 1 or not (given.size == 0 or np.issubdtype(given.dtype, np.integer)):
+    if given.ndim != 1 or not (given.size == 0 or given.dtype.kind in "iu"):
         raise ParameterError(f"{where}: indices must be a one-dimensional integer array")
     if len(given) > segment.k_max:
         raise ParameterError(
             f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
             "keep the most important ones or plan a larger k_max"
         )
-    space = segment.index_space
-    if given.size and (int(given.min()) < 0 or int(given.max()) >= space):
-        raise ParameterError(f"{where}: an index lies outside [0, {space})")
+    if given.size:
+        increasing = bool((given[1:] > given[:-1]).all())
+        least, most = (given[0], given[-1]) if increasing else (given.min(), given.max())
+        space = segment.index_space if segment.subset else segment.m
+        if least < 0 or most >= space:
+            raise ParameterError(f"{where}: an index lies outside [0, {space})")
+        if not increasing:
+            raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)")
     rows = given.astype(np.int64)
-    if np.any(np.diff(rows) <= 0):
-        raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)")
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
             f"{where}: a position lies outside the union that this plan is restricted to: keep it "
@@ -134,8 +137,10 @@ def _round(
     whole: dict[str, Whole] = {}
     report = ClipReport(0, 0, 0.0)
     for name, values in reals.items():
-        context = kdf.frame(name.encode(), attempt.to_bytes(4, "little"))
-        key = seed and kdf.derive(seed, kdf.LABEL_ROUNDING, context)
+        key = None
+        if seed is not None:
+            context = kdf.frame(name.encode(), attempt.to_bytes(4, "little"))
+            key = kdf.derive(seed, kdf.LABEL_ROUNDING, context)
         whole[name], clipped = plan.encoding.quantise(values, rounding_key=key)
         report = report.merge(clipped)
     return whole, report

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, Final
 
 import bench_measure
 
 from reproduction import paper
 from reproduction.one_round import Costs, measure, one_segment_plan
 from torchfsl import cuckoo
+
+ROUNDS: Final = {10: 300, 15: 40, 20: 8}
+"""Rounds of which the best counts, by log2 m; one for 2^25."""
 
 
 def table5(*, large: bool) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def table5(*, large: bool) -> dict[str, Any]:
     ]
     return {
         "environment": bench_measure.environment(),
+        "rounds": ROUNDS,
         "cells": cells,
         "figure7_2_15": figure7,
         "2_25_10_percent": biggest,
@@ -86,4 +90,4 @@ def _large(bits: int) -> dict[str, Any]:
 def _run(log: int, percent: int, bits: int, *, check: bool, repeat: int | None = None) -> Costs:
     m = 1 << log
     plan = one_segment_plan(m, max(1, m * percent // 100), ring_bits=bits, check=check)
-    return measure(plan, repeat=repeat or {10: 20, 15: 8, 20: 3}[log])
+    return measure(plan, repeat=repeat or ROUNDS[log])

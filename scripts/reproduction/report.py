@@ -233,8 +233,10 @@ def _computation() -> str:
         title
         + "l = 128, no checks, as in the paper, whose 64 cores stand against 2 of ours. *Client* is the whole path from indices and float "
         "values to bytes; *server* the whole path of one server for one client, from bytes to its "
-        "share of the sum, measured with two clients a round in memory that the process has touched "
-        "before; *opening*, which the paper does not "
+        "share of the sum, with two clients a round in memory that the process has touched before; "
+        "what a network does between them is nobody's time. Each figure is the best of "
+        f"{', '.join(f'{rounds} rounds at 2^{log}' for log, rounds in figures['rounds'].items())}. "
+        "*Opening*, which the paper does not "
         "give, is what a server does once a round after that: exchange, decode, apply to its model. "
         f"Cells that the paper swapped (evaluation at 2^10, 30 %, {paper.COMPUTATION[10, 30][1]} s; "
         f"aggregation at 2^15 and 2^20, 10 %, {paper.COMPUTATION[20, 10][2]} s) are shown and not compared.\n\n"

@@ -10,7 +10,10 @@
 namespace fsl {
 namespace {
 
-constexpr std::size_t kPrefetchDistance = 16;
+constexpr std::size_t kPrefetchBytes = 1024;  // at most kPrefetchRows rows of this size
+constexpr std::size_t kPrefetchRows = 32;
+constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kManyRows = std::size_t{1} << 20;  // more than caches near a core hold
 
 template <class Lane>
 void add_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
@@ -45,21 +48,21 @@ void add_packed_row(std::uint8_t* to, const std::uint8_t* from, std::size_t num_
 using AddRow = void (*)(std::uint8_t*, const std::uint8_t*, std::size_t);
 
 template <class Slot, AddRow add>
-void gather_range(const GatherArgs<Slot>& args, std::size_t begin, std::size_t end) {
+void gather_range(const GatherArgs<Slot>& args, std::size_t sum, std::size_t begin,
+                  std::size_t end) {
   const std::size_t row_bytes = args.row_bytes;
-  for (std::size_t sum = 0; sum < args.num_sums; ++sum) {
-    const Slot* slots = args.slots + sum * args.num_rows;
-    for (std::size_t x = begin; x < end; ++x) {
-      if (x + kPrefetchDistance < end) {
-        __builtin_prefetch(args.acc + slots[x + kPrefetchDistance] * row_bytes);
-      }
-      add(args.out + x * row_bytes, args.acc + slots[x] * row_bytes, row_bytes);
-    }
+  const Slot* slots = args.slots + sum * args.num_rows;
+  const std::size_t distance =
+      std::min(kPrefetchRows, 1 + kPrefetchBytes / std::max<std::size_t>(1, row_bytes));
+  for (std::size_t x = begin; x < end; ++x) {
+    const std::size_t ahead = std::min(x + distance, args.num_rows - 1);
+    __builtin_prefetch(args.acc + slots[ahead] * row_bytes);
+    add(args.out + x * row_bytes, args.acc + slots[x] * row_bytes, row_bytes);
   }
 }
 
 template <class Slot>
-using GatherRange = void (*)(const GatherArgs<Slot>&, std::size_t, std::size_t);
+using GatherRange = void (*)(const GatherArgs<Slot>&, std::size_t, std::size_t, std::size_t);
 
 template <class Slot>
 GatherRange<Slot> choose_gather(unsigned width) {
@@ -87,19 +90,29 @@ void gather_all(const GatherArgs<Slot>& args, unsigned num_threads) {
   if (total > 0 && largest >= args.num_slots) {
     throw std::invalid_argument("gather: a slot lies outside the accumulator");
   }
-  // Tiles of rows stay in cache over the passes, one for each sum.
   const std::size_t tile =
       std::max<std::size_t>(64, 8192 / std::max<std::size_t>(1, args.row_bytes));
   const std::size_t num_tiles = (args.num_rows + tile - 1) / tile;
   const unsigned threads = usable_threads(num_threads, num_tiles, total * 4);
   const GatherRange<Slot> range = choose_gather<Slot>(args.width);
-  run_parallel(num_tiles, threads, [&](Ranges& ranges) {
-    for (std::size_t begin, end; ranges.next(begin, end);) {
-      for (std::size_t i = begin; i < end; ++i) {
-        range(args, i * tile, std::min(args.num_rows, (i + 1) * tile));
+  const auto pass = [&](std::size_t first, std::size_t last) {
+    run_parallel(num_tiles, threads, [&](Ranges& ranges) {
+      for (std::size_t begin, end; ranges.next(begin, end);) {
+        for (std::size_t i = begin; i < end; ++i) {
+          for (std::size_t sum = first; sum < last; ++sum) {
+            range(args, sum, i * tile, std::min(args.num_rows, (i + 1) * tile));
+          }
+        }
       }
-    }
-  });
+    });
+  };
+  // Tiles of the output stay in cache over the sums. Where rows share lines, it pays more that one
+  // sum's accumulator does, which is read in random order.
+  if (args.row_bytes < kLineBytes && args.num_rows >= kManyRows) {
+    for (std::size_t sum = 0; sum < args.num_sums; ++sum) pass(sum, sum + 1);
+  } else {
+    pass(0, args.num_sums);
+  }
 }
 
 }  // namespace

@@ -245,6 +245,25 @@ Bytes gathered(const Bytes& acc, const std::vector<std::uint32_t>& slots, std::s
   return out;
 }
 
+// So many narrow rows that sums are taken one after the other.
+void run_gather(Random& random) {
+  constexpr std::size_t kRows = (std::size_t{1} << 20) + 3, kSlots = 5000;
+  const Bytes acc = random.bytes(2 * kSlots);
+  std::vector<std::uint32_t> slots(3 * kRows);
+  for (std::uint32_t& slot : slots) slot = static_cast<std::uint32_t>(random.below(kSlots));
+  Bytes expected(2 * kRows);
+  for (std::size_t x = 0; x < kRows; ++x) {
+    unsigned sum = 0xffff;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::uint8_t* value = &acc[2 * slots[i * kRows + x]];
+      sum += value[0] | static_cast<unsigned>(value[1]) << 8;
+    }
+    expected[2 * x] = static_cast<std::uint8_t>(sum);
+    expected[2 * x + 1] = static_cast<std::uint8_t>(sum >> 8);
+  }
+  require(gathered(acc, slots, kRows, 2, 2, 3) == expected, "gather: a wrong sum of narrow rows");
+}
+
 // Every unit of work is handed out once, for any number of threads.
 void run_ranges() {
   for (const std::size_t units : {0u, 1u, 2u, 7u, 64u, 1000u, 100003u}) {
@@ -323,6 +342,7 @@ std::vector<Digest> run_shapes() {
   run_batch(random, {20, 600}, 4, 72, 1);
   run_batch(random, {300, 7}, 4, 4, 2);
   run_batch(random, {100, 240}, 4, 72, 3);
+  run_gather(random);
   run_ranges();
   run_threads(digests, random);
   return digests.all();
