@@ -141,6 +141,19 @@ def _rows_of(page: str) -> dict[str, list[str]]:
     return {cells[0]: cells for cells in lines if len(cells) > 4}
 
 
+def test_a_cell_with_a_result_is_not_run_again_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = accuracy.Cell("table7", "trec", 5, seed=0, rounds=500)
+    target = tmp_path / "results" / "table7" / f"{cell.name}.json"
+    target.parent.mkdir(parents=True)
+    target.write_text("{}")
+    accuracy.run_cells([cell], data_root=tmp_path, runs=tmp_path, fsl_rounds=5, command="")
+    assert "remove it to run the cell again" in capsys.readouterr().out
+    assert target.read_text() == "{}"
+
+
 def test_a_measured_round_is_exact_and_counts_its_bytes() -> None:
     plan = one_round.one_segment_plan(1 << 10, 102, ring_bits=128, check=False)
     costs = one_round.measure(plan)  # raises unless the opened sum is the plaintext sum

@@ -19,10 +19,9 @@ def random_below(bound: int, count: int) -> npt.NDArray[np.uint64]:
     Takes 128 random bits a value modulo `bound`: the bias is below bound / 2**128. Used for the
     selected positions of dummy bins, which no one can tell from real ones.
     """
+    words = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2)
     big = np.uint64(bound)
-    words = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2) % big
     # (high * 2**64 + low) mod bound, with bound <= 2**32 so that nothing overflows.
-    folded = words[:, 1] * np.uint64((1 << 64) % bound)
-    folded += words[:, 0]
-    folded %= big
-    return folded
+    radix = np.uint64((1 << 64) % bound)
+    folded = np.multiply(np.mod(words[:, 1], big), radix) + np.mod(words[:, 0], big)
+    return np.asarray(np.mod(folded, big), dtype=np.uint64)

@@ -242,9 +242,14 @@ def run_cells(
         target = Path("results") / cell.table / f"{cell.name}.json"
         folder = runs / cell.table / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
+        head = f"[{number}/{len(cells)}] {cell.table} {cell.name}"
         with _claimed(folder) as mine:
-            if mine and not target.exists():
-                print(f"[{number}/{len(cells)}] {cell.table} {cell.name}", flush=True)
+            if target.exists():
+                print(f"{head}: {target} is here; remove it to run the cell again", flush=True)
+            elif not mine:
+                print(f"{head}: another process works on it", flush=True)
+            else:
+                print(head, flush=True)
                 result = run_cell(cell, config, folder, fsl_rounds)
                 write_result(target, {**result, "command": command})
 
