@@ -25,7 +25,8 @@ from torchfsl import portable
 K_CHECK, K_FOLD, K_MAC = bytes(range(16, 32)), bytes(range(32, 48)), bytes(range(48, 64))
 
 # Trees, leaves and the number of the first tree: no depth, ragged vectors and domains, trees that
-# are cut into subtrees, more leaves than one row of high masks serves.
+# are cut into subtrees, more leaves than one row of high masks serves, several registers of trees
+# in several stages.
 SHAPES = [
     (1, 1, 0),
     (5, 1, 7),
@@ -37,6 +38,8 @@ SHAPES = [
     (33, 130, 0),
     (2, 1025, 3),
     (6, 1500, 1),
+    (20, 600, 9),
+    (19, 1500, 4),
     (1, 9001, 594),
     (2, 5000, 0),
 ]

@@ -179,12 +179,12 @@ def test_hints_agree_with_the_reference(width: int, nu: int) -> None:
 
 # Payloads of each kind of addition: packed small ones, whole blocks, and the general case.
 PAYLOADS = {
-    2: (2, 4, 8, 16, 18, 66),
+    2: (2, 4, 8, 16, 18, 66, 110),
     3: (3, 9, 24, 48, 66),
-    4: (4, 8, 12, 32, 72, 136, 260),
+    4: (4, 8, 12, 32, 60, 64, 72, 136, 260),
     6: (6, 12, 54, 96),
-    8: (8, 16, 24, 32, 72, 80, 136),
-    16: (16, 32, 48, 144),
+    8: (8, 16, 24, 32, 40, 64, 72, 80, 120, 136),
+    16: (16, 32, 48, 64, 144),
 }
 
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "accumulate_lanes.h"
+#include "accumulate_pairs.h"
 #include "accumulate_pieces.h"
 #include "ahead.h"
 #include "arena.h"
@@ -199,6 +200,60 @@ inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uin
   V::store(to, V::splat(pattern));
 }
 
+// All lanes of registers that lie beside each other.
+template <class V, unsigned width, bool negate, bool often>
+void add_registers(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
+  const std::size_t num_blocks = V::kLanes * from.count * ((group.payload + 15) / 16);
+  if constexpr (hashes_whitened<V> && V::kLanes == 2) {
+    if constexpr (!often) group.ahead->bring_beside(num_registers * num_blocks);
+    add_all_pairs<V, width, negate, often>(group, from, num_registers);
+  } else {
+    for (int k = 0; k < num_registers; ++k, ++from.nodes) {
+      if constexpr (!often) group.ahead->bring_beside(num_blocks);
+      lay_out_hints<V>(group);
+      add_lanes<V, width, negate, often>(group, from);
+      group.lane_hints += V::kLanes * group.hint_stride;
+      from.acc += V::kLanes * group.lane_stride;
+    }
+  }
+}
+
+template <class V>
+using AddLanes = void (*)(LaneGroup<V>, LaneLeaves<V>, int num_registers);
+
+// Null if leaves are better taken lane by lane.
+template <class V, bool negate, bool often>
+AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
+  if constexpr (requires { V::kOutOfLine; }) {
+    return nullptr;
+  } else {
+    switch (payload < 8 ? 0 : width) {
+      case 2:
+        return add_registers<V, 2, negate, often>;
+      case 4:
+        return add_registers<V, 4, negate, often>;
+      case 8:
+        return add_registers<V, 8, negate, often>;
+      case 16:
+        return add_registers<V, 16, negate, often>;
+      default:
+        return nullptr;
+    }
+  }
+}
+
+template <class V>
+AddLanes<V> choose_add_lanes(const AccumulateArgs& args, bool often) {
+  const unsigned width = args.width;
+  const std::size_t payload = args.payload;
+  if (args.party) {
+    return often ? choose_add_lanes<V, true, true>(width, payload)
+                 : choose_add_lanes<V, true, false>(width, payload);
+  }
+  return often ? choose_add_lanes<V, false, true>(width, payload)
+               : choose_add_lanes<V, false, false>(width, payload);
+}
+
 template <class V>
 struct AccumulateSink {
   using R = typename V::R;
@@ -226,16 +281,13 @@ struct AccumulateSink {
   }
 
   static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                         std::size_t stride, std::size_t count) {
+                         std::size_t stride, std::size_t count, int num_registers) {
     AccumulateSink& self = *static_cast<AccumulateSink*>(context);
     const Accumulation<V>& a = self.state;
     const std::size_t payload = a.conversion->payload;
-    lay_out_hints<V>(a.args->hints + tree * payload, self.group);
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    if (!self.often) {
-      self.ahead.bring_beside(V::kLanes * count * a.conversion->blocks);
-    }
-    self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc});
+    self.group.lane_hints = a.args->hints + tree * payload;
+    self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc}, num_registers);
   }
 };
 

@@ -34,6 +34,7 @@ struct LaneGroup {
   std::size_t hint_stride;  // 0 where all lanes are of one tree
   std::size_t lane_stride;
   Ahead* ahead;
+  const std::uint8_t* lane_hints = nullptr;  // of the first lane
 };
 
 // Leaves from `nodes` on, `stride` registers apart, and where those of the first lane are summed.
@@ -300,42 +301,6 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   }
 }
 
-template <class V>
-using AddLanes = void (*)(const LaneGroup<V>&, const LaneLeaves<V>&);
-
-// Null if leaves are better taken lane by lane.
-template <class V, bool negate, bool often>
-AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
-  if constexpr (requires { V::kOutOfLine; }) {
-    return nullptr;
-  } else {
-    switch (payload < 8 ? 0 : width) {
-      case 2:
-        return add_lanes<V, 2, negate, often>;
-      case 4:
-        return add_lanes<V, 4, negate, often>;
-      case 8:
-        return add_lanes<V, 8, negate, often>;
-      case 16:
-        return add_lanes<V, 16, negate, often>;
-      default:
-        return nullptr;
-    }
-  }
-}
-
-template <class V>
-AddLanes<V> choose_add_lanes(const AccumulateArgs& args, bool often) {
-  const unsigned width = args.width;
-  const std::size_t payload = args.payload;
-  if (args.party) {
-    return often ? choose_add_lanes<V, true, true>(width, payload)
-                 : choose_add_lanes<V, true, false>(width, payload);
-  }
-  return often ? choose_add_lanes<V, false, true>(width, payload)
-               : choose_add_lanes<V, false, false>(width, payload);
-}
-
 // Sigma of the block numbers of a payload.
 template <class V>
 const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
@@ -349,13 +314,14 @@ const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
 
 // Block b of the lanes' hints into register b.
 template <class V>
-void lay_out_hints(const std::uint8_t* hints, const LaneGroup<V>& group) {
+void lay_out_hints(const LaneGroup<V>& group) {
   const std::size_t payload = group.payload;
   for (std::size_t block = 0; block * 16 < payload; ++block) {
     const std::size_t left = payload - block * 16, size = left < 16 ? left : 16;
     alignas(64) std::uint8_t words[sizeof(typename V::R)] = {};
     for (int lane = 0; lane < V::kLanes; ++lane) {
-      std::memcpy(words + 16 * lane, hints + lane * group.hint_stride + block * 16, size);
+      std::memcpy(words + 16 * lane, group.lane_hints + lane * group.hint_stride + block * 16,
+                  size);
     }
     V::store(group.hints + block, V::load(words));
   }

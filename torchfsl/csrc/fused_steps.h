@@ -28,6 +28,11 @@ FSL_INLINE typename V::R xor_chosen(typename V::R a, Control control, typename V
   }
 }
 
+// Whether the path hashes inputs that are whitened already, and repeats words as it loads them.
+template <class V>
+inline constexpr bool hashes_whitened =
+    requires(const typename V::Key& key, typename V::R x) { V::whiten(key, x); };
+
 template <class V>
 inline constexpr bool has_sigma_of_seed =
     requires(typename V::R state) { V::sigma_of_seed(state); };

@@ -142,6 +142,18 @@ class Verification {
     for (; i < count; i += V::kLanes) self.fold_leaves<1>(masks, states, i, count, tweak);
   }
 
+  // The same of whole registers, whose lanes are trees: one leaf of each.
+  static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
+                         std::size_t stride, std::size_t count, int num_registers) {
+    Verification& self = *static_cast<Verification*>(context);
+    const R* registers = static_cast<const R*>(nodes);
+    if (num_registers == 4) return self.fold_trees<4>(tree, first, registers, stride, count);
+    if (num_registers == 2) return self.fold_trees<2>(tree, first, registers, stride, count);
+    for (int k = 0; k < num_registers; ++k, ++registers, tree += V::kLanes) {
+      self.fold_trees<1>(tree, first, registers, stride, count);
+    }
+  }
+
   // XORs the fold so far into the 16 bytes at `to`.
   void add_to(std::uint8_t* to) const {
     alignas(64) std::uint8_t blocks[sizeof(R)];
@@ -175,6 +187,96 @@ class Verification {
     sum_ = V::xor_and(sum_, last, existing_lanes(count - i - (n - 1) * V::kLanes));
   }
 
+  // What the leaves of the trees of one register have in common.
+  struct TreeMasks {
+    R word[2];
+    R base[2];  // D_j xor F, and keys that the steps around it leave to be added
+    R tweak;
+  };
+
+  TreeMasks masks_of(std::size_t tree, std::size_t first) const {
+    alignas(64) std::uint8_t words[2][sizeof(R)];
+    alignas(64) std::uint64_t tweak[2 * V::kLanes];
+    for (std::size_t lane = 0; lane < V::kLanes; ++lane) {
+      const std::uint8_t* const word = args_.check_words + kHashBytes * (tree + lane);
+      for (int h = 0; h < 2; ++h) std::memcpy(words[h] + 16 * lane, word + 16 * h, 16);
+      tweak[2 * lane] = first;
+      tweak[2 * lane + 1] = static_cast<std::uint32_t>(args_.first_tree + tree + lane);
+    }
+    const R high = V::template spread<1>(args_.delta_high + first / kLowLeaves * 16);
+    const R base = V::whiten(fold_, V::bit_xor(V::load(args_.delta_trees + 16 * tree), high));
+    return {{V::load(words[0]), V::load(words[1])},
+            {V::whiten(hash_.permutation[2], base), base},
+            V::load(tweak)};
+  }
+
+  template <int side>
+  void fold_trees(std::size_t tree, std::size_t first, const R* nodes, std::size_t stride,
+                  std::size_t count) {
+    constexpr std::size_t kLeaves = 8 / side;
+    TreeMasks masks[side];
+    for (int k = 0; k < side; ++k) masks[k] = masks_of(tree + k * V::kLanes, first);
+    const std::uint8_t* low = args_.delta_low + first % kLowLeaves * 16;
+    std::size_t leaf = 0;
+    for (; leaf + kLeaves <= count; leaf += kLeaves, low += kLeaves * 16) {
+      fold_registers<side, kLeaves>(masks, nodes + leaf * stride, stride, low);
+    }
+    for (; leaf < count; ++leaf, low += 16) {
+      fold_registers<side, 1>(masks, nodes + leaf * stride, stride, low);
+    }
+  }
+
+  // `leaves` leaves of `side` registers; moves the tweaks on. As `fold_leaves` does, but every last
+  // key adds what a step adds to its result, and whitens that for the next permutation.
+  template <int side, int leaves>
+  FSL_INLINE void fold_registers(TreeMasks (&masks)[side], const R* nodes, std::size_t stride,
+                                 const std::uint8_t* low) {
+    constexpr int n = side * leaves;
+    const typename V::Key &first_key = hash_.permutation[0], &second_key = hash_.permutation[1],
+                          &third_key = hash_.permutation[2];
+    const R one = low_words<V>(1);
+    R x[n], last[n], middle[n], half[2][n];
+    const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
+      return reinterpret_cast<const std::uint8_t*>(nodes + i / side * stride + i % side);
+    };
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      x[i] = V::whiten(first_key, V::load(state_of(i)));
+      last[i] = V::bit_xor(masks[i % side].tweak, V::between(first_key, second_key));
+      masks[i % side].tweak = V::template add<8>(masks[i % side].tweak, one);
+    }
+    V::hash_whitened(first_key, x, last);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      middle[i] = x[i];
+      last[i] = V::bit_xor(V::load(state_of(i)), V::between(second_key, third_key));
+    }
+    V::hash_whitened(second_key, x, last);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      half[0][i] = x[i];
+      last[i] = V::xor3(V::load(state_of(i)), middle[i], V::between(third_key, second_key));
+    }
+    V::hash_whitened(third_key, x, last);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) half[1][i] = x[i];
+    FSL_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      FSL_UNROLL
+      for (int i = 0; i < n; ++i) {
+        const TreeMasks& own = masks[i % side];
+        const R control = V::control_from(V::doubled(state_of(i)));
+        const R e = V::template spread<1>(low + h * kLowStride + i / side * 16);
+        const R corrected = V::xor_and(half[h][i], control, own.word[h]);
+        half[h][i] = V::xor3(corrected, own.base[h], e);
+        last[i] = fold_.round[10];
+      }
+      V::hash_whitened(fold_, half[h], last);
+    }
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) sum_ = V::xor3(sum_, half[0][i], half[1][i]);
+  }
+
   // All ones in the first `count` lanes.
   static R existing_lanes(std::size_t count) {
     alignas(64) static constexpr Ones kOnes = {};
@@ -199,7 +301,11 @@ void verify(const Trees& trees, const Partition& partition, std::size_t begin, s
             const VerifyArgs& args, void* memory) {
   Arena arena(memory);
   Verification<V> verification(args);
-  walk<V>(trees, partition, begin, end, {Verification<V>::take, nullptr, &verification}, arena);
+  Sink sink = {Verification<V>::take, nullptr, &verification};
+  if constexpr (hashes_whitened<V>) {
+    if (partition.units_per_tree == 0) sink.take_lanes = Verification<V>::take_lanes;
+  }
+  walk<V>(trees, partition, begin, end, sink, arena);
   verification.add_to(args.fold);
 }
 

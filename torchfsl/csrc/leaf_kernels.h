@@ -206,22 +206,44 @@ void hint_gen(const HintArgs& args, void* memory) {
   }
 }
 
+// Hashes eight registers in place.
+template <class V>
+FSL_INLINE void hash_step(const typename V::Key& key, typename V::R* at) {
+  using R = typename V::R;
+  R x[8], added[8];  // what is added at the end: inputs, or last keys
+  FSL_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    if constexpr (hashes_whitened<V>) {
+      const auto* const block = reinterpret_cast<const std::uint8_t*>(at + i);
+      x[i] = V::whiten(key, V::sigma_from(V::doubled(block), V::doubled(block + 8)));
+      added[i] = V::last_key(key, x[i]);
+    } else {
+      x[i] = added[i] = V::sigma(V::load(at + i));
+    }
+  }
+  if constexpr (hashes_whitened<V>) {
+    V::hash_whitened(key, x, added);
+  } else {
+    V::encrypt(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < 8; ++i) x[i] = V::bit_xor(x[i], added[i]);
+  }
+  FSL_UNROLL
+  for (int i = 0; i < 8; ++i) V::store(at + i, x[i]);
+}
+
 // Keeps 8 registers in flight over a 4 KiB buffer: the rate that no use of the hash can exceed.
 template <class V>
 void hash_blocks(const KeySchedule& schedule, std::size_t num_blocks, void* memory) {
   using R = typename V::R;
   constexpr std::size_t kSteps = 4096 / (8 * sizeof(R));
   const typename V::Key key = V::make_key(schedule);
-  R* const buffer = Arena(memory).take<R>(8 * kSteps);
-  for (std::size_t i = 0; i < 8 * kSteps; ++i) V::store(buffer + i, V::splat(i));
+  R* const buffer =
+      Arena(memory).take<R>(8 * kSteps + 1);  // the last may be read with what follows
+  for (std::size_t i = 0; i <= 8 * kSteps; ++i) V::store(buffer + i, V::splat(i));
   for (std::size_t done = 0; done < num_blocks;) {
     for (std::size_t step = 0; step < kSteps; ++step, done += 8 * V::kLanes) {
-      R sigma[8], x[8];
-      FSL_UNROLL
-      for (int i = 0; i < 8; ++i) x[i] = sigma[i] = V::sigma(V::load(buffer + 8 * step + i));
-      V::encrypt(key, x);
-      FSL_UNROLL
-      for (int i = 0; i < 8; ++i) V::store(buffer + 8 * step + i, V::bit_xor(x[i], sigma[i]));
+      hash_step<V>(key, buffer + 8 * step);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "arena.h"
+#include "fused_steps.h"
 #include "path.h"
 
 namespace fsl {
@@ -22,31 +23,58 @@ struct GenGroup {
   std::uint8_t* leaf[2];
 };
 
+// Children of n states, before correction: x[2i] left, x[2i + 1] right; and masks of control bits.
+template <class V, int n>
+FSL_INLINE void hash_children(const typename V::Key& key, const typename V::R (&state)[n],
+                              typename V::R (&x)[2 * n], typename V::R (&control)[n]) {
+  using R = typename V::R;
+  const R lsb_high = V::lsb_high();
+  if constexpr (hashes_whitened<V>) {
+    R last[2 * n];
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      const R low = V::low_words(state[i], state[i]), high = V::high_words(state[i], state[i]);
+      control[i] = V::control_from(low);
+      x[2 * i] = V::whiten(key, V::sigma_of_seed_from(low, high));
+      x[2 * i + 1] = V::bit_xor(x[2 * i], lsb_high);  // sigma(s xor 1)
+      last[2 * i] = V::last_key(key, x[2 * i]);
+      last[2 * i + 1] = V::last_key(key, x[2 * i + 1]);
+    }
+    V::hash_whitened(key, x, last);
+  } else {
+    R sigma[n];
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      sigma[i] = V::sigma(V::clear(state[i], V::lsb()));
+      x[2 * i] = sigma[i];
+      x[2 * i + 1] = V::bit_xor(sigma[i], lsb_high);  // sigma(s xor 1)
+    }
+    V::encrypt(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) {
+      control[i] = V::spread_lsb(state[i]);
+      x[2 * i] = V::bit_xor(x[2 * i], sigma[i]);
+      x[2 * i + 1] = V::xor3(x[2 * i + 1], sigma[i], lsb_high);
+    }
+  }
+}
+
 // One level of `n` registers of trees: writes the correction words, moves both parties' states on.
 template <class V, int n>
 FSL_INLINE void generate_level(const typename V::Key& key, const std::uint64_t* alpha,
                                unsigned shift, typename V::R (&state)[2 * n], std::uint8_t* cw,
                                std::uint8_t* cw_right) {
   using R = typename V::R;
-  const R lsb = V::lsb(), lsb_high = V::lsb_high();
-  R sigma[2 * n], x[4 * n];  // children of party b in register k: x[4k + 2b] left, + 1 right
-  FSL_UNROLL
-  for (int i = 0; i < 2 * n; ++i) {
-    sigma[i] = V::sigma(V::clear(state[i], lsb));
-    x[2 * i] = sigma[i];
-    x[2 * i + 1] = V::bit_xor(sigma[i], lsb_high);  // sigma(s xor 1)
-  }
-  V::encrypt(key, x);
+  const R lsb = V::lsb();
+  R x[4 * n], control[2 * n];  // children of party b in register k: x[4k + 2b] left, + 1 right
+  hash_children<V>(key, state, x, control);
   FSL_UNROLL
   for (int k = 0; k < n; ++k) {
-    R left[2], right[2];
-    FSL_UNROLL
-    for (int b = 0; b < 2; ++b) {
-      left[b] = V::bit_xor(x[4 * k + 2 * b], sigma[2 * k + b]);
-      right[b] = V::xor3(x[4 * k + 2 * b + 1], sigma[2 * k + b], lsb_high);
-    }
+    const R* const left[2] = {x + 4 * k, x + 4 * k + 2};
+    const R* const right[2] = {x + 4 * k + 1, x + 4 * k + 3};
     const R go_right = V::bit_mask(alpha + k * V::kLanes, shift);
-    const R both_left = V::bit_xor(left[0], left[1]), both_right = V::bit_xor(right[0], right[1]);
+    const R both_left = V::bit_xor(*left[0], *left[1]),
+            both_right = V::bit_xor(*right[0], *right[1]);
     // The side that alpha leaves gets equal seeds (its difference is the seed correction) and
     // equal control bits; on the other side the control bits stay different.
     const R seed_word = V::select(go_right, both_left, both_right);
@@ -57,8 +85,8 @@ FSL_INLINE void generate_level(const typename V::Key& key, const std::uint64_t* 
     const R kept_word = V::select(go_right, right_word, left_word);
     FSL_UNROLL
     for (int b = 0; b < 2; ++b) {
-      const R kept = V::select(go_right, right[b], left[b]);
-      state[2 * k + b] = V::xor_and(kept, V::spread_lsb(state[2 * k + b]), kept_word);
+      const R kept = V::select(go_right, *right[b], *left[b]);
+      state[2 * k + b] = V::xor_and(kept, control[2 * k + b], kept_word);
     }
   }
 }
@@ -114,7 +142,7 @@ void generate_rest(const typename V::Key& key, const TreeGenArgs& args, std::siz
 
 template <class V>
 void tree_gen(const TreeGenArgs& args) {
-  constexpr int kRegisters = 4;
+  constexpr int kRegisters = hashes_whitened<V> ? 2 : 4;  // as many blocks as registers hold
   constexpr std::size_t kGroup = kRegisters * V::kLanes;
   const typename V::Key key = V::make_key(*args.key);
   std::size_t first = 0;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "arena.h"
+#include "fused_steps.h"
 #include "path.h"
 
 namespace fsl {
@@ -19,10 +20,11 @@ struct Sink {
   void (*take)(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                std::size_t count);
   // If not null, takes the leaves of kLanes lanes at once where all have `count`: registers of one
-  // leaf of each, `stride` registers apart. The first lane is of `tree` and at leaf `first`; the
-  // others are the next trees, or the next subtrees where the partition splits trees.
+  // leaf of each, `stride` registers apart, and `num_registers` of these side by side. The first
+  // lane is of `tree` and at leaf `first`; the others are the next trees, or the next subtrees
+  // where the partition splits trees.
   void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
-                     std::size_t stride, std::size_t count);
+                     std::size_t stride, std::size_t count, int num_registers);
   void* context;
 };
 
@@ -64,14 +66,63 @@ FSL_INLINE void expand_nodes(const typename V::Key& key, const typename V::R* wo
   }
 }
 
+// The same for paths that hash whitened inputs. `settled`: the parents were stored so long ago that
+// loads across two of them need not wait for the stores.
+template <class V, int n, int nodes, bool settled>
+FSL_INLINE void expand_nodes_whitened(const typename V::Key& key, const typename V::R* words,
+                                      const typename V::R* parents, typename V::R* children) {
+  using R = typename V::R;
+  constexpr int count = n * nodes;
+  R x[2 * count], last[2 * count];  // left and right child of every parent
+  FSL_UNROLL
+  for (int i = 0; i < count; ++i) {
+    R low, high;
+    if constexpr (settled) {
+      const auto* const parent = reinterpret_cast<const std::uint8_t*>(parents + i);
+      low = V::doubled(parent);
+      high = V::doubled(parent + 8);
+    } else {
+      const R state = V::load(parents + i);
+      low = V::low_words(state, state);
+      high = V::high_words(state, state);
+    }
+    const R control = V::control_from(low);
+    x[2 * i] = V::whiten(key, V::sigma_of_seed_from(low, high));
+    x[2 * i + 1] = V::bit_xor(x[2 * i], V::lsb_high());  // sigma(s xor 1)
+    FSL_UNROLL
+    for (int side = 0; side < 2; ++side) {
+      const R plain = V::last_key(key, x[2 * i + side]);
+      last[2 * i + side] = V::xor_and(plain, control, words[side * n + i % n]);
+    }
+  }
+  V::hash_whitened(key, x, last);
+  FSL_UNROLL
+  for (int i = 0; i < 2 * count; ++i) {
+    const int node = i / 2 / n, k = i / 2 % n;
+    V::store(children + (2 * node + i % 2) * n + k, x[i]);
+  }
+}
+
 // Replaces `width` nodes by their children, in place and therefore from the last node down, `step`
 // nodes at a time while there are so many.
 template <class V, int n, int step = 4 / n>
 inline void expand_level(const typename V::Key& key, const typename V::R* words,
                          typename V::R* nodes, std::size_t width) {
-  while (width >= step) {
-    width -= step;
-    expand_nodes<V, n, step>(key, words, nodes + width * n, nodes + 2 * width * n);
+  if constexpr (hashes_whitened<V>) {
+    constexpr std::size_t kSettled = 4 * step;  // nodes between those stored last and those loaded
+    for (; width >= step + kSettled; width -= step) {
+      expand_nodes_whitened<V, n, step, true>(key, words, nodes + (width - step) * n,
+                                              nodes + 2 * (width - step) * n);
+    }
+    for (; width >= step; width -= step) {
+      expand_nodes_whitened<V, n, step, false>(key, words, nodes + (width - step) * n,
+                                               nodes + 2 * (width - step) * n);
+    }
+  } else {
+    for (; width >= step; width -= step) {
+      expand_nodes<V, n, step>(key, words, nodes + (width - step) * n,
+                               nodes + 2 * (width - step) * n);
+    }
   }
   if constexpr (step > 1) {
     if (width) expand_level<V, n, step / 2>(key, words, nodes, width);
@@ -212,13 +263,12 @@ class Walker {
   // Hands the leaf states to the sink: whole registers where it takes them, else lane by lane.
   void emit(const R* nodes, std::size_t width, std::size_t first) {
     constexpr std::size_t kTile = kChunkLeaves * 16;
-    for (int k = 0; k < n; ++k) {
-      if (sink_.take_lanes && is_whole(k, first, width)) {
-        const std::size_t lane = std::size_t(k) * V::kLanes;
-        sink_.take_lanes(sink_.context, tree_of(lane), first + lane * subtree_leaves_, nodes + k, n,
-                         width);
-        continue;
-      }
+    int whole = 0;
+    if (sink_.take_lanes) {
+      while (whole < n && is_whole(whole, first, width)) ++whole;
+      if (whole) sink_.take_lanes(sink_.context, tree_, first, nodes, n, width, whole);
+    }
+    for (int k = whole; k < n; ++k) {
       for (std::size_t from = 0; from < width; from += kChunkLeaves) {
         const std::size_t count = width - from < kChunkLeaves ? width - from : kChunkLeaves;
         for (std::size_t i = 0; i < count; i += V::kLanes) {

@@ -20,26 +20,50 @@ struct AesNi {
   using Packed = AesNi;
   struct Key {
     R round[11];
+    R ends;  // rounds 0 and 10, added
   };
 
   static Key make_key(const KeySchedule& schedule) {
     Key key;
     for (int r = 0; r < 11; ++r) key.round[r] = load(schedule.round[r]);
+    key.ends = bit_xor(key.round[0], key.round[10]);
     return key;
   }
 
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm_xor_si128(x[i], key.round[0]);
-    FSL_UNROLL
-    for (int r = 1; r < 10; ++r) {
-      FSL_UNROLL
-      for (int i = 0; i < n; ++i) x[i] = _mm_aesenc_si128(x[i], key.round[r]);
-    }
+    for (int i = 0; i < n; ++i) x[i] = whiten(key, x[i]);
+    rounds(key, x);
     FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], key.round[10]);
   }
+
+  // Hashes of whitened inputs, as in vec_vaes256.h.
+  static R whiten(const Key& key, R x) { return bit_xor(x, key.round[0]); }
+  static R last_key(const Key& key, R whitened) { return bit_xor(whitened, key.ends); }
+  static R between(const Key& key, const Key& next) {
+    return bit_xor(key.round[10], next.round[0]);
+  }
+  template <int n>
+  static FSL_INLINE void hash_whitened(const Key& key, R (&x)[n], const R* last) {
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) __asm__ volatile("" : "+x"(x[i]));
+    __asm__ volatile("" ::: "memory");
+    rounds(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], last[i]);
+  }
+  static R doubled(const std::uint8_t* from) {
+    return _mm_castpd_si128(_mm_loaddup_pd(reinterpret_cast<const double*>(from)));
+  }
+  static R low_words(R a, R b) { return _mm_unpacklo_epi64(a, b); }
+  static R high_words(R a, R b) { return _mm_unpackhi_epi64(a, b); }
+  static R sigma_from(R low, R high) { return bit_xor(high, bit_and(low, _mm_set_epi64x(-1, 0))); }
+  static R sigma_of_seed_from(R low, R high) {
+    return bit_xor(high, bit_and(low, _mm_set_epi64x(-2, 0)));
+  }
+  static R control_from(R low) { return _mm_sub_epi64(zero(), bit_and(low, splat(1))); }
 
   static R load(const void* from) { return _mm_loadu_si128(static_cast<const R*>(from)); }
   static void store(void* to, R r) { _mm_storeu_si128(static_cast<R*>(to), r); }
@@ -129,6 +153,15 @@ struct AesNi {
   }
 
  private:
+  // Rounds 1 to 9.
+  template <int n>
+  static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
+    FSL_UNROLL
+    for (int r = 1; r < 10; ++r) {
+      FSL_UNROLL
+      for (int i = 0; i < n; ++i) x[i] = _mm_aesenc_si128(x[i], key.round[r]);
+    }
+  }
   // Byte positions that spread packed values over lanes, and that join them again. Functions and
   // not constants: no code of a path may run before the CPU is known.
   template <int width>

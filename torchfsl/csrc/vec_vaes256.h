@@ -20,6 +20,7 @@ struct Vaes256 {
   using Packed = AesNi;
   struct Key {
     R round[11];
+    R ends;  // rounds 0 and 10, added
   };
 
   static Key make_key(const KeySchedule& schedule) {
@@ -28,6 +29,7 @@ struct Vaes256 {
       key.round[r] = _mm256_broadcastsi128_si256(
           _mm_load_si128(reinterpret_cast<const __m128i*>(schedule.round[r])));
     }
+    key.ends = bit_xor(key.round[0], key.round[10]);
     return key;
   }
 
@@ -48,6 +50,45 @@ struct Vaes256 {
       }
     }
   }
+
+  // The fixed-key hash in fewer instructions: its inputs are whitened already, and the key of the
+  // last round adds them, and perhaps more, to the result.
+  static R whiten(const Key& key, R x) { return bit_xor(x, key.round[0]); }
+  static R last_key(const Key& key, R whitened) { return bit_xor(whitened, key.ends); }
+  // What makes a last key leave the result whitened for `next`, instead of adding the input.
+  static R between(const Key& key, const Key& next) {
+    return bit_xor(key.round[10], next.round[0]);
+  }
+  template <int n>
+  static FSL_INLINE void hash_whitened(const Key& key, R (&x)[n], const R* last) {
+    // All inputs before the first round, or the compiler mixes them with those of the last.
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) __asm__ volatile("" : "+x"(x[i]));
+    __asm__ volatile("" ::: "memory");
+    rounds<1, 10>(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], last[i]);
+  }
+
+  // The low words of two blocks in memory, each twice, and that of one block, four times. These are
+  // loads alone, while shuffles compete with AES for execution ports.
+  static R doubled(const std::uint8_t* from) {
+    return _mm256_castpd_si256(
+        _mm256_movedup_pd(_mm256_loadu_pd(reinterpret_cast<const double*>(from))));
+  }
+  static R fourfold(const std::uint8_t* from) { return splat(x86::read<std::uint64_t>(from)); }
+  // The low, or high, words of the blocks of a and b, beside each other.
+  static R low_words(R a, R b) { return _mm256_unpacklo_epi64(a, b); }
+  static R high_words(R a, R b) { return _mm256_unpackhi_epi64(a, b); }
+  // From the words of a state, each twice: sigma of it, sigma of its seed, a mask of its control
+  // bit.
+  static R sigma_from(R low, R high) {
+    return bit_xor(high, bit_and(low, _mm256_set_epi64x(-1, 0, -1, 0)));
+  }
+  static R sigma_of_seed_from(R low, R high) {
+    return bit_xor(high, bit_and(low, _mm256_set_epi64x(-2, 0, -2, 0)));
+  }
+  static R control_from(R low) { return _mm256_sub_epi64(zero(), bit_and(low, splat(1))); }
 
   static R load(const void* from) { return _mm256_loadu_si256(static_cast<const R*>(from)); }
   static void store(void* to, R r) { _mm256_storeu_si256(static_cast<R*>(to), r); }
@@ -89,7 +130,9 @@ struct Vaes256 {
     return _mm256_sub_epi64(zero(), bit_and(doubled, splat(1)));
   }
   static R bits_from_bytes(const std::uint8_t* bytes) {
-    return _mm256_set_epi64x(0, bytes[1], 0, bytes[0]);
+    const std::uint32_t pair = x86::read<std::uint16_t>(bytes);
+    const std::uint32_t apart = (pair | pair << 8) & 0x00ff00ff;
+    return _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(static_cast<int>(apart)));
   }
   static void bits_to_bytes(R x, std::uint8_t* bytes) {
     bytes[0] = static_cast<std::uint8_t>(_mm256_extract_epi64(x, 0) & 1);
@@ -131,17 +174,6 @@ struct Vaes256 {
       const R sum = _mm256_add_epi64(a, b);
       return _mm256_sub_epi64(sum, _mm256_slli_si256(less(sum, b), 8));
     }
-  }
-  // Block `lane`, the other block undefined.
-  template <int lane>
-  static R block(R r) {
-    return _mm256_castsi128_si256(_mm256_extracti128_si256(r, lane));
-  }
-  // a + b in the blocks whose state has the control bit, a elsewhere.
-  template <int width>
-  static R add_chosen(R a, R b, R state) {
-    const R bits = _mm256_shuffle_epi32(bit_and(state, lsb()), 0);
-    return add<width>(a, _mm256_sign_epi32(b, bits));  // times 0 or 1
   }
   template <int width>
   static R sub(R a, R b) {

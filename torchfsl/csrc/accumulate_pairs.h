@@ -1,0 +1,277 @@
+// Output shares of whole registers of two lanes, on paths that hash whitened inputs.
+//
+// A register of the walk holds one leaf of two trees, or of two subtrees of one tree. Two blocks of
+// one lane's leaf fill a register, whose seed and control bit are loaded into both halves: shares
+// need no move between lanes, which would compete with AES for execution ports, and are added to
+// the accumulator as they are. What is left of a payload, less than two blocks, fills a register
+// with both lanes, and is added a lane at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "accumulate_lanes.h"
+#include "accumulate_pieces.h"
+#include "arena.h"
+#include "path.h"
+#include "ring_lanes.h"
+
+namespace fsl {
+namespace {
+
+// The states of leaf `leaf` in the k-th of the registers beside each other.
+template <class V>
+FSL_INLINE const std::uint8_t* state_at(const LaneLeaves<V>& from, std::size_t leaf, int k) {
+  return reinterpret_cast<const std::uint8_t*>(from.nodes + leaf * from.stride + k);
+}
+
+// Two blocks from `block` on, or four, of `leaves` leaves in the registers [k, k + registers).
+template <class V, unsigned width, bool negate, int pairs, int k, int registers, int leaves>
+FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                          std::size_t block, const typename V::R (&counters)[pairs]) {
+  using R = typename V::R;
+  constexpr int kLanes = 2 * registers, kStates = kLanes * leaves;
+  const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
+    return state_at<V>(from, leaf + i / kLanes, k + i % kLanes / 2) + i % 2 * 16;
+  };
+  R x[kStates * pairs], last[kStates * pairs];
+  FSL_UNROLL
+  for (int i = 0; i < kStates; ++i) {
+    const std::uint8_t* const state = state_of(i);
+    const R seed = V::sigma_of_seed_from(V::fourfold(state), V::fourfold(state + 8));
+    FSL_UNROLL
+    for (int j = 0; j < pairs; ++j) {
+      const int at = i * pairs + j;
+      x[at] = V::bit_xor(seed, counters[j]);
+      last[at] = V::last_key(*group.key, x[at]);
+    }
+  }
+  V::hash_whitened(*group.key, x, last);
+  FSL_UNROLL
+  for (int i = 0; i < kStates; ++i) {
+    const int lane = 2 * k + i % kLanes;
+    const R control = V::control_from(V::fourfold(state_of(i)));
+    FSL_UNROLL
+    for (int j = 0; j < pairs; ++j) {
+      const std::size_t at = (block + 2 * j) * 16;
+      const R word = V::bit_and(V::load(group.lane_hints + lane * group.hint_stride + at), control);
+      std::uint8_t* const to =
+          from.acc + (leaf + i / kLanes) * group.payload + lane * group.lane_stride + at;
+      const R share = V::template add<width>(x[i * pairs + j], word);
+      V::store(to, with_share<V, width, negate>(V::load(to), share));
+    }
+  }
+}
+
+// The same blocks of the leaves [leaf, end) in `side` registers, eight registers of blocks at a
+// time.
+template <class V, unsigned width, bool negate, bool often, int side, int pairs>
+FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>& from,
+                                 std::size_t leaf, std::size_t end, std::size_t block) {
+  constexpr int registers = 4 / pairs < side ? 4 / pairs : side, leaves = 4 / pairs / registers;
+  typename V::R counters[pairs];
+  FSL_UNROLL
+  for (int j = 0; j < pairs; ++j) {
+    counters[j] = V::whiten(*group.key, V::load(group.counters + (block + 2 * j) * 16));
+  }
+  for (; leaf + leaves <= end; leaf += leaves) {
+    if constexpr (often) group.ahead->bring_beside(4 * side * pairs * leaves);
+    add_pairs<V, width, negate, pairs, 0, registers, leaves>(group, from, leaf, block, counters);
+    if constexpr (registers < side) {
+      add_pairs<V, width, negate, pairs, registers, registers, leaves>(group, from, leaf, block,
+                                                                       counters);
+    }
+  }
+  for (; leaf < end; ++leaf) {
+    if constexpr (often) group.ahead->bring_beside(4 * side * pairs);
+    add_pairs<V, width, negate, pairs, 0, side, 1>(group, from, leaf, block, counters);
+  }
+}
+
+// A block that is alone in its column, or the beginning of one: both lanes' in a register.
+template <class V, int side>
+struct EndColumn {
+  EndColumn(const LaneGroup<V>& group, std::size_t block)
+      : block(block),
+        bytes(group.payload - block * 16 < 16 ? group.payload - block * 16 : 16),
+        counter(V::whiten(*group.key, V::template spread<1>(group.counters + block * 16))) {
+    alignas(64) std::uint8_t words[side * sizeof(typename V::R)] = {};
+    for (int lane = 0; lane < 2 * side; ++lane) {
+      const std::uint8_t* const hint = group.lane_hints + lane * group.hint_stride;
+      std::memcpy(words + 16 * lane, hint + block * 16, bytes);
+    }
+    for (int k = 0; k < side; ++k) hints[k] = V::load(words + k * sizeof(typename V::R));
+  }
+
+  const std::size_t block;
+  const std::size_t bytes;
+  const typename V::R counter;
+  typename V::R hints[side];
+};
+
+// The shares of n registers of such blocks: leaf `leaf` + i / side in register i % side.
+template <class V, unsigned width, int side, int n>
+FSL_INLINE void share_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                           const EndColumn<V, side>& column, typename V::R (&x)[n]) {
+  typename V::R last[n];
+  const auto state_of = [&](int i)
+                            FSL_INLINE_LAMBDA { return state_at(from, leaf + i / side, i % side); };
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    const auto low = V::doubled(state_of(i)), high = V::doubled(state_of(i) + 8);
+    x[i] = V::bit_xor(V::sigma_of_seed_from(low, high), column.counter);
+    last[i] = V::last_key(*group.key, x[i]);
+  }
+  V::hash_whitened(*group.key, x, last);
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    const auto control = V::control_from(V::doubled(state_of(i)));
+    x[i] = V::template add<width>(x[i], V::bit_and(column.hints[i % side], control));
+  }
+}
+
+// Adds these, a lane at a time; `fixed` are the bytes if they are not 0.
+template <class V, unsigned width, bool negate, int side, int leaves, int fixed>
+FSL_INLINE void add_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                         const EndColumn<V, side>& column) {
+  using Half = typename V::Packed;  // one block
+  using Ring = Lanes<Half, width>;
+  constexpr int n = leaves * side;
+  typename V::R x[n];
+  share_ends<V, width>(group, from, leaf, column, x);
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    alignas(64) std::uint8_t shares[2 * sizeof x[i]];  // read in whole registers, so twice the size
+    V::store(shares, x[i]);
+    for (int lane = 0; lane < 2; ++lane) {
+      std::uint8_t* const to = from.acc + (leaf + i / side) * group.payload +
+                               (i % side * 2 + lane) * group.lane_stride + column.block * 16;
+      if constexpr (fixed) {
+        const auto sum = with_share<Half, width, negate>(Ring::template load<fixed>(to),
+                                                         Half::load(shares + 16 * lane));
+        Ring::template store<fixed>(to, sum);
+      } else {
+        for_run<Half, width>(column.bytes, [&]<int size>(std::size_t at) FSL_INLINE_LAMBDA {
+          const auto share = Ring::template load<size>(shares + 16 * lane + at);
+          const auto old = Ring::template load<size>(to + at);
+          Ring::template store<size>(to + at, with_share<Half, width, negate>(old, share));
+        });
+      }
+    }
+  }
+}
+
+// The same of the leaves [leaf, end), eight registers at a time.
+template <class V, unsigned width, bool negate, bool often, int side, int fixed>
+FSL_INLINE void add_end_column(const LaneGroup<V>& group, const LaneLeaves<V>& from,
+                               std::size_t leaf, std::size_t end,
+                               const EndColumn<V, side>& column) {
+  constexpr int kLeaves = 8 / side;
+  for (; leaf + kLeaves <= end; leaf += kLeaves) {
+    if constexpr (often) group.ahead->bring_beside(16);
+    add_ends<V, width, negate, side, kLeaves, fixed>(group, from, leaf, column);
+  }
+  for (; leaf < end; ++leaf) {
+    if constexpr (often) group.ahead->bring_beside(2 * side);
+    add_ends<V, width, negate, side, 1, fixed>(group, from, leaf, column);
+  }
+}
+
+// The leaves [leaf, end) in `side` registers: blocks in pairs, and then what is left.
+template <class V, unsigned width, bool negate, bool often, int side>
+void add_chunk(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
+               std::size_t end) {
+  std::size_t block = 0;
+  for (; (block + 4) * 16 <= group.payload; block += 4) {
+    add_pair_columns<V, width, negate, often, side, 2>(group, from, leaf, end, block);
+  }
+  if ((block + 2) * 16 <= group.payload) {
+    add_pair_columns<V, width, negate, often, side, 1>(group, from, leaf, end, block);
+    block += 2;
+  }
+  for (; block * 16 < group.payload; ++block) {
+    const EndColumn<V, side> column(group, block);
+    if (column.bytes == 16) {
+      add_end_column<V, width, negate, often, side, 16>(group, from, leaf, end, column);
+    } else if (width <= 8 && column.bytes == 8) {
+      add_end_column<V, width, negate, often, side, 8>(group, from, leaf, end, column);
+    } else {
+      add_end_column<V, width, negate, often, side, 0>(group, from, leaf, end, column);
+    }
+  }
+}
+
+template <class V, unsigned width, bool negate, bool often, int side>
+void add_side(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
+  constexpr std::size_t kChunk = 64;  // leaves whose sums stay in the first-level cache meanwhile
+  for (std::size_t leaf = 0; leaf < from.count; leaf += kChunk) {
+    const std::size_t end = from.count - leaf < kChunk ? from.count : leaf + kChunk;
+    add_chunk<V, width, negate, often, side>(group, from, leaf, end);
+  }
+}
+
+// Payloads of one block, or of half of one: what neighbouring leaves of a lane get lies together
+// and is added together.
+template <class V, unsigned width, bool negate, int payload, int n>
+FSL_INLINE void add_dense(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
+                          const EndColumn<V, 1>& column) {
+  using R = typename V::R;
+  constexpr int kLeaves = sizeof(R) / payload;  // of one lane in a register
+  R x[n];
+  share_ends<V, width>(group, from, leaf, column, x);
+  FSL_UNROLL
+  for (int i = 0; i < n; i += kLeaves) {
+    if constexpr (payload == 8) {
+      x[i] = V::low_words(x[i], x[i + 1]);
+      x[i + 1] = V::low_words(x[i + 2], x[i + 3]);
+    }
+    R runs[2];
+    V::transpose(x + i, 1, runs);
+    FSL_UNROLL
+    for (int lane = 0; lane < 2; ++lane) {
+      std::uint8_t* const to = from.acc + (leaf + i) * payload + lane * group.lane_stride;
+      V::store(to, with_share<V, width, negate>(V::load(to), runs[lane]));
+    }
+  }
+}
+
+// The leaves of one register.
+template <class V, unsigned width, bool negate, bool often, int payload>
+void add_all_dense(const LaneGroup<V> group, const LaneLeaves<V> from) {
+  constexpr std::size_t kFew = sizeof(typename V::R) / payload;
+  const EndColumn<V, 1> column(group, 0);
+  std::size_t leaf = 0;
+  for (; leaf + 8 <= from.count; leaf += 8) {
+    if constexpr (often) group.ahead->bring_beside(16);
+    add_dense<V, width, negate, payload, 8>(group, from, leaf, column);
+  }
+  for (; leaf + kFew <= from.count; leaf += kFew) {
+    if constexpr (often) group.ahead->bring_beside(2 * kFew);
+    add_dense<V, width, negate, payload, kFew>(group, from, leaf, column);
+  }
+  add_end_column<V, width, negate, often, 1, payload>(group, from, leaf, from.count, column);
+}
+
+// All leaves of `num_registers` registers beside each other.
+template <class V, unsigned width, bool negate, bool often>
+void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
+  static_assert(V::kLanes == 2);
+  const auto one_by_one = [&](auto add) FSL_INLINE_LAMBDA {
+    for (int k = 0; k < num_registers; ++k, ++from.nodes) {
+      add(group, from);
+      group.lane_hints += 2 * group.hint_stride;
+      from.acc += 2 * group.lane_stride;
+    }
+  };
+  if (group.payload == 16) return one_by_one(add_all_dense<V, width, negate, often, 16>);
+  if constexpr (width <= 8) {
+    if (group.payload == 8) return one_by_one(add_all_dense<V, width, negate, often, 8>);
+  }
+  if (num_registers == 4) return add_side<V, width, negate, often, 4>(group, from);
+  if (num_registers == 2) return add_side<V, width, negate, often, 2>(group, from);
+  one_by_one(add_side<V, width, negate, often, 1>);
+}
+
+}  // namespace
+}  // namespace fsl
