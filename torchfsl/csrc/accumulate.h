@@ -310,7 +310,7 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.often = lane_leaves >= 8 && sink.ahead.often();  // fewer fill no batch
   sink.add_lanes = choose_add_lanes<V>(args, sink.often);
   sink.group = {&conversion.key,
-                block_counters<V>(conversion.blocks, arena),
+                block_counters<V>(conversion.key, conversion.blocks, arena),
                 arena.take<typename V::R>(conversion.blocks),
                 args.payload,
                 partition.units_per_tree ? 0 : args.payload,

@@ -28,7 +28,7 @@ namespace {
 template <class V>
 struct LaneGroup {
   const typename V::Key* key;
-  const std::uint8_t* counters;  // sigma of the block numbers, 16 bytes each
+  const std::uint8_t* counters;  // of block_counters, 16 bytes each
   typename V::R* hints;          // one block a register
   std::size_t payload;
   std::size_t hint_stride;  // 0 where all lanes are of one tree
@@ -46,44 +46,65 @@ struct LaneLeaves {
   std::uint8_t* acc;
 };
 
-// Blocks on their way through AES: block b of leaf i of a batch is register i * blocks + b. Where
-// sigma takes few instructions, AES's inputs are computed again after it, elsewhere they are kept.
+// The states of leaf `leaf` in the k-th of the registers beside each other.
+template <class V>
+FSL_INLINE const std::uint8_t* states_at(const LaneLeaves<V>& from, std::size_t leaf, int k = 0) {
+  return reinterpret_cast<const std::uint8_t*>(from.nodes + leaf * from.stride + k);
+}
+
+// Blocks on their way through AES: block b of leaf i of a batch is register i * blocks + b.
 template <class V, int leaves, int blocks>
 struct Batch {
-  static constexpr bool kKeepsInputs = !has_sigma_of_seed<V>;
-  typename V::R x[leaves * blocks];
-  typename V::R inputs[kKeepsInputs ? leaves * blocks : 1];
+  using R = typename V::R;
+  R x[leaves * blocks];
+  R added[leaves * blocks];  // at the end: inputs, or last keys
 
   // The blocks `block` and after of the leaves `leaf` and after.
   FSL_INLINE void start(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
                         std::size_t block) {
     FSL_UNROLL
     for (int i = 0; i < leaves; ++i) {
-      const auto seed = sigma_of_seed<V>(V::load(from.nodes + (leaf + i) * from.stride));
+      const R seed = sigma_of(states_at(from, leaf + i));
       FSL_UNROLL
       for (int b = 0; b < blocks; ++b) {
         const int at = i * blocks + b;
         x[at] = V::bit_xor(seed, V::template spread<1>(group.counters + (block + b) * 16));
-        if constexpr (kKeepsInputs) V::store(inputs + at, x[at]);
+        if constexpr (hashes_whitened<V>) {
+          added[at] = last_key<V>(*group.key, x[at]);
+        } else {
+          V::store(added + at, x[at]);
+        }
       }
     }
   }
 
   FSL_INLINE void encrypt(const LaneGroup<V>& group) {
-    V::encrypt(*group.key, x);
-    add_inputs();
+    if constexpr (hashes_whitened<V>) {
+      hash_whitened<V>(*group.key, x, added);
+    } else {
+      V::encrypt(*group.key, x);
+      FSL_UNROLL
+      for (int i = 0; i < leaves * blocks; ++i) x[i] = V::bit_xor(x[i], V::load(added + i));
+    }
   }
+  // Encrypts while `aside.operator()<0>()` and then `<1>()` work on something else.
   template <class F>
   FSL_INLINE void encrypt_beside(const LaneGroup<V>& group, F aside) {
-    fsl::encrypt_beside<V>(*group.key, x, aside);
-    add_inputs();
+    if constexpr (hashes_whitened<V>) {
+      hash_whitened_beside<V>(*group.key, x, added, aside);
+    } else {
+      encrypt(group);
+      aside.template operator()<0>();
+      aside.template operator()<1>();
+    }
   }
 
  private:
-  FSL_INLINE void add_inputs() {
-    if constexpr (kKeepsInputs) {
-      FSL_UNROLL
-      for (int i = 0; i < leaves * blocks; ++i) x[i] = V::bit_xor(x[i], V::load(inputs + i));
+  static FSL_INLINE R sigma_of(const std::uint8_t* states) {
+    if constexpr (hashes_whitened<V>) {
+      return V::sigma_of_seed_from(V::doubled(states), V::doubled(states + 8));
+    } else {
+      return V::sigma(V::clear(V::load(states), V::lsb()));
     }
   }
 };
@@ -92,12 +113,13 @@ struct Batch {
 template <class V, unsigned width>
 FSL_INLINE typename V::R share_of(const LaneGroup<V>& group, const LaneLeaves<V>& from,
                                   std::size_t leaf, std::size_t block, typename V::R converted) {
-  const auto state = V::load(from.nodes + leaf * from.stride);
-  if constexpr (has_sigma_of_seed<V>) {
-    const auto counter = V::template spread<1>(group.counters + block * 16);
-    converted = V::xor3(converted, sigma_of_seed<V>(state), counter);
+  const std::uint8_t* const states = states_at(from, leaf);
+  const auto word = V::load(group.hints + block);
+  if constexpr (hashes_whitened<V>) {
+    return add_chosen<V, width>(converted, word, V::control_from(V::doubled(states)));
+  } else {
+    return V::template add<width>(converted, V::bit_and(word, V::spread_lsb(V::load(states))));
   }
-  return add_chosen<V, width>(converted, V::load(group.hints + block), state);
 }
 
 // Encrypts batches of leaves from `leaf` on while there are whole ones. While one is under way,
@@ -301,13 +323,16 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   }
 }
 
-// Sigma of the block numbers of a payload.
+// Sigma of the block numbers of a payload, whitened where inputs are.
 template <class V>
-const std::uint8_t* block_counters(std::size_t blocks, Arena& arena) {
+const std::uint8_t* block_counters(const typename V::Key& key, std::size_t blocks, Arena& arena) {
   std::uint8_t* const counters = arena.take<std::uint8_t>(blocks * 16 + sizeof(typename V::R));
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::uint64_t sigma[2] = {0, block};  // of the number's two words: (high, high xor low)
-    std::memcpy(counters + block * 16, sigma, 16);
+    alignas(64) std::uint8_t words[sizeof(typename V::R)] = {};
+    std::memcpy(words, sigma, 16);
+    if constexpr (hashes_whitened<V>) V::store(words, whiten<V>(key, V::load(words)));
+    std::memcpy(counters + block * 16, words, 16);
   }
   return counters;
 }

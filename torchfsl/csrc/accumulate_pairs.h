@@ -20,12 +20,6 @@
 namespace fsl {
 namespace {
 
-// The states of leaf `leaf` in the k-th of the registers beside each other.
-template <class V>
-FSL_INLINE const std::uint8_t* state_at(const LaneLeaves<V>& from, std::size_t leaf, int k) {
-  return reinterpret_cast<const std::uint8_t*>(from.nodes + leaf * from.stride + k);
-}
-
 // Two blocks from `block` on, or four, of `leaves` leaves in the registers [k, k + registers).
 template <class V, unsigned width, bool negate, int pairs, int k, int registers, int leaves>
 FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
@@ -33,7 +27,7 @@ FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
   using R = typename V::R;
   constexpr int kLanes = 2 * registers, kStates = kLanes * leaves;
   const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
-    return state_at<V>(from, leaf + i / kLanes, k + i % kLanes / 2) + i % 2 * 16;
+    return states_at(from, leaf + i / kLanes, k + i % kLanes / 2) + i % 2 * 16;
   };
   R x[kStates * pairs], last[kStates * pairs];
   FSL_UNROLL
@@ -44,21 +38,21 @@ FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
     for (int j = 0; j < pairs; ++j) {
       const int at = i * pairs + j;
       x[at] = V::bit_xor(seed, counters[j]);
-      last[at] = V::last_key(*group.key, x[at]);
+      last[at] = last_key<V>(*group.key, x[at]);
     }
   }
-  V::hash_whitened(*group.key, x, last);
+  hash_whitened<V>(*group.key, x, last);
   FSL_UNROLL
   for (int i = 0; i < kStates; ++i) {
     const int lane = 2 * k + i % kLanes;
-    const R control = V::control_from(V::fourfold(state_of(i)));
+    const auto control = V::control_from(V::fourfold(state_of(i)));
     FSL_UNROLL
     for (int j = 0; j < pairs; ++j) {
       const std::size_t at = (block + 2 * j) * 16;
-      const R word = V::bit_and(V::load(group.lane_hints + lane * group.hint_stride + at), control);
+      const R word = V::load(group.lane_hints + lane * group.hint_stride + at);
       std::uint8_t* const to =
           from.acc + (leaf + i / kLanes) * group.payload + lane * group.lane_stride + at;
-      const R share = V::template add<width>(x[i * pairs + j], word);
+      const R share = add_chosen<V, width>(x[i * pairs + j], word, control);
       V::store(to, with_share<V, width, negate>(V::load(to), share));
     }
   }
@@ -73,7 +67,7 @@ FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>&
   typename V::R counters[pairs];
   FSL_UNROLL
   for (int j = 0; j < pairs; ++j) {
-    counters[j] = V::whiten(*group.key, V::load(group.counters + (block + 2 * j) * 16));
+    counters[j] = V::load(group.counters + (block + 2 * j) * 16);
   }
   for (; leaf + leaves <= end; leaf += leaves) {
     if constexpr (often) group.ahead->bring_beside(4 * side * pairs * leaves);
@@ -95,7 +89,7 @@ struct EndColumn {
   EndColumn(const LaneGroup<V>& group, std::size_t block)
       : block(block),
         bytes(group.payload - block * 16 < 16 ? group.payload - block * 16 : 16),
-        counter(V::whiten(*group.key, V::template spread<1>(group.counters + block * 16))) {
+        counter(V::template spread<1>(group.counters + block * 16)) {
     alignas(64) std::uint8_t words[side * sizeof(typename V::R)] = {};
     for (int lane = 0; lane < 2 * side; ++lane) {
       const std::uint8_t* const hint = group.lane_hints + lane * group.hint_stride;
@@ -115,19 +109,20 @@ template <class V, unsigned width, int side, int n>
 FSL_INLINE void share_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
                            const EndColumn<V, side>& column, typename V::R (&x)[n]) {
   typename V::R last[n];
-  const auto state_of = [&](int i)
-                            FSL_INLINE_LAMBDA { return state_at(from, leaf + i / side, i % side); };
+  const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
+    return states_at(from, leaf + i / side, i % side);
+  };
   FSL_UNROLL
   for (int i = 0; i < n; ++i) {
     const auto low = V::doubled(state_of(i)), high = V::doubled(state_of(i) + 8);
     x[i] = V::bit_xor(V::sigma_of_seed_from(low, high), column.counter);
-    last[i] = V::last_key(*group.key, x[i]);
+    last[i] = last_key<V>(*group.key, x[i]);
   }
-  V::hash_whitened(*group.key, x, last);
+  hash_whitened<V>(*group.key, x, last);
   FSL_UNROLL
   for (int i = 0; i < n; ++i) {
     const auto control = V::control_from(V::doubled(state_of(i)));
-    x[i] = V::template add<width>(x[i], V::bit_and(column.hints[i % side], control));
+    x[i] = add_chosen<V, width>(x[i], column.hints[i % side], control);
   }
 }
 

@@ -30,30 +30,58 @@ FSL_INLINE typename V::R xor_chosen(typename V::R a, Control control, typename V
 
 // Whether the path hashes inputs that are whitened already, and repeats words as it loads them.
 template <class V>
-inline constexpr bool hashes_whitened =
-    requires(const typename V::Key& key, typename V::R x) { V::whiten(key, x); };
+inline constexpr bool hashes_whitened = requires(const typename V::Key& key) { key.ends; };
 
+// The fixed-key hash in fewer instructions: its inputs are whitened already, and the key of the
+// last round adds them, and perhaps more, to the result.
 template <class V>
-inline constexpr bool has_sigma_of_seed =
-    requires(typename V::R state) { V::sigma_of_seed(state); };
-
-// Sigma of the seed of a state.
+FSL_INLINE typename V::R whiten(const typename V::Key& key, typename V::R x) {
+  return V::bit_xor(x, key.round[0]);
+}
 template <class V>
-FSL_INLINE typename V::R sigma_of_seed(typename V::R state) {
-  if constexpr (has_sigma_of_seed<V>) {
-    return V::sigma_of_seed(state);
-  } else {
-    return V::sigma(V::clear(state, V::lsb()));
-  }
+FSL_INLINE typename V::R last_key(const typename V::Key& key, typename V::R whitened) {
+  return V::bit_xor(whitened, key.ends);
+}
+// What makes a last key leave the result whitened for `next`, instead of adding the input.
+template <class V>
+FSL_INLINE typename V::R between(const typename V::Key& key, const typename V::Key& next) {
+  return V::bit_xor(key.round[10], next.round[0]);
 }
 
-// share + word in the blocks whose state has the control bit, share elsewhere.
-template <class V, unsigned width>
-FSL_INLINE typename V::R add_chosen(typename V::R share, typename V::R word, typename V::R state) {
-  if constexpr (requires { V::template add_chosen<width>(share, word, state); }) {
-    return V::template add_chosen<width>(share, word, state);
+// Puts all inputs before the first round, or the compiler mixes them with those of the last.
+template <class R, int n>
+FSL_INLINE void settle(R (&x)[n]) {
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) __asm__ volatile("" : "+v"(x[i]));
+  __asm__ volatile("" ::: "memory");
+}
+
+template <class V, int n>
+FSL_INLINE void hash_whitened(const typename V::Key& key, typename V::R (&x)[n],
+                              const typename V::R* last) {
+  settle(x);
+  V::template rounds<1, 10>(key, x);
+  V::last_round(x, last);
+}
+// The same while `aside.operator()<0>()` and then `<1>()` work on something else.
+template <class V, int n, class F>
+FSL_INLINE void hash_whitened_beside(const typename V::Key& key, typename V::R (&x)[n],
+                                     const typename V::R* last, F aside) {
+  V::template rounds<1, 4>(key, x);
+  aside.template operator()<0>();
+  V::template rounds<4, 7>(key, x);
+  aside.template operator()<1>();
+  V::template rounds<7, 10>(key, x);
+  V::last_round(x, last);
+}
+
+// share + word in the blocks of the control bits, share elsewhere.
+template <class V, unsigned width, class Control>
+FSL_INLINE typename V::R add_chosen(typename V::R share, typename V::R word, Control control) {
+  if constexpr (requires { V::template add_chosen<width>(share, word, control); }) {
+    return V::template add_chosen<width>(share, word, control);
   } else {
-    return V::template add<width>(share, V::bit_and(word, V::spread_lsb(state)));
+    return V::template add<width>(share, V::bit_and(word, control));
   }
 }
 
@@ -68,22 +96,6 @@ FSL_INLINE void for_blocks(typename V::R r, F use) {
     use.template operator()<lane>(V::load(blocks + 16 * lane));
   }
   if constexpr (lane + 1 < V::kLanes) for_blocks<V, F, lane + 1>(r, use);
-}
-
-// Encrypts while `aside.operator()<0>()` and then `<1>()` work on something else.
-template <class V, int n, class F>
-FSL_INLINE void encrypt_beside(const typename V::Key& key, typename V::R (&x)[n], F aside) {
-  if constexpr (requires { V::template rounds<0, 3>(key, x); }) {
-    V::template rounds<0, 3>(key, x);
-    aside.template operator()<0>();
-    V::template rounds<3, 6>(key, x);
-    aside.template operator()<1>();
-    V::template rounds<6, 11>(key, x);
-  } else {
-    V::encrypt(key, x);
-    aside.template operator()<0>();
-    aside.template operator()<1>();
-  }
 }
 
 }  // namespace

@@ -204,9 +204,9 @@ class Verification {
       tweak[2 * lane + 1] = static_cast<std::uint32_t>(args_.first_tree + tree + lane);
     }
     const R high = V::template spread<1>(args_.delta_high + first / kLowLeaves * 16);
-    const R base = V::whiten(fold_, V::bit_xor(V::load(args_.delta_trees + 16 * tree), high));
+    const R base = whiten<V>(fold_, V::bit_xor(V::load(args_.delta_trees + 16 * tree), high));
     return {{V::load(words[0]), V::load(words[1])},
-            {V::whiten(hash_.permutation[2], base), base},
+            {whiten<V>(hash_.permutation[2], base), base},
             V::load(tweak)};
   }
 
@@ -241,23 +241,23 @@ class Verification {
     };
     FSL_UNROLL
     for (int i = 0; i < n; ++i) {
-      x[i] = V::whiten(first_key, V::load(state_of(i)));
-      last[i] = V::bit_xor(masks[i % side].tweak, V::between(first_key, second_key));
+      x[i] = whiten<V>(first_key, V::load(state_of(i)));
+      last[i] = V::bit_xor(masks[i % side].tweak, between<V>(first_key, second_key));
       masks[i % side].tweak = V::template add<8>(masks[i % side].tweak, one);
     }
-    V::hash_whitened(first_key, x, last);
+    hash_whitened<V>(first_key, x, last);
     FSL_UNROLL
     for (int i = 0; i < n; ++i) {
       middle[i] = x[i];
-      last[i] = V::bit_xor(V::load(state_of(i)), V::between(second_key, third_key));
+      last[i] = V::bit_xor(V::load(state_of(i)), between<V>(second_key, third_key));
     }
-    V::hash_whitened(second_key, x, last);
+    hash_whitened<V>(second_key, x, last);
     FSL_UNROLL
     for (int i = 0; i < n; ++i) {
       half[0][i] = x[i];
-      last[i] = V::xor3(V::load(state_of(i)), middle[i], V::between(third_key, second_key));
+      last[i] = V::xor3(V::load(state_of(i)), middle[i], between<V>(third_key, second_key));
     }
-    V::hash_whitened(third_key, x, last);
+    hash_whitened<V>(third_key, x, last);
     FSL_UNROLL
     for (int i = 0; i < n; ++i) half[1][i] = x[i];
     FSL_UNROLL
@@ -265,13 +265,13 @@ class Verification {
       FSL_UNROLL
       for (int i = 0; i < n; ++i) {
         const TreeMasks& own = masks[i % side];
-        const R control = V::control_from(V::doubled(state_of(i)));
+        const auto control = V::control_from(V::doubled(state_of(i)));
         const R e = V::template spread<1>(low + h * kLowStride + i / side * 16);
-        const R corrected = V::xor_and(half[h][i], control, own.word[h]);
+        const R corrected = xor_chosen<V>(half[h][i], control, own.word[h]);
         half[h][i] = V::xor3(corrected, own.base[h], e);
         last[i] = fold_.round[10];
       }
-      V::hash_whitened(fold_, half[h], last);
+      hash_whitened<V>(fold_, half[h], last);
     }
     FSL_UNROLL
     for (int i = 0; i < n; ++i) sum_ = V::xor3(sum_, half[0][i], half[1][i]);

@@ -215,14 +215,14 @@ FSL_INLINE void hash_step(const typename V::Key& key, typename V::R* at) {
   for (int i = 0; i < 8; ++i) {
     if constexpr (hashes_whitened<V>) {
       const auto* const block = reinterpret_cast<const std::uint8_t*>(at + i);
-      x[i] = V::whiten(key, V::sigma_from(V::doubled(block), V::doubled(block + 8)));
-      added[i] = V::last_key(key, x[i]);
+      x[i] = whiten<V>(key, V::sigma_from(V::doubled(block), V::doubled(block + 8)));
+      added[i] = last_key<V>(key, x[i]);
     } else {
       x[i] = added[i] = V::sigma(V::load(at + i));
     }
   }
   if constexpr (hashes_whitened<V>) {
-    V::hash_whitened(key, x, added);
+    hash_whitened<V>(key, x, added);
   } else {
     V::encrypt(key, x);
     FSL_UNROLL

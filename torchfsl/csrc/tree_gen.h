@@ -23,7 +23,8 @@ struct GenGroup {
   std::uint8_t* leaf[2];
 };
 
-// Children of n states, before correction: x[2i] left, x[2i + 1] right; and masks of control bits.
+// Children of n states, before correction: x[2i] left, x[2i + 1] right; and masks of control bits,
+// whole registers even where a path has mask registers: here the bits are secret.
 template <class V, int n>
 FSL_INLINE void hash_children(const typename V::Key& key, const typename V::R (&state)[n],
                               typename V::R (&x)[2 * n], typename V::R (&control)[n]) {
@@ -34,13 +35,13 @@ FSL_INLINE void hash_children(const typename V::Key& key, const typename V::R (&
     FSL_UNROLL
     for (int i = 0; i < n; ++i) {
       const R low = V::low_words(state[i], state[i]), high = V::high_words(state[i], state[i]);
-      control[i] = V::control_from(low);
-      x[2 * i] = V::whiten(key, V::sigma_of_seed_from(low, high));
+      control[i] = V::template sub<8>(V::zero(), V::bit_and(low, V::splat(1)));
+      x[2 * i] = whiten<V>(key, V::sigma_of_seed_from(low, high));
       x[2 * i + 1] = V::bit_xor(x[2 * i], lsb_high);  // sigma(s xor 1)
-      last[2 * i] = V::last_key(key, x[2 * i]);
-      last[2 * i + 1] = V::last_key(key, x[2 * i + 1]);
+      last[2 * i] = last_key<V>(key, x[2 * i]);
+      last[2 * i + 1] = last_key<V>(key, x[2 * i + 1]);
     }
-    V::hash_whitened(key, x, last);
+    hash_whitened<V>(key, x, last);
   } else {
     R sigma[n];
     FSL_UNROLL
@@ -142,7 +143,7 @@ void generate_rest(const typename V::Key& key, const TreeGenArgs& args, std::siz
 
 template <class V>
 void tree_gen(const TreeGenArgs& args) {
-  constexpr int kRegisters = hashes_whitened<V> ? 2 : 4;  // as many blocks as registers hold
+  constexpr int kRegisters = V::kRegisters / 8;  // as many blocks as registers hold
   constexpr std::size_t kGroup = kRegisters * V::kLanes;
   const typename V::Key key = V::make_key(*args.key);
   std::size_t first = 0;

@@ -86,16 +86,16 @@ FSL_INLINE void expand_nodes_whitened(const typename V::Key& key, const typename
       low = V::low_words(state, state);
       high = V::high_words(state, state);
     }
-    const R control = V::control_from(low);
-    x[2 * i] = V::whiten(key, V::sigma_of_seed_from(low, high));
+    const auto control = V::control_from(low);
+    x[2 * i] = whiten<V>(key, V::sigma_of_seed_from(low, high));
     x[2 * i + 1] = V::bit_xor(x[2 * i], V::lsb_high());  // sigma(s xor 1)
     FSL_UNROLL
     for (int side = 0; side < 2; ++side) {
-      const R plain = V::last_key(key, x[2 * i + side]);
-      last[2 * i + side] = V::xor_and(plain, control, words[side * n + i % n]);
+      const R plain = last_key<V>(key, x[2 * i + side]);
+      last[2 * i + side] = xor_chosen<V>(plain, control, words[side * n + i % n]);
     }
   }
-  V::hash_whitened(key, x, last);
+  hash_whitened<V>(key, x, last);
   FSL_UNROLL
   for (int i = 0; i < 2 * count; ++i) {
     const int node = i / 2 / n, k = i / 2 % n;

@@ -16,6 +16,7 @@ namespace {
 
 struct AesNi {
   static constexpr int kLanes = 1;
+  static constexpr int kRegisters = 16;
   using R = __m128i;
   using Packed = AesNi;
   struct Key {
@@ -33,26 +34,25 @@ struct AesNi {
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = whiten(key, x[i]);
-    rounds(key, x);
+    for (int i = 0; i < n; ++i) x[i] = bit_xor(x[i], key.round[0]);
+    rounds<1, 10>(key, x);
     FSL_UNROLL
     for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], key.round[10]);
   }
 
-  // Hashes of whitened inputs, as in vec_vaes256.h.
-  static R whiten(const Key& key, R x) { return bit_xor(x, key.round[0]); }
-  static R last_key(const Key& key, R whitened) { return bit_xor(whitened, key.ends); }
-  static R between(const Key& key, const Key& next) {
-    return bit_xor(key.round[10], next.round[0]);
+  // For hashes of whitened inputs, as in vec_vaes256.h.
+  template <int first, int last, int n>
+  static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
+    FSL_UNROLL
+    for (int r = first; r < last; ++r) {
+      FSL_UNROLL
+      for (int i = 0; i < n; ++i) x[i] = _mm_aesenc_si128(x[i], key.round[r]);
+    }
   }
   template <int n>
-  static FSL_INLINE void hash_whitened(const Key& key, R (&x)[n], const R* last) {
+  static FSL_INLINE void last_round(R (&x)[n], const R* keys) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) __asm__ volatile("" : "+x"(x[i]));
-    __asm__ volatile("" ::: "memory");
-    rounds(key, x);
-    FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], last[i]);
+    for (int i = 0; i < n; ++i) x[i] = _mm_aesenclast_si128(x[i], keys[i]);
   }
   static R doubled(const std::uint8_t* from) {
     return _mm_castpd_si128(_mm_loaddup_pd(reinterpret_cast<const double*>(from)));
@@ -153,15 +153,6 @@ struct AesNi {
   }
 
  private:
-  // Rounds 1 to 9.
-  template <int n>
-  static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
-    FSL_UNROLL
-    for (int r = 1; r < 10; ++r) {
-      FSL_UNROLL
-      for (int i = 0; i < n; ++i) x[i] = _mm_aesenc_si128(x[i], key.round[r]);
-    }
-  }
   // Byte positions that spread packed values over lanes, and that join them again. Functions and
   // not constants: no code of a path may run before the CPU is known.
   template <int width>

@@ -16,6 +16,7 @@ namespace {
 
 struct Neon {
   static constexpr int kLanes = 1;
+  static constexpr int kRegisters = 32;
   using R = uint64x2_t;
   using Packed = Neon;
   struct Key {

@@ -2,6 +2,7 @@
 //
 // Every vec_*.h defines one type V with the same members; the kernels are templates over V.
 //   R               a register of kLanes AES blocks, one tree (or one leaf) a lane
+//   kRegisters      vector registers that code may count on
 //   lsb, lsb_high   constants with bit 0 of every block, or bit 0 of its upper half, set
 //   spread_lsb      all ones in the blocks whose bit 0 is set: the control bit as a mask
 //   spread<n>       n blocks from memory, each kLanes / n times
@@ -25,6 +26,7 @@ namespace {
 
 struct Portable {
   static constexpr int kLanes = 4;
+  static constexpr int kRegisters = 32;
   static constexpr bool kOutOfLine = true;  // encryption is a call
   using Packed = Portable;
   struct R {

@@ -16,6 +16,7 @@ namespace {
 
 struct Vaes256 {
   static constexpr int kLanes = 2;
+  static constexpr int kRegisters = 16;
   using R = __m256i;
   using Packed = AesNi;
   struct Key {
@@ -35,39 +36,27 @@ struct Vaes256 {
 
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
-    rounds<0, 11>(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = bit_xor(x[i], key.round[0]);
+    rounds<1, 10>(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], key.round[10]);
   }
-  // Rounds [first, last) of eleven; round 0 is the whitening.
+
+  // For hashes of whitened inputs: rounds [first, last) of 1 to 9, and the last one with a key for
+  // each register.
   template <int first, int last, int n>
   static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
     FSL_UNROLL
     for (int r = first; r < last; ++r) {
       FSL_UNROLL
-      for (int i = 0; i < n; ++i) {
-        x[i] = r == 0    ? _mm256_xor_si256(x[i], key.round[0])
-               : r == 10 ? _mm256_aesenclast_epi128(x[i], key.round[10])
-                         : _mm256_aesenc_epi128(x[i], key.round[r]);
-      }
+      for (int i = 0; i < n; ++i) x[i] = _mm256_aesenc_epi128(x[i], key.round[r]);
     }
   }
-
-  // The fixed-key hash in fewer instructions: its inputs are whitened already, and the key of the
-  // last round adds them, and perhaps more, to the result.
-  static R whiten(const Key& key, R x) { return bit_xor(x, key.round[0]); }
-  static R last_key(const Key& key, R whitened) { return bit_xor(whitened, key.ends); }
-  // What makes a last key leave the result whitened for `next`, instead of adding the input.
-  static R between(const Key& key, const Key& next) {
-    return bit_xor(key.round[10], next.round[0]);
-  }
   template <int n>
-  static FSL_INLINE void hash_whitened(const Key& key, R (&x)[n], const R* last) {
-    // All inputs before the first round, or the compiler mixes them with those of the last.
+  static FSL_INLINE void last_round(R (&x)[n], const R* keys) {
     FSL_UNROLL
-    for (int i = 0; i < n; ++i) __asm__ volatile("" : "+x"(x[i]));
-    __asm__ volatile("" ::: "memory");
-    rounds<1, 10>(key, x);
-    FSL_UNROLL
-    for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], last[i]);
+    for (int i = 0; i < n; ++i) x[i] = _mm256_aesenclast_epi128(x[i], keys[i]);
   }
 
   // The low words of two blocks in memory, each twice, and that of one block, four times. These are

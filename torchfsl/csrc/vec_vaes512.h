@@ -16,10 +16,12 @@ namespace {
 
 struct Vaes512 {
   static constexpr int kLanes = 4;
+  static constexpr int kRegisters = 32;
   using R = __m512i;
   using Packed = AesNi;
   struct Key {
     R round[11];
+    R ends;  // rounds 0 and 10, added
   };
 
   static Key make_key(const KeySchedule& schedule) {
@@ -28,26 +30,47 @@ struct Vaes512 {
       key.round[r] = _mm512_broadcast_i32x4(
           _mm_load_si128(reinterpret_cast<const __m128i*>(schedule.round[r])));
     }
+    key.ends = bit_xor(key.round[0], key.round[10]);
     return key;
   }
 
   template <int n>
   static FSL_INLINE void encrypt(const Key& key, R (&x)[n]) {
-    rounds<0, 11>(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = bit_xor(x[i], key.round[0]);
+    rounds<1, 10>(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = _mm512_aesenclast_epi128(x[i], key.round[10]);
   }
-  // Rounds [first, last) of eleven; round 0 is the whitening.
+
+  // For hashes of whitened inputs, as in vec_vaes256.h.
   template <int first, int last, int n>
   static FSL_INLINE void rounds(const Key& key, R (&x)[n]) {
     FSL_UNROLL
     for (int r = first; r < last; ++r) {
       FSL_UNROLL
-      for (int i = 0; i < n; ++i) {
-        x[i] = r == 0    ? _mm512_xor_si512(x[i], key.round[0])
-               : r == 10 ? _mm512_aesenclast_epi128(x[i], key.round[10])
-                         : _mm512_aesenc_epi128(x[i], key.round[r]);
-      }
+      for (int i = 0; i < n; ++i) x[i] = _mm512_aesenc_epi128(x[i], key.round[r]);
     }
   }
+  template <int n>
+  static FSL_INLINE void last_round(R (&x)[n], const R* keys) {
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = _mm512_aesenclast_epi128(x[i], keys[i]);
+  }
+  static R doubled(const std::uint8_t* from) {
+    return _mm512_castpd_si512(_mm512_movedup_pd(_mm512_loadu_pd(from)));
+  }
+  static R low_words(R a, R b) { return _mm512_unpacklo_epi64(a, b); }
+  static R high_words(R a, R b) { return _mm512_unpackhi_epi64(a, b); }
+  static R sigma_from(R low, R high) {
+    return xor_and(high, low, _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0));
+  }
+  static R sigma_of_seed_from(R low, R high) {
+    return xor_and(high, low, _mm512_set_epi64(-2, 0, -2, 0, -2, 0, -2, 0));
+  }
+  // A mask register: to spread bits over a register by shifts would compete with AES on Intel's
+  // CPUs.
+  static __mmask8 control_from(R low) { return _mm512_test_epi64_mask(low, splat(1)); }
 
   static R load(const void* from) { return _mm512_loadu_si512(from); }
   static void store(void* to, R r) { _mm512_storeu_si512(to, r); }
@@ -90,11 +113,6 @@ struct Vaes512 {
   static R sigma(R x) {
     const R upper = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
     return xor_and(_mm512_shuffle_epi32(x, _MM_PERM_BADC), x, upper);
-  }
-  // Sigma with the lowest bit of x cleared first: (a & ~c) ^ b in the upper halves.
-  static R sigma_of_seed(R x) {
-    const R swapped = _mm512_shuffle_epi32(x, _MM_PERM_BADC);
-    return _mm512_mask_ternarylogic_epi64(swapped, 0xaa, x, splat(1), 0x9c);
   }
   static R spread_lsb(R x) {
     return _mm512_srai_epi32(_mm512_slli_epi32(_mm512_shuffle_epi32(x, _MM_PERM_AAAA), 31), 31);
@@ -178,16 +196,11 @@ struct Vaes512 {
   static R block(R r) {
     return _mm512_castsi128_si512(_mm512_extracti32x4_epi32(r, lane));
   }
-  // a + b in the blocks whose state has the control bit, a elsewhere.
+  // a + b in the blocks of the control bits, a elsewhere.
   template <int width>
-    requires(width == 4 || width == 8)
-  static R add_chosen(R a, R b, R state) {
-    const R bits = _mm512_shuffle_epi32(state, width == 4 ? _MM_PERM_AAAA : _MM_PERM_BABA);
-    if constexpr (width == 4) {
-      return _mm512_mask_add_epi32(a, _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1)), a, b);
-    } else {
-      return _mm512_mask_add_epi64(a, _mm512_test_epi64_mask(bits, splat(1)), a, b);
-    }
+  static R add_chosen(R a, R b, __mmask8 control) {
+    if constexpr (width == 8) return _mm512_mask_add_epi64(a, control, a, b);
+    return add<width>(a, _mm512_maskz_mov_epi64(control, b));
   }
   template <int width>
   static R sub(R a, R b) {
