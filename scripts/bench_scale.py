@@ -48,6 +48,8 @@ from torchfsl.update import RawSegment, quantise
 NAME = "w"
 PATH = ("receive", "verify", "accumulate")
 """Stages of a server that grow with the clients."""
+ACCOUNTS = ("native", "sums", "HKDF")
+"""What is noted of a stage; see `Clock`."""
 
 
 class Outbox:
@@ -68,14 +70,16 @@ class Outbox:
 class Clock:
     """Seconds of both servers by stage, and those inside native code.
 
-    Native are the kernels, hashes and key streams. HKDF, by `cryptography`, has an account of its
-    own; the rest is Python, parsing and copies.
+    Native are the kernels, of which expansion and accumulation is noted apart as `sums`, hashes and
+    key streams. HKDF, by `cryptography`, has an account of its own; the rest is Python, parsing and
+    copies.
     """
 
     def __init__(self) -> None:
         self.seconds: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._stage = (self.seconds[0], "")
         self._inside: list[float] = []
+        self._notes: list[tuple[dict[str, float], str, str, float]] = []
 
     def time(self, party: int, stage: str, call: Callable[[], Any]) -> Any:
         """Run `call` on the account of a server and a stage; stages inside it are not its own."""
@@ -91,17 +95,27 @@ class Clock:
         return result
 
     def noted(self, call: Callable[..., Any], account_name: str) -> Callable[..., Any]:
-        """`call`, noted as `account_name` in the stage in which it happens."""
+        """`call`, noted as `account_name` in the stage in which it happens.
+
+        What noting takes beside it, `noting_seconds`, is on nobody's account.
+        """
+        note, now = self._notes.append, time.perf_counter
 
         def timed(*arguments: Any, **named: Any) -> Any:
-            start = time.perf_counter()
+            start = now()
             result = call(*arguments, **named)
-            account, stage = self._stage
-            name = f"{account_name} {stage}"
-            account[name] = account.get(name, 0.0) + time.perf_counter() - start
+            note((*self._stage, account_name, now() - start))
             return result
 
         return timed
+
+    def settle_notes(self) -> None:
+        """Add what was noted to the accounts, and take what noting took out of their stages."""
+        for account, stage, account_name, seconds in self._notes:
+            name = f"{account_name} {stage}"
+            account[name] = account.get(name, 0.0) + seconds
+            account[stage] -= noting_seconds()
+        self._notes.clear()
 
     def _add(self, party: int, stage: str, seconds: float) -> None:
         account = self.seconds[party]
@@ -112,13 +126,26 @@ class Clock:
         return max(self.seconds, key=lambda account: sum(account[stage] for stage in PATH))
 
 
+@functools.cache
+def noting_seconds() -> float:
+    """What `Clock.noted` takes for a call, beside the seconds that it notes."""
+    clock, calls = Clock(), 1000
+    nothing = clock.noted(lambda: None, "")
+    start = time.perf_counter()
+    for _ in range(calls):
+        nothing()
+    seconds = time.perf_counter() - start
+    return (seconds - sum(note[-1] for note in clock._notes)) / calls
+
+
 @contextlib.contextmanager
 def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
     """Time native code, and additions to the sums apart from the stage they happen in."""
     module = kernels()
     with contextlib.ExitStack() as stack:
         for name in KERNELS:
-            timed = clock.noted(getattr(module, name), "native")
+            account_name = "sums" if name == "accumulate_batch" else "native"
+            timed = clock.noted(getattr(module, name), account_name)
             stack.enter_context(mock.patch.object(module, name, timed))
         for name, account_name in (("digest", "native"), ("stream", "native"), ("derive", "HKDF")):
             timed = clock.noted(getattr(kdf, name), account_name)
@@ -199,6 +226,7 @@ def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -
         said = step(clock, servers, "gather", lambda server, _: server.commit(), said)
         said = step(clock, servers, "open", lambda server, theirs: server.reveal(theirs), said)
         step(clock, servers, "open", lambda server, theirs: server.open(theirs), said)
+    clock.settle_notes()
     return clock
 
 
@@ -280,9 +308,9 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     predicted = predict(plan)
     apart = run_apart(plan, messages_of(plan, 0, rows, values)) if options.apart else None
     path_seconds = sum(server[stage] for stage in PATH) / options.clients
-    native, hkdf = (
+    native, sums, hkdf = (
         sum(server.get(f"{account} {stage}", 0.0) for stage in PATH) / options.clients
-        for account in ("native", "HKDF")
+        for account in ACCOUNTS
     )
     return {
         "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
@@ -293,12 +321,12 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         "matching_seconds": matching,
         "client_aes_blocks": predicted.client_aes_blocks,
         "server_seconds_a_client": path_seconds,
-        "server_native_seconds_a_client": native,
+        "server_native_seconds_a_client": native + sums,
         "server_hkdf_seconds_a_client": hkdf,
         "server_stages": server,
         "server_aes_blocks": predicted.server_aes_blocks,
         "server_blocks_per_second": predicted.server_aes_blocks / path_seconds,
-        "accumulate_ns_a_row": 1e9 * server["accumulate"] / options.clients
+        "accumulate_ns_a_row": 1e9 * sums
         / max(1, segment.num_bins * segment.theta + segment.stash * m),
         "predicted_memory_bytes": predicted.server_memory_bytes,
         "peak_memory_bytes": bench_measure.peak_memory_bytes(),
@@ -325,13 +353,13 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
     print(f"    of it Python, parsing and copies    {1 - native - hkdf:10.0%}")
     print(f"    of it HKDF                          {hkdf:10.0%}")
     for stage, seconds in row["server_stages"].items():
-        if stage.startswith(("native", "HKDF")):
+        if stage.startswith(ACCOUNTS):
             continue
         part = seconds / row["clients"] if stage in PATH else seconds
         each = " a client" if stage in PATH else " a round"
         print(f"    {stage + each:36}{1e3 * part:10.2f} ms")
     print(
-        f"  accumulation                          {row['accumulate_ns_a_row']:10.3f} ns a row\n"
+        f"  expansion and accumulation            {row['accumulate_ns_a_row']:10.3f} ns a row\n"
         f"  permutations, once a session          {1e3 * row['permutations_seconds']:10.2f} ms\n"
         f"  peak memory of all parties            {row['peak_memory_bytes'] / 1e6:10,.0f} MB",
         flush=True,

@@ -24,7 +24,7 @@ LOW_LEAVES: Final = 1024
 """Leaves that share one row of the low table of masks; see `portable_checks.verify`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FoldMasks:
     """Secret key and masks of one segment in one round. `low`, `high` serve both groups."""
 
@@ -54,9 +54,9 @@ def fold(
     masks: FoldMasks,
     roots: Bytes,
     trees: list[Trees],
-) -> Bytes:
-    """One server's fold over a segment's trees, with K_tree and K_check: `[16]`."""
-    total = np.zeros(16, dtype=np.uint8)
+) -> int:
+    """One server's fold over a segment's trees, with K_tree and K_check, in [0, 2**128)."""
+    total = 0
     for (group, span), part in zip(split(segment), trees, strict=True):
         folded = kernels().verify(
             key,
@@ -73,5 +73,5 @@ def fold(
             masks.high,
             num_threads(),
         )
-        total ^= np.frombuffer(folded, dtype=np.uint8)
+        total ^= int.from_bytes(folded, "little")
     return total

@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trees:
     """Public part of a group's trees.
 
@@ -65,15 +65,14 @@ class Trees:
             DecodeError: wrong length, or padding bits that are not zero.
         """
         num_bits, end = cls.check_encoding(group, data)
-        cw = np.frombuffer(data[: 16 * num_bits], dtype=np.uint8)
-        packed = np.frombuffer(data[16 * num_bits : end], dtype=np.uint8)
-        check = np.frombuffer(data[end:], dtype=np.uint8)
+        all_bytes = np.frombuffer(data, dtype=np.uint8)
+        packed = all_bytes[16 * num_bits : end]
         bits = np.unpackbits(packed, count=num_bits, bitorder="little")
         return cls(
             group,
-            cw.reshape(group.depth, group.num_trees, 16),
+            all_bytes[: 16 * num_bits].reshape(group.depth, group.num_trees, 16),
             bits.reshape(group.depth, group.num_trees),
-            check.reshape(group.num_trees, group.check_bytes),
+            all_bytes[end:].reshape(group.num_trees, group.check_bytes),
         )
 
 

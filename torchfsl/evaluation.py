@@ -20,6 +20,7 @@ class Evaluator:
     def __init__(self, plan: Plan, party: int, book: ReportBook, draw: privacy.Draw) -> None:
         """Evaluate what `book` holds; `draw` gives the noise of a plan that has any."""
         self._plan, self._book, self._draw = plan, book, draw
+        self._checked = messages.with_hints(plan) if plan.verified else []
         self._parts = ReportParts(plan, party, book)
         self.sums = RunningSums(plan, party, self._parts)
 
@@ -43,19 +44,18 @@ class Evaluator:
 
     def folds(self, reports: dict[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """The fold of all trees of each report, 16 bytes; zeros for trees verified before."""
-        segments = messages.with_hints(self._plan) if self._plan.verified else []
-        masks = {segment.name: checks.fold_masks(segment, verify_key) for segment in segments}
+        masks = {s.name: checks.fold_masks(s, verify_key) for s in self._checked}
         folds = {}
         for client, report in reports.items():
-            total = np.zeros(messages.FOLD_BYTES, dtype=np.uint8)
-            for segment in segments if not report.trees.verified else []:
+            total = 0
+            for segment in self._checked if not report.trees.verified else []:
                 # A report that waits to be added is added next: its trees stay open until then.
                 trees = self._parts.trees(segment, report, keep=self.sums.waits(client))
                 key_check = self._book.context(report).trees.check_key(segment)
                 total ^= checks.fold(
                     segment, trees.key, key_check, masks[segment.name], trees.roots, trees.public
                 )
-            folds[client] = total.tobytes()
+            folds[client] = total.to_bytes(messages.FOLD_BYTES, "little")
             self._book.spool.release()
         return folds
 

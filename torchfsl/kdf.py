@@ -46,7 +46,10 @@ _FROM_ZERO: Final = modes.CTR(bytes(16))
 
 def frame(*parts: bytes | memoryview) -> bytes:
     """Concatenation of the parts, each behind its length as eight little-endian bytes."""
-    return b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
+    pieces: list[bytes | memoryview] = []
+    for part in parts:
+        pieces += (len(part).to_bytes(8, "little"), part)
+    return b"".join(pieces)
 
 
 def digest(

@@ -135,6 +135,8 @@ def _roots(segment: Segment, master_seed: bytes, party: int, context: bytes) -> 
     key = kdf.derive(master_seed, kdf.LABEL_ROOTS, context)
     states = kdf.stream(key, 16 * segment.num_trees).reshape(-1, 16)
     control = states[:, 0]
-    control &= 0xFE
-    control |= party
+    if party:
+        control |= 1
+    else:
+        control &= 0xFE
     return states

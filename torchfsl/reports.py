@@ -75,7 +75,8 @@ class TreeRecord:
 class Report:
     """Everything a server knows of one client in one round. Seed and shares are secret.
 
-    `context` and `digest` are kept when first asked for; see `ReportBook`.
+    `context` is the last one made for its messages, `digest` is kept when first asked for; see
+    `ReportBook`.
     """
 
     client: int
@@ -248,12 +249,9 @@ class ReportBook:
 
     def context(self, report: Report) -> ReportContext:
         """What the keys of a report that is here are bound to."""
-        if report.context is None:
-            assert report.part.nonces
-            nonce, hint_nonce = report.part.nonces[:SEED_BYTES], report.part.nonces[SEED_BYTES:]
-            trees = self._tree_context(report, nonce)
-            report.context = ReportContext(trees, self.round_number, hint_nonce)
-        return report.context
+        nonces = report.part.nonces
+        assert nonces
+        return self._context(report, nonces[:SEED_BYTES], nonces[SEED_BYTES:])
 
     def tree_context(self, report: Report) -> TreeContext:
         """What the early trees' keys are bound to."""
@@ -275,6 +273,16 @@ class ReportBook:
         if report.rejected or not report.part.complete:
             return False
         return not self._early or report.trees.part.complete
+
+    def _context(self, report: Report, nonce: bytes, hint_nonce: bytes) -> ReportContext:
+        """The context of these nonces; the last one made for the report is kept."""
+        kept, opening_round = report.context, report.trees.opening_round
+        if kept is None or (kept.trees.opening_round, kept.trees.nonce, kept.hint_nonce) != (
+            opening_round, nonce, hint_nonce,
+        ):  # fmt: skip
+            trees = self._tree_context(report, nonce)
+            kept = report.context = ReportContext(trees, self.round_number, hint_nonce)
+        return kept
 
     def _tree_context(self, report: Report, nonce: bytes) -> TreeContext:
         return TreeContext(self._plan, report.trees.opening_round, report.client, nonce)
@@ -338,12 +346,12 @@ class ReportBook:
         nonce, commitment = bytes(head[:SEED_BYTES]), bytes(public[:DIGEST_BYTES])
         base = _BASE[message.kind]
         if message.kind not in (Kind.TREES_COMMIT, Kind.REPORT_COMMIT):
-            fresh = base is Kind.TREES
-            opening = self.round_number if fresh else report.trees.opening_round
-            trees = TreeContext(self._plan, opening, report.client, nonce)
-            last = bytes(head[-SEED_BYTES:])
-            context = trees if fresh else ReportContext(trees, self.round_number, last)
-            commitment = context.commitment(public)
+            if base is Kind.TREES:
+                trees = TreeContext(self._plan, self.round_number, report.client, nonce)
+                commitment = trees.commitment(public)
+            else:
+                hint_nonce = bytes(head[-SEED_BYTES:])
+                commitment = self._context(report, nonce, hint_nonce).commitment(public)
         parts = b"".join((head, commitment))
         return hashlib.sha256(parts + hashlib.sha256(masked).digest()).digest(), commitment
 

@@ -67,9 +67,10 @@ class RunningSums:
         """Make the sums those over exactly these reports."""
         wanted = {report.client: report for report in reports}
         rejected = [r for client, r in self._added.items() if client not in wanted]
-        self._change(rejected, subtract=True)
         missing = [r for client, r in wanted.items() if client not in self._added]
-        self._change(missing, subtract=False)
+        for reports, subtract in ((rejected, True), (missing, False)):
+            if reports:
+                self._change(reports, subtract=subtract)
         self._waiting = {}
 
     def shares(self) -> list[tuple[Segment, Bytes]]:

@@ -47,7 +47,7 @@ class TensorSpec:
         return _DTYPES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TreeGroup:
     """Trees of one shape: the bins of a segment, or its stash, whose trees see all positions."""
 
@@ -57,17 +57,17 @@ class TreeGroup:
     is_stash: bool
     check_bytes: int
 
-    @property
+    @functools.cached_property
     def num_leaves(self) -> int:
         """Leaf blocks of 2**nu rows that cover the domain."""
         return -(-self.domain >> self.nu)
 
-    @property
+    @functools.cached_property
     def depth(self) -> int:
         """Levels of correction words."""
         return (self.num_leaves - 1).bit_length()
 
-    @property
+    @functools.cached_property
     def tree_bytes(self) -> int:
         """Public bytes: 128 + 1 bits a tree and level (single bits packed), and check words."""
         levels = self.num_trees * self.depth

@@ -28,7 +28,7 @@ from torchfsl.messages import Kind
 from torchfsl.opened import Opened
 from torchfsl.plan import Plan, Segment
 from torchfsl.privacy import Draw
-from torchfsl.reports import ReportBook, TreeRecord
+from torchfsl.reports import Report, ReportBook, TreeRecord
 from torchfsl.segments import subset_array
 from torchfsl.server_model import ServerModel
 
@@ -222,7 +222,7 @@ class Server:
         agreed = tuple(
             c for c, report in own.items() if entries.get(c) == self._book.digest(report)
         )
-        self._accept(agreed)
+        self._accept(agreed, own)
         coins = sorted([self._coin, bytes(body[:DIGEST_BYTES])])
         self._verify_key = kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
         self._folds = self._evaluator.folds({c: own[c] for c in agreed}, self._verify_key)
@@ -247,11 +247,11 @@ class Server:
             for (client, fold), other in zip(self._folds.items(), theirs, strict=True)
             if kdf.digests_equal(fold, other)
         )
-        for client in set(self._folds) - set(passed):
-            log.warning("round %d: client %d failed verification", self.last_round, client)
-            self._book.fail(client)
         if passed != self._accepted:
-            self._accept(passed)
+            for client in set(self._accepted) - set(passed):
+                log.warning("round %d: client %d failed verification", self.last_round, client)
+                self._book.fail(client)
+            self._accept(passed, self._book.complete())
         self.state = RoundState.VERIFIED
         return passed
 
@@ -322,7 +322,7 @@ class Server:
         if self.state is not state:
             raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
 
-    def _accept(self, clients: tuple[int, ...]) -> None:
+    def _accept(self, clients: tuple[int, ...], reports: dict[int, Report]) -> None:
         """Take `clients` as the set; its digest binds the verify key and both shares."""
         if len(clients) < self.plan.min_clients:
             self._end(())
@@ -330,7 +330,6 @@ class Server:
                 f"{len(clients)} acceptable reports, the plan wants {self.plan.min_clients}: "
                 "the round closes unopened"
             )
-        reports = self._book.complete()
         parts = [self._book.digest(reports[client]) for client in clients]
         self._accepted = clients
         self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self.plan.digest, *parts)

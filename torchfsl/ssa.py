@@ -45,7 +45,7 @@ def tree_values(
     return ring.from_int64(carried, plan.encoding.ring_bits)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Contribution:
     """One report's part of a segment, as the accumulator takes it.
 
