@@ -83,6 +83,15 @@ replay_arm() {
     [ "${here##* }" = "${there##* }" ] || { say "digests differ" && return 1; }
 }
 
+# Headers for Arm come with the cross compiler.
+parse_arm() {
+    local source
+    for source in path_arm path_portable kernels check_kernels; do
+        clang++ --target=aarch64-linux-gnu -std=gnu++20 -march=armv8-a+crypto -Wall -Wextra \
+            -fsyntax-only "$ROOT/torchfsl/csrc/$source.cc" || return 1
+    done
+}
+
 # Not the portable path: it computes on four blocks at once, also where only the first are used, and
 # memcheck cannot tell that bit-slicing keeps them apart.
 memcheck() {
@@ -153,6 +162,7 @@ if [ "$ci" = 0 ]; then
     else
         try "$ARM_CXX and qemu-aarch64: vectors on every path" replay_arm
     fi
+    if has "$ARM_CXX" && has clang++; then try "clang++ for Arm: the sources parse" parse_arm; fi
 fi
 
 printf '[native] passed: %s\n' "${passed[@]}"

@@ -114,10 +114,22 @@ def decode_trees(segments: list[Segment], public: bytes | memoryview) -> dict[st
     view, start = memoryview(public), 0
     trees: dict[str, list[Trees]] = {}
     for segment in segments:
-        trees[segment.name] = []
-        for group, _ in split(segment):
-            trees[segment.name].append(Trees.decode(group, view[start : start + group.tree_bytes]))
-            start += group.tree_bytes
+        trees[segment.name] = decode_groups(segment, view, start)
+        start += segment.tree_bytes
+    return trees
+
+
+def decode_groups(segment: Segment, view: memoryview, start: int) -> list[Trees]:
+    """Trees of one segment's groups, which begin at `start`.
+
+    Raises:
+        DecodeError: see `Trees.decode`.
+    """
+    trees = []
+    for group in segment.groups:
+        end = start + group.tree_bytes
+        trees.append(Trees.decode(group, view[start:end]))
+        start = end
     return trees
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl import messages
-from torchfsl.dpf import Trees, decode_trees
+from torchfsl.dpf import Trees, decode_groups
 from torchfsl.keys import ReportContext, TreeContext
 from torchfsl.plan import Plan, Segment
 from torchfsl.reports import Report, ReportBook
@@ -64,10 +64,9 @@ class ReportParts:
             part, context = report.part, self._book.context(report)
             key = context.trees.tree_key(segment)
         assert part.public is not None
-        start = self._tree_start[segment.name]
-        public = memoryview(part.public)[start : start + segment.tree_bytes]
         roots = context.roots(segment, report.trees.master_seed, self._party)
-        return ServerTrees(key, roots, decode_trees([segment], public)[segment.name])
+        start = self._tree_start[segment.name]
+        return ServerTrees(key, roots, decode_groups(segment, memoryview(part.public), start))
 
     def contribution(self, segment: Segment, report: Report) -> Contribution:
         """What the segment's accumulator takes."""

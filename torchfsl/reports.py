@@ -21,6 +21,7 @@ from torchfsl.plan import Plan
 from torchfsl.spool import Spool
 
 _RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
+_RELAYS: Final = frozenset(_RELAY_OF.values())
 _BASE: Final = {
     Kind.TREES: Kind.TREES,
     Kind.TREES_COMMIT: Kind.TREES,
@@ -129,7 +130,7 @@ class ReportBook:
         """
         self._check_address(message)
         report = self._report_of(message.client)
-        base, is_relay = _BASE[message.kind], message.kind in _RELAY_OF.values()
+        base, is_relay = _BASE[message.kind], message.kind in _RELAYS
         from_client_with_public = message.kind is base
         if from_client_with_public != (self._party == message.client % 2):
             self._reject(report, "a public part or commitment came to the wrong server")
@@ -330,7 +331,7 @@ class ReportBook:
 
     def _cut(self, kind: Kind, body: memoryview) -> tuple[memoryview, memoryview, memoryview]:
         """A body as nonces and seed, public part (or its commitment), masked values."""
-        is_report, is_relay = _BASE[kind] is Kind.REPORT, kind in _RELAY_OF.values()
+        is_report, is_relay = _BASE[kind] is Kind.REPORT, kind in _RELAYS
         start = SEED_BYTES * (1 + is_report + (not is_relay))
         if kind is not Kind.REPORT:
             return body[:start], body[start:], body[:0]

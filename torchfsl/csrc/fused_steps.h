@@ -50,10 +50,12 @@ FSL_INLINE typename V::R between(const typename V::Key& key, const typename V::K
 
 // Puts all inputs before the first round, or the compiler mixes them with those of the last.
 template <class R, int n>
-FSL_INLINE void settle(R (&x)[n]) {
+FSL_INLINE void settle([[maybe_unused]] R (&x)[n]) {
+#if defined(__x86_64__)  // other compilations see the letter v, too, and do not know it
   FSL_UNROLL
   for (int i = 0; i < n; ++i) __asm__ volatile("" : "+v"(x[i]));
   __asm__ volatile("" ::: "memory");
+#endif
 }
 
 template <class V, int n>
@@ -63,7 +65,8 @@ FSL_INLINE void hash_whitened(const typename V::Key& key, typename V::R (&x)[n],
   V::template rounds<1, 10>(key, x);
   V::last_round(x, last);
 }
-// The same while `aside.operator()<0>()` and then `<1>()` work on something else.
+// The same while `aside.operator()<0>()` and then `<1>()` work on something else; what they do may
+// well mix with the inputs.
 template <class V, int n, class F>
 FSL_INLINE void hash_whitened_beside(const typename V::Key& key, typename V::R (&x)[n],
                                      const typename V::R* last, F aside) {

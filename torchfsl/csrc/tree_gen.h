@@ -23,8 +23,9 @@ struct GenGroup {
   std::uint8_t* leaf[2];
 };
 
-// Children of n states, before correction: x[2i] left, x[2i + 1] right; and masks of control bits,
-// whole registers even where a path has mask registers: here the bits are secret.
+// Children of n states, before correction: x[2i] left, x[2i + 1] right; and masks of control bits.
+// These are ordinary registers on every path, so that what a client does needs no mask registers
+// but for the carries of 128-bit values.
 template <class V, int n>
 FSL_INLINE void hash_children(const typename V::Key& key, const typename V::R (&state)[n],
                               typename V::R (&x)[2 * n], typename V::R (&control)[n]) {
