@@ -58,10 +58,11 @@ FSL_INLINE void settle([[maybe_unused]] R (&x)[n]) {
 #endif
 }
 
-template <class V, int n>
+// `settled`: in the order that `settle` gives.
+template <class V, bool settled = true, int n>
 FSL_INLINE void hash_whitened(const typename V::Key& key, typename V::R (&x)[n],
                               const typename V::R* last) {
-  settle(x);
+  if constexpr (settled) settle(x);
   V::template rounds<1, 10>(key, x);
   V::last_round(x, last);
 }

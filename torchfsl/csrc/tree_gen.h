@@ -42,7 +42,8 @@ FSL_INLINE void hash_children(const typename V::Key& key, const typename V::R (&
       last[2 * i] = last_key<V>(key, x[2 * i]);
       last[2 * i + 1] = last_key<V>(key, x[2 * i + 1]);
     }
-    hash_whitened<V>(key, x, last);
+    constexpr bool settled = V::kRegisters < 32;  // with so many, the compiler's order is faster
+    hash_whitened<V, settled>(key, x, last);
   } else {
     R sigma[n];
     FSL_UNROLL
