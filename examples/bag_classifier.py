@@ -15,7 +15,7 @@ from torch import nn
 from two_servers import TwoServers, report
 
 from torchfsl import BlockTopK, Rows, SubmodelEngine
-from torchfsl.residual import Residual
+from torchfsl.engine.residual import Residual
 
 WORDS, CLASSES, CLIENTS, TEXTS, LENGTH = 1600, 4, 4, 24, 8
 

@@ -16,8 +16,8 @@ from torch import nn
 from two_servers import TwoServers, report
 
 from torchfsl import BlockTopK, Rows, SubmodelEngine
+from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError
-from torchfsl.residual import Residual
 
 WORDS, WIDTH, CLIENTS, SENTENCES, LENGTH = 400, 32, 4, 16, 12
 

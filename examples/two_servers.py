@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from torchfsl import Client, Plan, Server
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server_model import ServerModel
-from torchfsl.training_round import TrainingRound
-from torchfsl.update import Update
+from torchfsl.engine.round import TrainingRound
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import Update
 
 
 class TwoServers:

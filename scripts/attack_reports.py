@@ -68,13 +68,13 @@ from forged_reports import (
     make_plan,
 )
 
-from torchfsl import messages
 from torchfsl.errors import RejectedSubmission
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
+from torchfsl.fsl import messages
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.server_model import ServerModel
 
 
 @dataclass

@@ -18,10 +18,10 @@ from typing import Any
 import bench_measure
 import numpy as np
 
-from torchfsl import cuckoo
-from torchfsl.plan import Plan
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.server_model import ServerModel
 
 
 def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:

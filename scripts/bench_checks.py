@@ -19,16 +19,18 @@ import bench_measure
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.client import Client
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan, predict
-from torchfsl.round import begin_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 STAGES = ("open", "receive", "answer", "close and verify", "aggregate", "open sums and apply")
 

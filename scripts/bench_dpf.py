@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 import torchfsl
-from torchfsl.backends import kernels
-from torchfsl.ssa import aligned_zeros
+from torchfsl.fsl.dpf.ssa import aligned_zeros
+from torchfsl.kernels.backends import kernels
 
 Bytes = npt.NDArray[np.uint8]
 KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
@@ -228,7 +228,7 @@ def shapes(small: bool) -> list[Shape]:
 
 def ceiling_seconds(blocks: int, threads: int) -> float:
     """How long the fixed-key hash alone takes for `blocks` blocks, on this many threads."""
-    from torchfsl import _native
+    from torchfsl.kernels import _native
 
     return _native.aes_ceiling(max(1, blocks // threads), threads)
 

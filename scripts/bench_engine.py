@@ -25,7 +25,7 @@ from torch import nn
 
 from models import DIN
 from torchfsl import Rows, SubmodelEngine
-from torchfsl.handle import Handle
+from torchfsl.engine.handle import Handle
 
 ITEMS, CATEGORIES, USERS, BATCH, HISTORY = 146_000, 5_000, 49_000, 64, 100
 OPTIMIZERS: dict[str, Any] = {

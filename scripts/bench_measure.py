@@ -35,7 +35,7 @@ def mmo_blocks_per_second() -> float | None:
     """Fixed-key hashes a second of one core by the native kernel: the ceiling of tree work."""
     if torchfsl.backend() != "native":
         return None
-    from torchfsl import _native
+    from torchfsl.kernels import _native
 
     count = 1 << 24
     return count / min(_native.aes_ceiling(count, 1) for _ in range(5))
@@ -92,7 +92,7 @@ def environment() -> dict[str, Any]:
     }
     mmo = mmo_blocks_per_second()
     if mmo is not None:
-        from torchfsl import _native
+        from torchfsl.kernels import _native
 
         info["mmo_blocks_per_second"] = mmo
         info["cpu_path"] = _native.cpu_path()

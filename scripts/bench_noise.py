@@ -19,15 +19,17 @@ import bench_measure
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import discrete_gaussian, privacy
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.norm_bound import norm_squared
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import run_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.update import RawSegment, Update, quantise
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl import privacy
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import run_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.norm_bound import norm_squared
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment, Update, quantise
 
 CLIENTS = 5
 

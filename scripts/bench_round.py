@@ -23,12 +23,14 @@ import torch
 
 import torchfsl
 from models import DIN
-from torchfsl import messages
-from torchfsl.messages import Kind
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerAdam, ServerModel
-from torchfsl.transport import InProcess
+from torchfsl.fsl import messages
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerAdam
 
 ITEMS, CATEGORIES, USERS, DIM = 143_534, 4_815, 49_023, 18
 ITEM_ROWS, CATEGORY_ROWS = 301, 117
@@ -129,7 +131,7 @@ class Rounds:
 
     def _run_client(
         self, number: int, client_id: int, link: TimedServers, watch: Stopwatch
-    ) -> torchfsl.client.Receipt:
+    ) -> torchfsl.fsl.client.client.Receipt:
         inputs, labels = batch(self._rng, client_id)
         ids = {
             "item_embedding": torch.cat([inputs["target"], inputs["history"][0]]),
@@ -161,7 +163,7 @@ def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
     try:
         rounds = Rounds(num_clients)
         plan = rounds.plan
-        print(plan.explain(), "\n")
+        print(explain(plan), "\n")
         results = [rounds.run(number) for number in range(num_rounds)]
     finally:
         torch.set_num_threads(threads)

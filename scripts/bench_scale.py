@@ -32,17 +32,21 @@ import numpy as np
 import numpy.typing as npt
 from bench_apart import run_apart, settle
 
-from torchfsl import cuckoo, kdf, messages
-from torchfsl.backends import KERNELS, kernels
-from torchfsl.client import Client
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan, predict
-from torchfsl.round import begin_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.update import RawSegment, quantise
+from torchfsl.crypto import kdf
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.kernels.backends import KERNELS, kernels
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment, quantise
 
 NAME = "w"
 PATH = ("receive", "verify", "accumulate")

@@ -28,22 +28,23 @@ import numpy as np
 from local_servers import LocalServers
 
 import torchfsl
-from torchfsl import messages
-from torchfsl.client import Client
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.service.links import RetryPolicy
-from torchfsl.service.owner import Owner
-from torchfsl.service.remote import connect
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.service.client.links import RetryPolicy
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import connect
 from torchfsl.service.reporting import aes_rate
 from torchfsl.service.task import Task, bind_plan
-from torchfsl.transport import InProcess
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 POLICY = RetryPolicy(attempt_seconds=300, total_seconds=900, longest_pause=1.0)
 

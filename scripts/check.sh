@@ -24,7 +24,7 @@ check() {
 native_sources=()
 while IFS= read -r -d '' file; do
     native_sources+=("$file")
-done < <(find torchfsl/csrc -type f \( -name '*.cc' -o -name '*.h' \) -print0)
+done < <(find torchfsl/kernels/csrc -type f \( -name '*.cc' -o -name '*.h' \) -print0)
 
 check ruff format --check .
 check ruff check .

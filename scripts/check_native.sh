@@ -48,7 +48,7 @@ build() {
     shift
     mkdir -p -- "$BUILD"
     if has ccache; then set -- "$@" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-    if ! { cmake -S "$ROOT/torchfsl/csrc" -B "$folder" -DTORCHFSL_BINDING=OFF "$@" &&
+    if ! { cmake -S "$ROOT/torchfsl/kernels/csrc" -B "$folder" -DTORCHFSL_BINDING=OFF "$@" &&
         cmake --build "$folder" --parallel "$(nproc)"; } >"$log" 2>&1; then
         tail -n 40 -- "$log"
         return 1
@@ -88,7 +88,7 @@ parse_arm() {
     local source
     for source in path_arm path_portable kernels check_kernels; do
         clang++ --target=aarch64-linux-gnu -std=gnu++20 -march=armv8-a+crypto -Wall -Wextra \
-            -fsyntax-only "$ROOT/torchfsl/csrc/$source.cc" || return 1
+            -fsyntax-only "$ROOT/torchfsl/kernels/csrc/$source.cc" || return 1
     done
 }
 

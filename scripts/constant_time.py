@@ -3,7 +3,8 @@
     python scripts/constant_time.py [--path aesni] build/selftest [KERNEL...]
 
 `selftest` runs each kernel on secrets (keys, seeds, positions, slots, values) whose public
-parameters are fixed; see torchfsl/csrc/selftest_secrets.cc. Two methods, on each CPU path that
+parameters are fixed; see torchfsl/kernels/csrc/selftest/selftest_secrets.cc.
+Two methods, on each CPU path that
 valgrind can run:
 
 - callgrind counts the instructions of every kernel. The counts must be equal for all draws of the

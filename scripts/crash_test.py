@@ -37,19 +37,20 @@ from typing import Any
 import numpy as np
 from local_servers import LocalServers
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.server_model import ServerModel
-from torchfsl.service.ledger import OPEN_STATES
-from torchfsl.service.links import RetryPolicy
-from torchfsl.service.outbox import Outbox
-from torchfsl.service.owner import Owner
-from torchfsl.service.remote import Connection, connect
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.service.client.links import RetryPolicy
+from torchfsl.service.client.outbox import Outbox
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.state.ledger import OPEN_STATES
 from torchfsl.service.task import Task, bind_plan
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 POLICY = RetryPolicy(attempt_seconds=20, total_seconds=120, longest_pause=0.3)
 

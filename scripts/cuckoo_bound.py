@@ -1,4 +1,4 @@
-"""Bounds the failure of cuckoo placement and writes torchfsl/cuckoo_table.py.
+"""Bounds the failure of cuckoo placement and writes torchfsl/fsl/cuckoo/bounds_table.py.
 
     python scripts/cuckoo_bound.py              # rewrite the table
     python scripts/cuckoo_bound.py --check      # compare it with what is committed
@@ -272,7 +272,7 @@ def _tuple_source(name: str, values: list[int]) -> str:
 
 
 def table_source(table: dict[int, list[int]]) -> str:
-    """The text of torchfsl/cuckoo_table.py."""
+    """The text of torchfsl/fsl/cuckoo/bounds_table.py."""
     tuples = [_tuple_source("ITEMS", grid())]
     tuples += [_tuple_source(f"BINS_STASH_{stash}", table[stash]) for stash in STASHES]
     body = "\n\n".join(tuples)

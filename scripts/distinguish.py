@@ -38,22 +38,27 @@ import numpy as np
 import numpy.typing as npt
 from planted_faults import planted
 
-from torchfsl import dpf, portable_checks, portable_trees, ring
-from torchfsl.backends import kernels
-from torchfsl.client import Client
-from torchfsl.client_trees import ClientTrees
-from torchfsl.config import CHECK_BYTES, TAG_BYTES
-from torchfsl.entropy import random_bytes
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.keys import ReportContext
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, Segment, TensorSpec
-from torchfsl.portable_trees import Positions
-from torchfsl.round import begin_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
-from torchfsl.update import SegmentUpdate
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.trees import ClientTrees
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.fsl.transport import InProcess
+from torchfsl.kernels import ring
+from torchfsl.kernels.backends import kernels
+from torchfsl.kernels.portable import checks as portable_checks
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.kernels.portable.trees import Positions
+from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float64]
@@ -65,11 +70,14 @@ DEPTH = 4
 
 def make_plan(m: int, k_max: int, *, retrieve: bool) -> Plan:
     """One verified segment of m rows of one value in bins of 16."""
-    segment = Segment(
-        "rows", "rows", (TensorSpec("rows", (m, 1)),), m, 1, k_max, 3 * m // 16, 16,
+    segment = TreeSegment(
+        "rows", "rows", (TensorSpec("rows", (m, 1)),), m, 1, k_max, num_bins=3 * m // 16, theta=16,
         retrieve=retrieve, check_bytes=CHECK_BYTES, tag_bytes=TAG_BYTES if retrieve else 0,
     )  # fmt: skip
-    return Plan("0" * 32, "0" * 64, FixedPoint(32, 0, 1000.0), 2, (segment,), min_clients=1)
+    return Plan(
+        session="0" * 32, hash_seed="0" * 64, encoding=FixedPoint(32, 0, 1000.0), max_clients=2,
+        segments=(segment,), min_clients=1,
+    )  # fmt: skip
 
 
 # --- tests of significance ------------------------------------------------------------------------

@@ -13,13 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import dpf, messages, portable_checks, portable_trees, ring
-from torchfsl.config import CHECK_BYTES
-from torchfsl.entropy import random_bytes
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.keys import ReportContext, TreeContext
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl import messages
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import CHECK_BYTES
+from torchfsl.kernels import ring
+from torchfsl.kernels.portable import checks as portable_checks
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.submodel.segments import TensorSpec
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -32,12 +38,15 @@ def make_plan(
 ) -> Plan:
     """One segment of m scalars in bins of theta, with a stash; with check words if `verified`."""
     tensor = TensorSpec("values", (m,))
-    segment = Segment(
-        "values", "scalars", (tensor,), m, 1, 2, 3 * -(-m // theta), theta, nu, stash,
-        check_bytes=CHECK_BYTES if verified else 0,
+    segment = TreeSegment(
+        "values", "scalars", (tensor,), m, 1, 2, num_bins=3 * -(-m // theta), theta=theta,
+        nu=nu, stash=stash, check_bytes=CHECK_BYTES if verified else 0,
     )  # fmt: skip
     encoding = FixedPoint(ring_bits=32, frac_bits=0, clip=100.0)
-    return Plan("0" * 32, "0" * 64, encoding, max_clients, (segment,), min_clients=1)
+    return Plan(
+        session="0" * 32, hash_seed="0" * 64, encoding=encoding, max_clients=max_clients,
+        segments=(segment,), min_clients=1,
+    )  # fmt: skip
 
 
 PLANS = ((8, 8, 0, 0), (5, 5, 0, 1), (6, 6, 1, 1))
@@ -60,7 +69,7 @@ class Forgery:
     hints: Bytes
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> TreeSegment:
         """The plan's only segment."""
         return self.plan.segments[0]
 

@@ -27,14 +27,19 @@ from typing import Any
 
 import numpy as np
 
-from torchfsl import dpf, messages
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, FslError, ParameterError, RejectedSubmission
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, Segment, TensorSpec
-from torchfsl.reports import ReportBook
-from torchfsl.service import arrays, calls, task, vault
-from torchfsl.service.identity import Identity, NotAllowed
+from torchfsl.fsl import messages
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.reports import ReportBook
+from torchfsl.service import task
+from torchfsl.service.net import calls
+from torchfsl.service.net.identity import Identity, NotAllowed
+from torchfsl.service.state import arrays, vault
+from torchfsl.submodel.segments import TensorSpec
 
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "service" / "corpus"
 _MOST_FEATURES = 48
@@ -44,10 +49,13 @@ _CLIENT_KINDS = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
 
 def tiny_plan() -> Plan:
     """A plan whose messages are small, with trees, stash, retrieval, check words and dense."""
-    rows = Segment("r", "rows", (TensorSpec("t", (6, 1), "float32"),), 6, 1, 2, 6, 3, 0, 1, True,
-                   check_bytes=32, tag_bytes=16)  # fmt: skip
-    rest = Segment("d", "dense", (TensorSpec("b", (2,), "float32"),), 2, 1, 2)
-    return Plan(bytes(16).hex(), bytes(32).hex(), FixedPoint(32, 16, 4.0), 4, (rows, rest), 1)
+    rows = TreeSegment("r", "rows", (TensorSpec("t", (6, 1), "float32"),), 6, 1, 2, True,
+                       num_bins=6, theta=3, stash=1, check_bytes=32, tag_bytes=16)  # fmt: skip
+    rest = TreeSegment("d", "dense", (TensorSpec("b", (2,), "float32"),), 2, 1, 2)
+    return Plan(
+        session=bytes(16).hex(), hash_seed=bytes(32).hex(), encoding=FixedPoint(32, 16, 4.0),
+        max_clients=4, segments=(rows, rest), min_clients=1,
+    )  # fmt: skip
 
 
 PLAN = tiny_plan()
@@ -83,7 +91,7 @@ def make_targets() -> list[Target]:
         task.encode_task(adam, state, {"round": np.array(3), **moments})[:-32],
     ]
     request = calls.encode_request(round=3)
-    tree_bytes = sum(s.tree_bytes for s in messages.early_trees(PLAN))
+    tree_bytes = sum(s.tree_bytes for s in PLAN.early)
     parse, refuse = DecodeError, (DecodeError, RejectedSubmission)
     return [
         Target("header", lambda d: messages.decode_header(PLAN, d, *Kind), (parse,), valid),
@@ -101,14 +109,14 @@ def make_targets() -> list[Target]:
 
 
 def _opened() -> Any:
-    from torchfsl.opened import Opened
+    from torchfsl.submodel.opened import Opened
 
     return Opened({"r": np.zeros((6, 1), np.int64)}, {}, 1, 1, (0,))
 
 
 def _trees(data: bytes) -> None:
-    wanted = sum(s.tree_bytes for s in messages.early_trees(PLAN))
-    dpf.decode_trees(messages.early_trees(PLAN), data[:wanted].ljust(wanted, b"\0"))
+    wanted = sum(s.tree_bytes for s in PLAN.early)
+    dpf.decode_trees(PLAN.early, data[:wanted].ljust(wanted, b"\0"))
 
 
 def _book(data: bytes) -> None:

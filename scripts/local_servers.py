@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from torchfsl.service.certificates import make_development_certificates
+from torchfsl.service.net.certificates import make_development_certificates
 
 ROOT = Path(__file__).resolve().parent.parent
 

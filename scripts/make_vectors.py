@@ -39,14 +39,14 @@ from federation import (  # noqa: E402
 )
 from reference import checks_reference, dpf_reference  # noqa: E402
 
-from torchfsl import kdf, messages  # noqa: E402
-from torchfsl.messages import Kind  # noqa: E402
-from torchfsl.opened import Opened  # noqa: E402
-from torchfsl.plan import Plan  # noqa: E402
-from torchfsl.round import begin_round, finish_round  # noqa: E402
-from torchfsl.server import Server  # noqa: E402
-from torchfsl.server_model import ServerModel  # noqa: E402
-from torchfsl.update import SegmentUpdate, Update  # noqa: E402
+from torchfsl.crypto import kdf
+from torchfsl.fsl.messages import Kind  # noqa: E402
+from torchfsl.fsl.plan.plan import Plan  # noqa: E402
+from torchfsl.fsl.round import begin_round, finish_round  # noqa: E402
+from torchfsl.fsl.server.server import Server  # noqa: E402
+from torchfsl.submodel.opened import Opened  # noqa: E402
+from torchfsl.submodel.server_model import ServerModel  # noqa: E402
+from torchfsl.submodel.update import SegmentUpdate, Update  # noqa: E402
 
 Json = dict[str, Any]
 
@@ -311,7 +311,7 @@ def bad_report_vectors() -> Json:
     plan = small_plan()
     wire, _ = play(plan)
     sent = [e for e in wire.events if not e.is_reply]
-    trees = sum(s.tree_bytes for s in messages.early_trees(plan))
+    trees = sum(s.tree_bytes for s in plan.early)
     defects: dict[str, tuple[Kind, Callable[[bytearray], None]]] = {
         "a correction word altered on the way": (Kind.TREES_RELAY, flip(80 + 3)),
         "a nonce altered on the way": (Kind.TREES_RELAY, flip(64)),
@@ -352,7 +352,7 @@ def flip(place: int, bits: int = 1) -> Callable[[bytearray], None]:
 
 def padding(plan: Plan) -> int:
     """Offset of the last byte of packed control corrections in the early trees."""
-    (group,) = messages.early_trees(plan)[0].groups
+    (group,) = plan.early[0].groups
     levels = group.num_trees * group.depth
     assert levels % 8, "choose a plan whose first trees have padding bits"
     return 16 * levels + levels // 8

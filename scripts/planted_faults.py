@@ -10,8 +10,10 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import client_trees, portable, portable_trees
-from torchfsl.portable_trees import Positions
+from torchfsl.fsl.client import trees as client_trees
+from torchfsl.kernels import portable
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.kernels.portable.trees import Positions
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -120,7 +120,7 @@ import torch
 build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
 print(f"[setup] torch {torch.__version__} ({build} build)")
 import torchfsl
-import torchfsl._native
+import torchfsl.kernels._native
 print(f"[setup] torchfsl {torchfsl.__version__}, native part built, backend in use: {torchfsl.backend()}")
 PYTHON
 }

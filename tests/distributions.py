@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import discrete_gaussian, kdf
+from torchfsl.crypto import discrete_gaussian, kdf
 
 
 def pmf(sigma: int, reach: int) -> dict[int, float]:

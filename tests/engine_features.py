@@ -25,10 +25,10 @@ from engine_models import (
 )
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
 from torchfsl.errors import ParameterError
-from torchfsl.selection import BlockTopK, Dense, RestPolicy, Rows, TopK
-from torchfsl.update import quantise
+from torchfsl.submodel.update import quantise
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "engine.md"
 BEGIN, END = "<!-- optimizer table -->", "<!-- end of optimizer table -->"

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.handle import Handle
-from torchfsl.plan import Plan
-from torchfsl.server_model import tensor_spans
-from torchfsl.update import RawSegment
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.segments import tensor_spans
+from torchfsl.submodel.update import RawSegment
 
 torch.set_num_threads(1)  # small tensors: threads only wait for each other
 

@@ -10,17 +10,17 @@ import torch
 from engine_models import Recommender
 from torch import nn
 
-from torchfsl import psu
-from torchfsl.client import Client
-from torchfsl.engine import SubmodelEngine
-from torchfsl.handle import Handle
-from torchfsl.messages import Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.fsl import union as psu
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
 
 
 class Recording(InProcess):

@@ -9,16 +9,22 @@ import numpy as np
 import numpy.typing as npt
 from reference import plaintext
 
-from torchfsl.client import Client, ClientRound, Receipt
-from torchfsl.config import CHECK_BYTES, TAG_BYTES
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Lane, Plan, Policy, Segment, TensorSpec, positions
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel, ServerOptimizer
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.round import ClientRound
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import Lane
+from torchfsl.submodel.segments import Policy, TensorSpec, positions
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerOptimizer
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 HEADER = 64
 CLIENT_KINDS = [
@@ -41,22 +47,23 @@ def make_segment(
     secure: bool = True,
     dtype: str = "float32",
     subset: tuple[int, ...] = (),
-) -> Segment:
+) -> TreeSegment:
     """A segment of tensors `name.0`, `name.1`, ...; theta 0 means full-domain trees."""
     tensors = tuple(TensorSpec(f"{name}.{i}", shape, dtype) for i, shape in enumerate(shapes))
     m = len(subset) or positions(policy, tensors, tau)
     if policy == "dense":
-        return Segment(name, policy, tensors, m, 1, m)
+        return TreeSegment(name, policy, tensors, m, 1, m)
     bins = 3 * -(-m // theta) if theta else 0
-    return Segment(
-        name, policy, tensors, m, tau, k_max, bins, theta, nu, stash if theta else k_max, retrieve,
+    return TreeSegment(
+        name, policy, tensors, m, tau, k_max, retrieve, num_bins=bins, theta=theta, nu=nu,
+        stash=stash if theta else k_max,
         check_bytes=CHECK_BYTES if secure else 0,
         tag_bytes=TAG_BYTES if secure and retrieve else 0, subset=subset,
     )  # fmt: skip
 
 
 def make_plan(
-    *segments: Segment,
+    *segments: TreeSegment,
     encoding: FixedPoint | None = None,
     max_clients: int = 4,
     min_clients: int = 1,

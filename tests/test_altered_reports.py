@@ -29,14 +29,14 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import messages
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
-from torchfsl.keys import ReportContext, TreeContext
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan
-from torchfsl.round import finish_round
-from torchfsl.server import RoundState
-from torchfsl.update import Update
+from torchfsl.fsl import messages
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import finish_round
+from torchfsl.fsl.server.server import RoundState
+from torchfsl.submodel.update import Update
 
 HONEST, VICTIM = 1001, 4
 MIXED, SEMI_HONEST = mixed_plan(), mixed_plan(secure=False)
@@ -58,9 +58,9 @@ def places_of(plan: Plan, kind: Kind, size: int) -> list[int]:
         places |= {HEADER + start, HEADER + start + 7, HEADER + start + 15}
     start = HEADER + nonces
     if kind in (Kind.TREES, Kind.TREES_RELAY):
-        groups = [g for s in messages.early_trees(plan) for g in s.groups]
+        groups = [g for s in plan.early for g in s.groups]
     else:
-        groups = [g for s in messages.late_trees(plan) for g in s.groups]
+        groups = [g for s in plan.late for g in s.groups]
     if kind not in (Kind.TREES_COMMIT, Kind.REPORT_COMMIT):
         for group in groups:
             levels = group.depth * group.num_trees
@@ -69,10 +69,10 @@ def places_of(plan: Plan, kind: Kind, size: int) -> list[int]:
                 start += length
         places |= {start, start + 1}
     if kind is Kind.REPORT:
-        masked = sum(plan.dense_bytes(s) for s in messages.dense(plan))
+        masked = sum(plan.dense_bytes(s) for s in plan.dense)
         places |= {size - masked, size - masked - 1}
     places |= set(random.Random(kind.name).sample(range(HEADER, size), min(8, size - HEADER)))
-    if kind is Kind.REPORT and not messages.with_hints(plan):
+    if kind is Kind.REPORT and not plan.with_trees:
         # Without trees the first server expands nothing: its master seed is idle.
         places -= set(range(HEADER + 16, HEADER + 32))
     return sorted(place for place in places if place < size)
@@ -84,7 +84,7 @@ def test_one_altered_byte_of_a_report_is_never_accepted_with_the_same_sum(
     name: str, kind: Kind
 ) -> None:
     plan = OPEN[name]
-    if "TREES" in kind.name and not messages.early_trees(plan):
+    if "TREES" in kind.name and not plan.early:
         return
     good, victim = update_of(plan, 0), update_of(plan, 1)
     everyone = [plaintext.Contribution(good), plaintext.Contribution(victim)]
@@ -125,7 +125,7 @@ def forge(
     sent = messages_of(plan, VICTIM, update)
     by_kind = {kind_of(m): m for _, m in sent}
     head = HEADER + (32 if kind is Kind.TREES else 48)
-    size = sum(s.tree_bytes for s in messages.early_trees(plan))
+    size = sum(s.tree_bytes for s in plan.early)
     if kind is Kind.REPORT:
         size = messages.public_report_bytes(plan)
     message = bytearray(by_kind[kind])
@@ -147,7 +147,7 @@ def forge(
 
 def padding_place(plan: Plan, kind: Kind) -> int:
     """A byte of packed control corrections with padding bits, within the public part."""
-    segments = messages.early_trees(plan) if kind is Kind.TREES else messages.late_trees(plan)
+    segments = plan.early if kind is Kind.TREES else plan.late
     start = 0
     for group in (g for s in segments for g in s.groups):
         levels = group.depth * group.num_trees
@@ -179,7 +179,7 @@ def test_padding_bits_put_their_sender_out_and_nobody_else(plan: Plan, kind: Kin
 def test_trees_that_are_no_point_function_put_their_sender_out_and_nobody_else(
     kind: Kind,
 ) -> None:
-    segments = (messages.early_trees if kind is Kind.TREES else messages.late_trees)(MIXED)
+    segments = MIXED.early if kind is Kind.TREES else MIXED.late
     size = sum(s.tree_bytes for s in segments)
     refused = 0
     places = random.Random(1).sample(range(size), 12)
@@ -208,7 +208,7 @@ def test_trees_that_are_no_point_function_put_their_sender_out_and_nobody_else(
 def test_below_min_clients_after_verification_a_round_closes_unopened_too() -> None:
     plan = mixed_plan(min_clients=2)
     servers = opened_servers(plan)
-    size = sum(s.tree_bytes for s in messages.early_trees(plan))
+    size = sum(s.tree_bytes for s in plan.early)
 
     def change(public: bytearray) -> None:
         public[size - 1] ^= 1  # a check word

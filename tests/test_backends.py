@@ -29,14 +29,13 @@ from hypothesis import strategies as st
 from test_round import federations
 
 import torchfsl
-from torchfsl import backends, portable
-from torchfsl.client import Client
-from torchfsl.config import RING_BITS
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import early_trees, retrieving
-from torchfsl.plan import Plan
-from torchfsl.round import finish_round
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import finish_round
+from torchfsl.kernels import backends, portable
+from torchfsl.kernels.ring import RING_BITS
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -69,7 +68,7 @@ def test_a_backend_is_never_changed_silently(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without the extension `native` is an error and `auto` a warning."""
-    monkeypatch.setitem(sys.modules, "torchfsl._native", None)
+    monkeypatch.setitem(sys.modules, "torchfsl.kernels._native", None)
     choose = backends._load.__wrapped__
     with pytest.raises(ParameterError, match="reinstall torchfsl"):
         choose("native")
@@ -81,9 +80,9 @@ def test_a_backend_is_never_changed_silently(
 def test_an_extension_older_than_the_library_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = ModuleType("torchfsl._native")
+    old = ModuleType("torchfsl.kernels._native")
     old.tree_gen = portable.tree_gen  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchfsl._native", old)
+    monkeypatch.setitem(sys.modules, "torchfsl.kernels._native", old)
     choose = backends._load.__wrapped__
     with pytest.raises(ParameterError, match=r"older than the library.*'verify'"):
         choose("native")
@@ -139,12 +138,12 @@ def transcript(
             client = Client(plan, wire, client_id=client_id)
             if plan.max_epochs > 1:
                 if client_id not in sessions:
-                    fixed = {s.name: np.arange(s.k_max) for s in early_trees(plan)}
+                    fixed = {s.name: np.arange(s.k_max) for s in plan.early}
                     sessions[client_id] = client.open_session(indices=fixed)
                 sessions[client_id].start_round(round_number).abort()
                 continue
             session = client.start_round(round_number, indices=wanted_rows(plan, update))
-            if retrieving(plan):
+            if plan.retrieving:
                 session.retrieve()
             session.submit(update, weight=weight)
         said += states + [event.data for event in wire.events]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from reference import checks_reference, dpf_reference
 
-from torchfsl.backends import kernels
+from torchfsl.kernels.backends import kernels
 
 Bytes = npt.NDArray[np.uint8]
 KEY, KEY_CHECK = bytes(range(16)), bytes(range(50, 66))

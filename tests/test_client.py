@@ -22,12 +22,12 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl.client import Client
 from torchfsl.errors import FslError, ParameterError, ProtocolError
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan
-from torchfsl.round import finish_round
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import finish_round
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 PLANS = {
     "mixed": mixed_plan(),

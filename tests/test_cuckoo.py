@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import dpf_reference as oracle
 
-from torchfsl import cuckoo
+from torchfsl.fsl.cuckoo import placement as cuckoo
 
 SEED = bytes(range(32))
 

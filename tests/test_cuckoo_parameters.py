@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchfsl import cuckoo_table
-from torchfsl.cuckoo_parameters import (
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.cuckoo import bounds_table as cuckoo_table
+from torchfsl.fsl.cuckoo.bounds import (
     ALWAYS_SAFE_THETA,
     MAX_CUCKOO_ITEMS,
     MIN_CUCKOO_ITEMS,
@@ -24,7 +25,6 @@ from torchfsl.cuckoo_parameters import (
     min_bins,
     stash_for,
 )
-from torchfsl.errors import ParameterError
 
 TARGET = -40.0
 COLUMNS = (cuckoo_table.BINS_STASH_0, cuckoo_table.BINS_STASH_1, cuckoo_table.BINS_STASH_2)

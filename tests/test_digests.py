@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl import kdf
+from torchfsl.crypto import kdf
 
 CHUNK = 64
 DATA = np.random.default_rng(0).bytes(4 * CHUNK + 1)

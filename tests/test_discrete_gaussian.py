@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 from distributions import assert_fits, pmf, seeded
 
-from torchfsl import discrete_gaussian
-from torchfsl.config import MAX_SIGMA
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
 from torchfsl.errors import ParameterError
 
 Whole = npt.NDArray[np.int64]

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 from reference import dpf_reference as oracle
 
-from torchfsl import ring
-from torchfsl.backends import kernels
-from torchfsl.config import RING_BITS
+from torchfsl.kernels import ring
+from torchfsl.kernels.backends import kernels
+from torchfsl.kernels.ring import RING_BITS
 
 Bytes = npt.NDArray[np.uint8]
 KEY_TREE = bytes(range(16))

@@ -21,9 +21,9 @@ from engine_models import (
     train,
 )
 
-from torchfsl.engine import SubmodelEngine
-from torchfsl.selection import BlockTopK, Rows, TopK
-from torchfsl.update import quantise
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import BlockTopK, Rows, TopK
+from torchfsl.submodel.update import quantise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

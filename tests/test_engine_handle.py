@@ -22,12 +22,13 @@ from engine_models import (
 )
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK
+from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.planner import build_plan
-from torchfsl.residual import Residual
-from torchfsl.selection import BlockTopK, Dense, Fixed, RandomK, Rows, TopK
-from torchfsl.update import RawSegment, quantise
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.update import RawSegment, quantise
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
@@ -697,7 +698,7 @@ def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
             above_break_even="keep",
         )
         text = handle.explain(plan)
-        assert text.startswith(plan.explain())
+        assert text.startswith(explain(plan))
         assert (f"item.weight: the optimizer moves every row, so a round keeps a copy of the "
                 f"whole table: {size} bytes" in text) == copied  # fmt: skip
         assert (f"engine.round keeps what it replaces until the block ends: {size} bytes"

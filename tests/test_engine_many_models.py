@@ -12,9 +12,9 @@ import torch
 from engine_models import Recommender, engine_plan, exact_difference, make_batch, scatter, train
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import Fixed, Rows
 from torchfsl.errors import ParameterError
-from torchfsl.selection import Fixed, Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -20,10 +20,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import BlockTopK, Rows
 from torchfsl.errors import ParameterError
-from torchfsl.handle import Handle
-from torchfsl.selection import BlockTopK, Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,9 +11,9 @@ from engine_models import engine_plan, exact_difference, parameters_of, scatter
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import Fixed, Rows, TopK
 from torchfsl.errors import ParameterError
-from torchfsl.selection import Fixed, Rows, TopK
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: it is in the test extra")
 pytestmark = pytest.mark.filterwarnings("ignore")

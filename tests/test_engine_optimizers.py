@@ -20,9 +20,9 @@ from engine_models import (
     train,
 )
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
 from torchfsl.errors import ParameterError
-from torchfsl.selection import BlockTopK, Dense, RestPolicy, Rows, TopK
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 

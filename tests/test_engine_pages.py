@@ -38,7 +38,7 @@ def test_every_refusal_that_the_page_lists_is_one_the_engine_makes() -> None:
     text = (DOCS / "wrap-your-model.md").read_text()
     said = re.findall(r"^\| `([^`]*)` \|", text, flags=re.MULTILINE)
     package = DOCS.parent / "torchfsl"
-    source = " ".join(p.read_text() for p in package.glob("*.py")).replace('"\n', "")
+    source = " ".join(p.read_text() for p in package.rglob("*.py")).replace('"\n', "")
     source = re.sub(r'\s*f?"', "", re.sub(r'"\s*\n\s*f?"', "", source))
     assert len(said) == 6
     for message in said:

@@ -10,9 +10,9 @@ import torch
 from engine_models import Recommender, engine_plan, loss_of, make_batch
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import Fixed, Rows
 from torchfsl.errors import ParameterError
-from torchfsl.selection import Fixed, Rows
 
 
 def adam(model: nn.Module, **options: Any) -> torch.optim.Adam:

@@ -19,12 +19,12 @@ from engine_models import (
 )
 from engine_rounds import Task, plain_sum, wanted
 
-from torchfsl import psu
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import BlockTopK, Fixed, RandomK, Rows, TopK
+from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError
-from torchfsl.residual import Residual
-from torchfsl.selection import BlockTopK, Fixed, RandomK, Rows, TopK
-from torchfsl.update import RawSegment, quantise
+from torchfsl.fsl import union as psu
+from torchfsl.submodel.update import RawSegment, quantise
 
 RESTS = [TopK(4), BlockTopK(3, block=4), RandomK(5, block=2, seed=3), Fixed([0, 1, 5, 9], block=2)]
 FIXED_ROWS = Fixed({"item.weight": range(1, 40), "user.weight": range(20), "words.weight": [3, 7]})

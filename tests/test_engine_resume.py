@@ -10,12 +10,12 @@ import pytest
 import torch
 from engine_models import CASES, Case, engine_plan, make_batch, train
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import BlockTopK, RandomK, RestPolicy, Rows, TopK
 from torchfsl.errors import ParameterError
-from torchfsl.handle import Handle
-from torchfsl.plan import Plan
-from torchfsl.selection import BlockTopK, RandomK, RestPolicy, Rows, TopK
-from torchfsl.update import Update, quantise
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.update import Update, quantise
 
 
 def one_round(handle: Handle, plan: Plan, number: int) -> Update:

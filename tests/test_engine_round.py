@@ -12,13 +12,13 @@ import torch
 from engine_models import WIDE, Recommender, loss_of, make_batch, train
 from engine_rounds import Task, plain_sum, wanted
 
-from torchfsl.client import Client
-from torchfsl.engine import SubmodelEngine
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import Fixed, Rows, TopK
+from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.handle import Handle
-from torchfsl.residual import Residual
-from torchfsl.selection import Fixed, Rows, TopK
+from torchfsl.fsl.client.client import Client
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchfsl.explain import dense_upload, download, explain, upload
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import client_bytes, download_bytes
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.explain import dense_upload, download, explain, upload
+from torchfsl.fsl.messages import client_bytes, download_bytes
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 
 def plan_of(*specs: SegmentSpec, **options: Any) -> Plan:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchfsl import ring
-from torchfsl.config import RING_BITS
+from torchfsl.crypto.fixed_point import ClipReport, FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import ClipReport, FixedPoint
+from torchfsl.kernels import ring
+from torchfsl.kernels.ring import RING_BITS
 
 
 @st.composite

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchfsl.engine import SubmodelEngine
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.watch.touched import MarkedRows, SlottedRows
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.touched import MarkedRows, SlottedRows
 
 
 def attributes(module: nn.Module) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def test_the_notes_of_accelerators_give_the_same_updates(
 ) -> None:
     updates = []
     for kind in (MarkedRows, SlottedRows):
-        monkeypatch.setattr("torchfsl.watch.touched_rows", kind)
+        monkeypatch.setattr("torchfsl.engine.watch.table.touched_rows", kind)
         model, optimizers = case.build()
         engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
         handle = engine.attach(model, optimizers)

@@ -145,9 +145,9 @@ def test_secrets_come_from_the_operating_system_alone() -> None:
     "statement",
     [
         "import torchfsl; torchfsl.backend()",
-        "import torchfsl.server",
-        "import torchfsl.round",
-        "import torchfsl.planner",
+        "import torchfsl.fsl.server.server",
+        "import torchfsl.fsl.round",
+        "import torchfsl.fsl.plan.planner",
         "from torchfsl import Server, Client, Plan, FixedPoint, run_round",
     ],
 )

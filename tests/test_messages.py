@@ -21,12 +21,14 @@ from federation import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl import dpf, messages
-from torchfsl.client import Client
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan, Segment, TreeGroup
-from torchfsl.round import begin_round
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round
 
 HEADER = 64
 FIXED_KINDS = [kind for kind in Kind if kind not in (Kind.REPORT_SET, Kind.VERDICTS)]
@@ -41,7 +43,7 @@ def tree_bytes(trees: int, domain: int, nu: int, check_bytes: int) -> int:
     return trees * depth * 16 + -(-trees * depth // 8) + trees * check_bytes
 
 
-def segment_tree_bytes(s: Segment) -> int:
+def segment_tree_bytes(s: TreeSegment) -> int:
     return tree_bytes(s.num_bins, s.theta, s.nu, s.check_bytes) + tree_bytes(
         s.stash, s.m, s.nu, s.check_bytes
     )
@@ -124,12 +126,12 @@ def test_every_message_on_the_wire_has_the_documented_length(plan: Plan) -> None
         update = random_update(plan, np.random.default_rng(client_id))
         client = Client(plan, wire, client_id=client_id)
         if plan.max_epochs > 1:
-            fixed = {s.name: update[s.name].indices for s in messages.early_trees(plan)}
+            fixed = {s.name: update[s.name].indices for s in plan.early}
             session = client.open_session(indices=fixed).start_round(1)  # type: ignore[arg-type]
         else:
             session = client.start_round(1, indices=wanted_rows(plan, update))
         session.download()
-        if messages.retrieving(plan):
+        if plan.retrieving:
             session.retrieve()
         receipt = session.submit(update)
         uploaded = [e for e in wire.events if not e.is_reply and not e.is_relay]

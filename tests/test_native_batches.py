@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from torchfsl import portable
+from torchfsl.kernels import portable
 
-native = pytest.importorskip("torchfsl._native")
+native = pytest.importorskip("torchfsl.kernels._native")
 
 Bytes = npt.NDArray[np.uint8]
 Report = tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]

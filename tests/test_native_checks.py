@@ -20,7 +20,7 @@ from test_native_kernels import (
     run_with_path,
 )
 
-from torchfsl import portable
+from torchfsl.kernels import portable
 
 K_CHECK, K_FOLD, K_MAC = bytes(range(16, 32)), bytes(range(32, 48)), bytes(range(48, 64))
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 from reference import dpf_reference as oracle
 
-native = pytest.importorskip("torchfsl._native", reason="the native extension is not built")
+native = pytest.importorskip("torchfsl.kernels._native", reason="the native extension is not built")
 
 Bytes = npt.NDArray[np.uint8]
 ROOT = Path(__file__).resolve().parent.parent
@@ -400,7 +400,7 @@ def test_every_cpu_path_gives_the_same_bytes(cpu_path: str) -> None:
 
 
 def test_an_unknown_cpu_path_is_refused() -> None:
-    done = run_with_path("fastest", "from torchfsl import _native; _native.cpu_path()")
+    done = run_with_path("fastest", "from torchfsl.kernels import _native; _native.cpu_path()")
     assert done.returncode != 0
     assert "ValueError: TORCHFSL_CPU_PATH is 'fastest'; this machine offers" in done.stderr
 

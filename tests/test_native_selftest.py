@@ -34,7 +34,7 @@ def selftest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = ["-DTORCHFSL_BINDING=OFF", "-DTORCHFSL_SELFTEST=ON", "-DCMAKE_BUILD_TYPE=None"]
     if shutil.which("ccache"):
         settings.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
-    configured = run("cmake", "-S", ROOT / "torchfsl" / "csrc", "-B", build, *settings)
+    configured = run("cmake", "-S", ROOT / "torchfsl" / "kernels" / "csrc", "-B", build, *settings)
     assert configured.returncode == 0, configured.stderr
     built = run("cmake", "--build", build, "--parallel", "2")
     assert built.returncode == 0, built.stdout + built.stderr
@@ -97,9 +97,9 @@ def test_the_clients_kernels_take_the_same_time_for_all_secrets(selftest: Path) 
 
 def test_every_fuzz_target_is_built_run_and_has_inputs() -> None:
     targets = sorted(path.name for path in (ROOT / "tests" / "corpus").iterdir() if path.is_dir())
-    source = (ROOT / "torchfsl" / "csrc" / "fuzz_kernels.cc").read_text()
+    source = (ROOT / "torchfsl" / "kernels" / "csrc" / "selftest" / "fuzz_kernels.cc").read_text()
     defined = sorted(re.findall(r"void fuzz_(\w+)\(Input& input\)", source))
-    cmake = (ROOT / "torchfsl" / "csrc" / "CMakeLists.txt").read_text()
+    cmake = (ROOT / "torchfsl" / "kernels" / "csrc" / "CMakeLists.txt").read_text()
     script = (SCRIPTS / "check_native.sh").read_text()
     built = re.search(r"foreach\(target ([\w ]+)\)", cmake)
     run_by = re.search(r'TARGETS="([\w ]+)"', script)

@@ -14,11 +14,11 @@ from federation import make_plan, make_segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl import norm_bound
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan
-from torchfsl.update import RawSegment, SegmentUpdate, check_update, quantise
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel import norm_bound
+from torchfsl.submodel.update import RawSegment, SegmentUpdate, check_update, quantise
 
 Whole = npt.NDArray[np.int64]
 

@@ -13,9 +13,12 @@ from federation import make_plan, make_segment, mixed_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, FslError, ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan, Segment, TensorSpec
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.segments import TensorSpec
 
 HUGE = 10**30
 JUNK: list[Any] = [
@@ -108,7 +111,7 @@ def test_a_field_of_another_type_or_size_is_a_decode_error_or_another_valid_plan
             continue
         assert plan.to_json() == text
         assert type(junk) is type(at(FIELDS, path)), f"{junk!r} accepted at {path}"
-        assert plan.explain()
+        assert explain(plan)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: "/".join(map(str, path)))
@@ -202,12 +205,12 @@ def test_a_plan_of_another_version_names_the_side_to_upgrade(version: int, side:
         Plan.from_json(dump(fields))
 
 
-def segment(**changes: Any) -> Segment:
+def segment(**changes: Any) -> TreeSegment:
     base: dict[str, Any] = {
         "name": "s", "policy": "rows", "tensors": (TensorSpec("t", (20, 3)),), "m": 20, "tau": 3,
         "k_max": 4, "num_bins": 12, "theta": 5, "nu": 0, "stash": 1,
     }  # fmt: skip
-    return Segment(**{**base, **changes})
+    return TreeSegment(**{**base, **changes})
 
 
 @pytest.mark.parametrize(

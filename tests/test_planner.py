@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl.cuckoo_parameters import choose_layout, min_bins
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import client_bytes
-from torchfsl.plan import Plan, Segment, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
+from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.messages import client_bytes
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 SMALL = [*range(1, 41), 63, 64, 65, 66, 100, 127, 128, 192, 255, 256, 300]
 LARGE = [1000, 4096, 32768, 148_000, 1 << 20, (1 << 24) + 1]
@@ -32,7 +35,7 @@ def scalars(m: int, k: int) -> SegmentSpec:
     return SegmentSpec("s", "scalars", (TensorSpec("t", (m,)),), k_max=k)
 
 
-def assert_legal(segment: Segment, m: int, k: int) -> None:
+def assert_legal(segment: TreeSegment, m: int, k: int) -> None:
     """The rules, written down once more: what a peer checks and what safety needs."""
     assert (segment.m, segment.k_max) == (m, min(k, m))
     assert 1 << segment.nu <= 128
@@ -90,7 +93,7 @@ def test_the_chosen_early_termination_is_the_cheapest(
     assert_legal(segment, m, k)
     assert (segment.check_bytes, segment.tag_bytes) == ((32, 16) if secure else (0, 0))
     assert segment.nu == 0 or epochs == 1
-    value_bits = (tau + plan.lanes) * bits
+    value_bits = (tau + plan.lane_values) * bits
 
     def cost(nu: int) -> int:
         total = 0
@@ -183,7 +186,7 @@ def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> N
         max_clients=3,
         above_break_even="keep",
     )
-    text = plan.explain()
+    text = explain(plan)
     assert len({len(line) for line in text.splitlines()[:3]}) == 1
     assert f"uploads {client_bytes(plan)} bytes" in text
     first = plan.segments[0]

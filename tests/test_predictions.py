@@ -19,15 +19,19 @@ from federation import (
     wanted_rows,
 )
 
-from torchfsl import messages, portable_checks, portable_trees, psr
-from torchfsl.client import Client
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan, predict
-from torchfsl.predictions import accumulator_bytes, table_bytes
-from torchfsl.round import begin_round, finish_round
-from torchfsl.ssa import Accumulator
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.costs import accumulator_bytes, predict, table_bytes
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf.ssa import Accumulator
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.kernels.portable import checks as portable_checks
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -125,15 +129,15 @@ def test_bytes_and_blocks_are_predicted_exactly(name: str, monkeypatch: pytest.M
                 one = client.start_round(round_number, indices=wanted_rows(plan, update))
             else:
                 if number not in sessions:
-                    fixed = {s.name: np.arange(s.k_max) for s in messages.with_hints(plan)}
+                    fixed = {s.name: np.arange(s.k_max) for s in plan.with_trees}
                     sessions[number] = client.open_session(indices=fixed)
                 sessions[number]._client.servers = wire
                 one = sessions[number].start_round(round_number)
-                for segment in messages.with_hints(plan):
+                for segment in plan.with_trees:
                     part = update[segment.name]
                     update[segment.name] = dataclasses.replace(part, indices=np.arange(2))
             one.download()
-            if messages.retrieving(plan):
+            if plan.retrieving:
                 one.retrieve()
             receipt = one.submit(update)
             upload = predicted.later_upload_bytes if later else predicted.upload_bytes
@@ -166,16 +170,16 @@ def test_server_memory_is_predicted_exactly(name: str) -> None:
         if isinstance(part, memoryview)
     }
     tables = 0
-    for segment in messages.retrieving(plan):
+    for segment in plan.retrieving:
         size = sum(table.nbytes for table in psr.empty_tables(segment))
         assert size == table_bytes(segment)
         tables += size
     accumulators = [0]
-    for segment in messages.with_hints(plan):
+    for segment in plan.with_trees:
         sums = Accumulator(plan, segment, 0)._sums
         assert sum(part.nbytes for part in sums) == accumulator_bytes(plan, segment)
         accumulators.append(accumulator_bytes(plan, segment))
-    permutations = sum(3 * 4 * s.m for s in messages.with_hints(plan) if s.num_bins)
+    permutations = sum(3 * 4 * s.m for s in plan.with_trees if s.num_bins)
     share = len(finish_and_measure_share(servers))
     measured = sum(held.values()) + tables + sum(accumulators) + permutations + share
     assert measured == predict(plan).server_memory_bytes
@@ -194,7 +198,7 @@ def finish_and_measure_share(servers: Any) -> bytes:
 
 def test_explain_says_what_a_plan_costs() -> None:
     plan = mixed_plan()
-    predicted, text = predict(plan), plan.explain()
+    predicted, text = predict(plan), explain(plan)
     for number in (
         predicted.upload_bytes,
         predicted.download_bytes,
@@ -205,4 +209,4 @@ def test_explain_says_what_a_plan_costs() -> None:
         assert f"{number} " in text
     later = predict(session_plan())
     assert later.later_upload_bytes < later.upload_bytes
-    assert f"{later.later_upload_bytes} " in session_plan().explain()
+    assert f"{later.later_upload_bytes} " in explain(session_plan())

@@ -22,13 +22,14 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import discrete_gaussian, privacy
-from torchfsl.config import MAX_SIGMA
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl import privacy
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.server_model import ServerModel
 
 Whole = npt.NDArray[np.int64]
 
@@ -41,7 +42,7 @@ def noisy(plan: Plan, sigma: int = 1000, lane_sigma: int = 20) -> Plan:
         plan,
         l2_bound=1 << 40,
         noise_sigma=sigma,
-        lane_sigma=lane_sigma if plan.lanes else 0,
+        lane_sigma=lane_sigma if plan.lane_values else 0,
     )
 
 
@@ -85,7 +86,7 @@ def test_a_noisy_round_opens_the_plain_sums_plus_both_servers_draws(lane: Any) -
     values = np.concatenate([(opened.sums[s.name] - sums[s.name]).reshape(-1) for s in ordered])
     assert np.array_equal(values, sources[0].total(1000) + sources[1].total(1000))
     assert np.count_nonzero(values) > 0.99 * len(values)  # zeros of the sums are noised too
-    if plan.lanes:
+    if plan.lane_values:
         lanes = [opened.lanes[s.name] - counts[s.name] for s in ordered if s.policy != "dense"]
         if lane == "weight":
             lanes.append(np.array([opened.total_weight - 8]))
@@ -93,7 +94,7 @@ def test_a_noisy_round_opens_the_plain_sums_plus_both_servers_draws(lane: Any) -
         assert np.array_equal(np.concatenate(lanes), expected)
     # One draw for every ring value of a share, no more and no fewer.
     assert sum(len(draws) for _, draws in sources[0].drawn) == sum(
-        s.m * (s.tau + plan.lanes) if s.policy != "dense" else plan.dense_values(s)
+        s.m * (s.tau + plan.lane_values) if s.policy != "dense" else plan.dense_values(s)
         for s in plan.segments
     )
     assert servers[0].model.digest() == servers[1].model.digest()

@@ -22,16 +22,17 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import psu
-from torchfsl.client import Client
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.messages import HEADER_BYTES
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import begin_round, finish_round, run_round
-from torchfsl.server import Server
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import HEADER_BYTES
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round, run_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl import union as psu
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 Indices = npt.NDArray[np.int64]
 INSTANCES = 1000

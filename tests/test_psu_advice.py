@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from federation import Wire, make_servers, submit
 
-from torchfsl import psu, psu_shuffle
-from torchfsl.client import Client
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.update import SegmentUpdate
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl import union as psu
+from torchfsl.fsl.union import shuffle as psu_shuffle
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.update import SegmentUpdate
 
 
 def embedding_plan(max_epochs: int = 1) -> Plan:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 from federation import make_plan, make_segment
 
-from torchfsl import psu_shuffle
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.plan import Plan
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.union import shuffle as psu_shuffle
 
 pytest.importorskip("cryptography.hazmat.primitives.hpke", reason="needs cryptography>=47")
 

@@ -28,8 +28,8 @@ from federation import (
 from reference import plaintext
 
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
-from torchfsl.messages import Kind
-from torchfsl.round import begin_round, finish_round
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
 
 HONEST, VICTIM = 1001, 4
 MIXED = mixed_plan()

@@ -24,7 +24,7 @@ from reproduction import (  # noqa: E402
     training_report,
 )
 
-from torchfsl.server import Server  # noqa: E402
+from torchfsl.fsl.server.server import Server  # noqa: E402
 
 
 def test_results_page_is_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,13 @@ from federation import (
     submit,
 )
 
-from torchfsl import cuckoo, psr
-from torchfsl.client import Client
 from torchfsl.errors import ProtocolError
-from torchfsl.messages import Kind
-from torchfsl.round import begin_round, finish_round
-from torchfsl.update import SegmentUpdate
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.submodel.update import SegmentUpdate
 
 
 @pytest.mark.parametrize("secure", [True, False])

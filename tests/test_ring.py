@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl import ring
-from torchfsl.config import RING_BITS
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.kernels import ring
+from torchfsl.kernels.ring import RING_BITS
 
 
 def pack(values: list[int], bits: int) -> npt.NDArray[np.uint8]:

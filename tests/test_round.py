@@ -20,18 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import plaintext
 
-from torchfsl.config import RING_BITS
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError, ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan, Segment, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import run_round
-from torchfsl.server import RoundState
-from torchfsl.update import SegmentUpdate
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import run_round
+from torchfsl.fsl.server.server import RoundState
+from torchfsl.kernels.ring import RING_BITS
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.update import SegmentUpdate
 
 
 @st.composite
-def segments(draw: st.DrawFn, name: str, secure: bool) -> Segment:
+def segments(draw: st.DrawFn, name: str, secure: bool) -> TreeSegment:
     policy = draw(st.sampled_from(["rows", "blocks", "scalars", "dense"]))
     num_tensors = draw(st.integers(1, 3))
     tau = draw(st.integers(1, 5)) if policy in ("rows", "blocks") else 1
@@ -210,7 +212,7 @@ def test_a_round_imports_no_torch() -> None:
     script = """
 import sys
 import numpy as np
-import torchfsl, torchfsl.server
+import torchfsl, torchfsl.fsl.server.server
 from federation import make_servers, mixed_plan, play_round, random_update
 plan = mixed_plan()
 updates = {c: random_update(plan, np.random.default_rng(c)) for c in (0, 1)}

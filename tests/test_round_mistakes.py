@@ -13,9 +13,9 @@ from federation import make_servers, mixed_plan
 
 from torchfsl import Client, Dense, Server, SubmodelEngine, TopK
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import RoundState
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import RoundState
+from torchfsl.submodel.server_model import ServerModel
 
 
 def attached() -> tuple[SubmodelEngine, Any, torch.nn.Module, torch.optim.Optimizer]:

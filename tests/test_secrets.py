@@ -16,12 +16,13 @@ from federation import (
     start,
 )
 
-from torchfsl import dpf, kdf
-from torchfsl.backends import kernels
-from torchfsl.client import Client
-from torchfsl.client_trees import ClientTrees
-from torchfsl.entropy import random_below
-from torchfsl.keys import ReportContext, TreeContext
+from torchfsl.crypto import kdf
+from torchfsl.crypto.entropy import random_below
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.trees import ClientTrees
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.kernels.backends import kernels
 
 
 def test_all_roots_of_a_client_differ() -> None:

@@ -12,15 +12,16 @@ from engine_models import WIDE, scatter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.choosing import choose_blocks, choose_rows, flatten
+from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, RestPolicy, Rows, TopK, top
+from torchfsl.engine.residual import Residual
+from torchfsl.engine.watch.table import TableChange
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.plan import Plan, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.residual import Residual
-from torchfsl.selection import BlockTopK, Dense, Fixed, RandomK, RestPolicy, Rows, TopK, top
-from torchfsl.sparse_update import choose_blocks, choose_rows, flatten
-from torchfsl.update import RawSegment, quantise
-from torchfsl.watch import TableChange
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.update import RawSegment, quantise
 
 dyadic = st.integers(-(2**12), 2**12).map(lambda n: n / 2**6)
 

@@ -23,12 +23,13 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import kdf, messages
+from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.messages import Kind
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import RoundState, Server
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.submodel.server_model import ServerModel
 
 HONEST, VICTIM = 1001, 4
 MIXED = mixed_plan()

@@ -16,12 +16,13 @@ from federation import make_plan, make_segment, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchfsl import server_model
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.server_model import ServerAdam, ServerModel, ServerOptimizer, ServerSGD, state_digest
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel import server_model
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel, state_digest
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
 
 PLAN = make_plan(
     make_segment("rows", "rows", (5, 3), (4, 3), k_max=4, tau=3),
@@ -212,7 +213,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import numpy as np
 from federation import make_plan, make_segment, make_servers, play_round, random_update
-from torchfsl.server_model import ServerAdam
+from torchfsl.submodel.server_optimizers import ServerAdam
 plan = make_plan(
     make_segment("t", "rows", (3000, 9), k_max=40, tau=9, theta=30, stash=1, secure=False),
     make_segment("b", "dense", (9001,), dtype="float64"),

@@ -18,17 +18,17 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import running_sums
-from torchfsl.client import Client
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.messages import Kind, client_bytes
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import RoundState, Server
-from torchfsl.spool import Spool
-from torchfsl.transport import InProcess
-from torchfsl.update import Update
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind, client_bytes
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import running_sums
+from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.spool import Spool
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import Update
 
 
 def streaming_plan(clients: int) -> Plan:

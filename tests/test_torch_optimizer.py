@@ -13,12 +13,12 @@ from engine_rounds import Task, wanted
 from federation import make_plan, make_segment, make_state
 from test_server_model import as_tensor, changes_of, opened_of
 
-from torchfsl import server_model
-from torchfsl.engine import SubmodelEngine
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.torch_optimizer import TorchOptimizer
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.server_model import ServerModel
-from torchfsl.torch_optimizer import TorchOptimizer
+from torchfsl.submodel import server_model
+from torchfsl.submodel.server_model import ServerModel
 
 _o = torch.optim
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

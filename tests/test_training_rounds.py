@@ -7,9 +7,9 @@ import pytest
 import torch
 from small_tasks import SMALL_PRESETS, flat, small_config, small_federation, small_task
 
-from torchfsl import messages
 from torchfsl.errors import FslError
-from torchfsl.messages import Kind
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
 from training.aggregation import TwoServers
 from training.config import Config
 from training.federation import Federation, build

@@ -11,9 +11,15 @@ from federation import make_plan, make_segment, mixed_plan, random_update
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.fixed_point import FixedPoint
-from torchfsl.update import RawSegment, SegmentUpdate, check_indices, check_update, quantise
+from torchfsl.submodel.update import (
+    RawSegment,
+    SegmentUpdate,
+    check_indices,
+    check_update,
+    quantise,
+)
 
 PLAN = make_plan(
     make_segment("rows", "rows", (9, 3), (4, 3), k_max=4, tau=3),

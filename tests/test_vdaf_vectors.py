@@ -17,8 +17,8 @@ from reference import idpf_reference
 from reference.idpf_reference import FIELD64, FIELD255, Idpf
 from reference.turboshake_reference import turboshake128
 
-from torchfsl import portable
-from torchfsl.backends import kernels
+from torchfsl.kernels import portable
+from torchfsl.kernels.backends import kernels
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "vectors"
 DRAFT_VERSION = 18

@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from torchfsl import cuckoo, kdf
-from torchfsl.backends import kernels
+from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, RejectedSubmission
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.kernels.backends import kernels
+from torchfsl.submodel.server_model import ServerModel
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 Bytes = npt.NDArray[np.uint8]

@@ -1,57 +1,61 @@
 """Federated submodel learning: private, exact aggregation of sparse updates by two servers.
 
-The names below are loaded when first used, so that a server's aggregation path, which imports
-`torchfsl.server` and what lies below it, never imports torch.
+The names below are loaded when first used, so that a server's aggregation path never imports torch.
+Wings, from the bottom up: `kernels`, `crypto`, `submodel`, `fsl`, `engine`, `service`; see
+docs/architecture.md.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torchfsl.backends import backend
+from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
-    from torchfsl.client import Client
-    from torchfsl.engine import SubmodelEngine
-    from torchfsl.fixed_point import FixedPoint
-    from torchfsl.plan import Plan
-    from torchfsl.round import run_round
-    from torchfsl.selection import BlockTopK, Dense, Rows, TopK
-    from torchfsl.server import Server
+    from torchfsl.crypto.fixed_point import FixedPoint as FixedPoint
+    from torchfsl.engine.engine import SubmodelEngine as SubmodelEngine
+    from torchfsl.engine.policies import BlockTopK as BlockTopK
+    from torchfsl.engine.policies import Dense as Dense
+    from torchfsl.engine.policies import Fixed as Fixed
+    from torchfsl.engine.policies import RandomK as RandomK
+    from torchfsl.engine.policies import Rows as Rows
+    from torchfsl.engine.policies import TopK as TopK
+    from torchfsl.engine.residual import Residual as Residual
+    from torchfsl.fsl.client.client import Client as Client
+    from torchfsl.fsl.explain import explain as explain
+    from torchfsl.fsl.plan.plan import Plan as Plan
+    from torchfsl.fsl.round import begin_round as begin_round
+    from torchfsl.fsl.round import finish_round as finish_round
+    from torchfsl.fsl.round import run_round as run_round
+    from torchfsl.fsl.server.server import Server as Server
+    from torchfsl.kernels.backends import backend as backend
+    from torchfsl.submodel.server_model import ServerModel as ServerModel
+    from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
+    from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
+    from torchfsl.version import __version__ as __version__
 
-__version__ = "0.1.0"
-
-_HOME = {
-    "SubmodelEngine": "engine",
-    "Plan": "plan",
-    "Rows": "selection",
-    "TopK": "selection",
-    "BlockTopK": "selection",
-    "Dense": "selection",
-    "FixedPoint": "fixed_point",
-    "Client": "client",
-    "Server": "server",
-    "run_round": "round",
+_HOMES = {
+    "BlockTopK": "engine.policies",
+    "Client": "fsl.client.client",
+    "Dense": "engine.policies",
+    "Fixed": "engine.policies",
+    "FixedPoint": "crypto.fixed_point",
+    "Plan": "fsl.plan.plan",
+    "RandomK": "engine.policies",
+    "Residual": "engine.residual",
+    "Rows": "engine.policies",
+    "Server": "fsl.server.server",
+    "ServerAdam": "submodel.server_optimizers",
+    "ServerModel": "submodel.server_model",
+    "ServerSGD": "submodel.server_optimizers",
+    "SubmodelEngine": "engine.engine",
+    "TopK": "engine.policies",
+    "backend": "kernels.backends",
+    "begin_round": "fsl.round",
+    "explain": "fsl.explain",
+    "finish_round": "fsl.round",
+    "run_round": "fsl.round",
+    "__version__": "version",
 }
-
-__all__ = [
-    "BlockTopK",
-    "Client",
-    "Dense",
-    "FixedPoint",
-    "Plan",
-    "Rows",
-    "Server",
-    "SubmodelEngine",
-    "TopK",
-    "backend",
-    "run_round",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'torchfsl' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"torchfsl.{_HOME[name]}"), name)
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -11,48 +11,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from torchfsl import Client, Plan, Server
-from torchfsl.client import Receipt
-from torchfsl.messages import Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Segment
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server_model import ServerModel, tensor_spans
-from torchfsl.training_round import Participant, RoundSession
-from torchfsl.transport import Endpoint, InProcess
-from torchfsl.update import Update
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import Endpoint, InProcess
+from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.segments import Segment, tensor_spans
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import Update
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 _Reply = TypeVar("_Reply")
-
-
-class Aggregation(Protocol):
-    """Sums updates exactly and holds the model they change."""
-
-    plan: Plan
-
-    @property
-    def server_seconds(self) -> float:
-        """Time spent as a server since the round was opened; of both where there are two."""
-
-    @property
-    def model(self) -> ServerModel:
-        """The current model."""
-
-    def open_round(self, round_number: int) -> None:
-        """Begin a round; numbers rise."""
-
-    def participant(self, client: int) -> Participant:
-        """The client of that number."""
-
-    def close_round(self) -> Opened:
-        """Open the sums over this round's clients and apply them to the model."""
 
 
 class TwoServers:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.client import Receipt
-from torchfsl.opened import Opened
-from torchfsl.training_round import Participant, RoundSession
-from torchfsl.update import SegmentUpdate, Update
-from training.aggregation import Aggregation, Array, Indices, add_to, model_rows
+from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt, RoundSession
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import SegmentUpdate, Update
+from training.aggregation import Array, Indices, add_to, model_rows
 
 
 class Audit:

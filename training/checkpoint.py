@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from torchfsl import Plan
-from torchfsl.residual import Residual
-from torchfsl.server_model import ServerModel
+from torchfsl.engine.residual import Residual
+from torchfsl.submodel.server_model import ServerModel
 from training.aggregation import Array
 
 _INDEX = "index.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from torchfsl.fsl.explain import explain
 from training.averaging import MeanModel
 from training.checkpoint import Checkpoint
 from training.config import Config
@@ -58,7 +59,7 @@ def run_experiment(
     console.say(
         f"{'resuming after round ' + str(finished) if finished else 'starting'} in {folder}"
     )
-    console.say(federation.plan.explain())
+    console.say(explain(federation.plan))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
     changed: set[int] = set()

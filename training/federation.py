@@ -11,15 +11,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
-from torchfsl.handle import Handle
-from torchfsl.server_model import (
-    ServerAdam,
-    ServerModel,
-    ServerOptimizer,
-    ServerSGD,
-    state_digest,
-)
-from training.aggregation import Aggregation, Array, Plain, TwoServers
+from torchfsl.engine.handle import Handle
+from torchfsl.submodel.aggregation import Aggregation
+from torchfsl.submodel.server_model import ServerModel, state_digest
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
+from training.aggregation import Array, Plain, TwoServers
 from training.audit import Audit
 from training.config import Config
 from training.local import make_optimizer

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from torchfsl import Plan
 from torchfsl.errors import FslError, ProtocolError
-from torchfsl.opened import Opened
-from torchfsl.server_model import ServerModel
-from torchfsl.service.channels import TlsFiles
-from torchfsl.service.owner import Owner
-from torchfsl.service.remote import Connection, connect
-from torchfsl.service.task import OptimizerSettings, Task, bind_plan
-from torchfsl.training_round import Participant
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.task import Task, bind_plan
+from torchfsl.submodel.aggregation import Participant
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import OptimizerSettings
 from training.config import Config, ConfigError
 
 _ROUND_SECONDS = 24 * 3600.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from torchfsl.client import Receipt
-from torchfsl.residual import Residual
+from torchfsl.engine.residual import Residual
+from torchfsl.submodel.aggregation import Receipt
 from training.averaging import MeanModel
 from training.config import Config
 from training.federation import Federation

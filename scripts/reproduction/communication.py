@@ -7,10 +7,10 @@ from typing import Any
 
 from reproduction import paper
 from reproduction.one_round import measure, one_segment_plan
-from torchfsl import messages
 from torchfsl.errors import ParameterError
-from torchfsl.planner import tree_and_hint_bits
-from torchfsl.predictions import predict
+from torchfsl.fsl import messages
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.plan.planner import tree_and_hint_bits
 
 MIB = 1 << 20
 SETTINGS = {

@@ -10,7 +10,7 @@ import bench_measure
 
 from reproduction import paper
 from reproduction.one_round import Costs, measure, one_segment_plan
-from torchfsl import cuckoo
+from torchfsl.fsl.cuckoo import placement as cuckoo
 
 ROUNDS: Final = {10: 300, 15: 40, 20: 8}
 """Rounds of which the best counts, by log2 m; one for 2^25."""

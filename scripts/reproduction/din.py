@@ -13,12 +13,14 @@ import torch
 import torchfsl
 from models import DIN
 from reproduction import paper
-from torchfsl import Client, FixedPoint, Plan, Server, messages
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server_model import ServerModel
-from torchfsl.transport import InProcess
-from torchfsl.update import RawSegment, quantise
+from torchfsl import Client, FixedPoint, Plan, Server
+from torchfsl.fsl import messages
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.segments import SegmentSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment, quantise
 
 ROUNDS_OF_A_SESSION = 3
 

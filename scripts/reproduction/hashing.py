@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reproduction import paper
-from torchfsl import backends
-from torchfsl.cuckoo_parameters import choose_layout, stash_for
+from torchfsl.fsl.cuckoo.bounds import choose_layout, stash_for
+from torchfsl.kernels import backends
 
 LOGS = (10, 15, 20, 25)
 SMALL = ((10, 1), (10, 5), (10, 10), (15, 1))

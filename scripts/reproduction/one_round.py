@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from torchfsl import Client, FixedPoint, Plan, Server, messages
-from torchfsl.messages import Kind
-from torchfsl.plan import Policy, Segment, TensorSpec
-from torchfsl.planner import SegmentSpec, build_plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server_model import ServerModel
-from torchfsl.update import RawSegment, quantise
+from torchfsl import Client, FixedPoint, Plan, Server
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.submodel.segments import Policy, SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment, quantise
 
 ONCE_A_ROUND = ("close_round", "reveal", "open", "apply", "open_round", "start")
 """What a server does once, however many clients there are."""
@@ -140,7 +142,7 @@ def measure(plan: Plan, *, repeat: int = 1) -> Costs:
     )
 
 
-def _raw(segment: Segment, rng: np.random.Generator) -> RawSegment:
+def _raw(segment: TreeSegment, rng: np.random.Generator) -> RawSegment:
     """A client's update: k_max random positions, or all of a dense segment."""
     values = rng.standard_normal((segment.k_max, segment.tau)).clip(-3, 3)
     if segment.policy == "dense":

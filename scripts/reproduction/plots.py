@@ -12,7 +12,7 @@ from reproduction import paper
 from reproduction.communication import break_even
 from reproduction.one_round import one_segment_plan
 from reproduction.results import FOLDER, read_accuracies, read_result
-from torchfsl import messages
+from torchfsl.fsl import messages
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

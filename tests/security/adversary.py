@@ -12,16 +12,19 @@ import pytest
 from federation import Wire
 from forged_reports import Forgery, forge
 
-from torchfsl import cuckoo, dpf, messages, portable_trees, ring
 from torchfsl.errors import RejectedSubmission
-from torchfsl.keys import ReportContext, TreeContext
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.reports import ReportBook
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.server_model import ServerModel
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.reports import ReportBook
+from torchfsl.fsl.server.server import Server
+from torchfsl.kernels import ring
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
 
 Bytes = npt.NDArray[np.uint8]
 Whole = npt.NDArray[np.int64]
@@ -129,7 +132,7 @@ class View:
             party,
             ReportContext(trees, round_number, own[32:48]),
             own[16:32],
-            dpf.decode_trees(messages.late_trees(plan), public)[segment.name],
+            dpf.decode_trees(plan.late, public)[segment.name],
             hints.reshape(segment.num_trees, -1),
         )
 

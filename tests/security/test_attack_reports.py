@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from torchfsl import portable_checks
-from torchfsl.backends import kernels
+from torchfsl.kernels.backends import kernels
+from torchfsl.kernels.portable import checks as portable_checks
 
 Bytes = npt.NDArray[np.uint8]
 CLASSES = tuple(forged_reports.CLASSES)
@@ -85,7 +85,7 @@ def test_the_script_fails_when_the_control_bit_is_not_hashed(
 def test_the_script_fails_when_relayed_parts_are_not_compared_with_the_commitment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("torchfsl.kdf.digests_equal", lambda a, b: True)
+    monkeypatch.setattr("torchfsl.crypto.kdf.digests_equal", lambda a, b: True)
     assert attack_reports.run(0, 0, 40)["after_commitment"].wrong > 20
 
 

@@ -14,7 +14,7 @@ import pytest
 from federation import Wire, make_plan, make_segment, make_servers, random_update, submit
 from planted_faults import planted
 
-from torchfsl.round import begin_round
+from torchfsl.fsl.round import begin_round
 
 TRIALS = 1500
 

@@ -14,11 +14,11 @@ from federation import Wire
 from forged_reports import forge
 from forged_reports import make_plan as one_segment
 
-from torchfsl.config import MAX_MESSAGE_BYTES
 from torchfsl.errors import DecodeError, FslError, RejectedSubmission
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 
 PLAN = one_segment(5, 5, 0, 1)
 ATTACKER = 3

@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from torchfsl import checks, kdf, portable_checks
-from torchfsl.portable_trees import bits_of, permute
+from torchfsl.crypto import kdf
+from torchfsl.fsl.dpf import checks
+from torchfsl.kernels.portable import checks as portable_checks
+from torchfsl.kernels.portable.trees import bits_of, permute
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

@@ -29,13 +29,15 @@ from forged_reports import (
 )
 from forged_reports import make_plan as one_segment
 
-from torchfsl import dpf, messages, ring
-from torchfsl.client_trees import ClientTrees, nothing
-from torchfsl.keys import TreeContext
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan
-from torchfsl.portable_trees import Bytes
-from torchfsl.round import begin_round, finish_round
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.trees import ClientTrees, nothing
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import TreeContext
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.kernels import ring
+from torchfsl.kernels.portable.trees import Bytes
 
 ATTACKER = 3
 ON = one_segment(8, 8, 0, 0)

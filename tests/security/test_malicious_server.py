@@ -28,12 +28,14 @@ from federation import Wire
 from forged_reports import Forgery, forge
 from forged_reports import make_plan as one_segment
 
-from torchfsl import kdf, messages, ring
+from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.messages import Kind
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import RoundState, Server
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.kernels import ring
 
 VICTIM = 2
 ON = one_segment(8, 8, 0, 0)

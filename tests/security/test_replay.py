@@ -22,9 +22,9 @@ from forged_reports import Forgery, fit_check_words, forge
 from forged_reports import make_plan as one_segment
 
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
 
 ATTACKER, VICTIM = 3, 2
 ON = one_segment(8, 8, 0, 0)

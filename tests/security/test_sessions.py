@@ -22,14 +22,16 @@ from federation import (
 )
 from reference import plaintext
 
-from torchfsl import messages, ring
-from torchfsl.client import Client, Receipt, Session
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.update import SegmentUpdate, Update
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client, Session
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.kernels import ring
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 TABLE = make_segment("table", "rows", (26, 3), k_max=4, tau=3, theta=6, stash=1, retrieve=True)
 BIAS = make_segment("bias", "dense", (5,))
@@ -354,7 +356,7 @@ def test_under_one_nonce_two_hints_would_differ_by_the_difference_of_the_values(
     session = open_session(wire, 0)
     begin_round(servers, 1)
     first = session.start_round(1)
-    monkeypatch.setattr("torchfsl.client.random_bytes", bytes)
+    monkeypatch.setattr("torchfsl.fsl.client.round.random_bytes", bytes)
     second = copy.copy(first)
     updates = [update_of(0, np.random.default_rng(7)) for _ in range(2)]
     updates[1]["table"].values[2] += 5

@@ -15,15 +15,16 @@ import pytest
 from federation import Event, Wire, make_plan, make_segment, make_servers
 from reference import plaintext
 
-from torchfsl import cuckoo
-from torchfsl.client import Client, ClientRound
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.round import begin_round, finish_round
-from torchfsl.server import Server
-from torchfsl.update import RawSegment, quantise
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.round import ClientRound
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import RawSegment, quantise
 
 ROWS = np.array([3, 11, 17])
 TOP_EXPONENT_BIT = 0x40

@@ -12,14 +12,14 @@ from federation import make_state, mixed_plan, random_update, wanted_rows
 from local_servers import LocalServers
 from reference import plaintext
 
-from torchfsl.opened import Opened
-from torchfsl.plan import Plan
-from torchfsl.service.channels import TlsFiles
-from torchfsl.service.links import RetryPolicy
-from torchfsl.service.owner import Owner
-from torchfsl.service.remote import Connection, connect
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.client.links import RetryPolicy
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.task import Task, bind_plan
-from torchfsl.update import Update
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import Update
 
 DOWN_SECONDS = float(os.environ.get("TORCHFSL_TEST_DOWN_SECONDS", "1"))
 """How long a server is down in the tests; 60 in the acceptance run."""

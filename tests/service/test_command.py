@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from local_servers import free_ports
 
-from torchfsl import service
-from torchfsl.service import links
-from torchfsl.service.certificates import make_development_certificates
+from torchfsl.service.client import links
+from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import client_numbers, main
-from torchfsl.service.links import RetryPolicy
+from torchfsl.service.net.certificates import make_development_certificates
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -71,11 +69,3 @@ def test_a_server_that_is_down_is_named_at_once_and_once(
     wanted = [f"server {n} ({url}) gives no answer yet, trying" for n, url in enumerate(urls)]
     assert [line[: len(wanted[0])] for line in said] == wanted[: 2 if command == "status" else 1]
     assert all("again for 0 s: " in line and ": server" not in line for line in said)
-
-
-def test_the_package_lists_its_modules() -> None:
-    assert service.__doc__ is not None
-    lists = re.findall(r"^    ((?:\w+, )*\w+)  ", service.__doc__, re.MULTILINE)
-    listed = [name for line in lists for name in line.split(", ")]
-    folder = Path(str(service.__file__)).parent
-    assert sorted(listed) == sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__")

@@ -13,10 +13,10 @@ from fault_proxy import FaultProxy, Faults
 from network import DOWN_SECONDS, HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
 
 from torchfsl.errors import ProtocolError
-from torchfsl.service import calls
-from torchfsl.service.ledger import OPEN_STATES
-from torchfsl.service.links import Link, RetryPolicy
-from torchfsl.service.owner import Owner
+from torchfsl.service.client.links import Link, RetryPolicy
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.net import calls
+from torchfsl.service.state.ledger import OPEN_STATES
 
 
 class Network:

@@ -15,17 +15,17 @@ import pytest
 from federation import mixed_plan, wanted_rows
 from network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
 
-from torchfsl.client import Client
-from torchfsl.config import MAX_MESSAGE_BYTES
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.messages import HEADER_BYTES, SET_ENTRY, Kind
-from torchfsl.service import calls
-from torchfsl.service.certificates import make_development_certificates
-from torchfsl.service.channels import TlsFiles, target
-from torchfsl.service.identity import Authorities, NotAllowed, server_name
-from torchfsl.service.links import Link, Links, RetryPolicy
-from torchfsl.service.node import Node
-from torchfsl.service.remote import connect, submit
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
+from torchfsl.service.client.links import Link, Links, RetryPolicy
+from torchfsl.service.client.remote import connect, submit
+from torchfsl.service.net import calls
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles, target
+from torchfsl.service.net.identity import Authorities, NotAllowed, server_name
+from torchfsl.service.server.node import Node
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from federation import mixed_plan, wanted_rows
 from network import CONFIG, Pair, assert_sums, wait_until
 from reference import plaintext
 
-from torchfsl.client import Client
-from torchfsl.messages import Kind
-from torchfsl.service import calls
-from torchfsl.service.links import Links, RetryPolicy
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
+from torchfsl.service.client.links import Links, RetryPolicy
+from torchfsl.service.net import calls
 
 PLAN = dataclasses.replace(mixed_plan(), max_clients=8)
 

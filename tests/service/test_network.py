@@ -20,10 +20,10 @@ from local_servers import ROOT
 from network import Pair, assert_sums
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.messages import Kind
-from torchfsl.service import calls
-from torchfsl.service.outbox import Outbox
-from torchfsl.service.remote import RemoteServers, submit
+from torchfsl.fsl.messages import Kind
+from torchfsl.service.client.outbox import Outbox
+from torchfsl.service.client.remote import RemoteServers, submit
+from torchfsl.service.net import calls
 
 
 @pytest.fixture(scope="module")

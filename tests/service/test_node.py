@@ -12,19 +12,19 @@ import pytest
 from federation import make_plan, make_segment, make_state, mixed_plan, random_update, wanted_rows
 from reference import plaintext
 
-from torchfsl import kdf
-from torchfsl.client import Client
+from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.messages import HEADER_BYTES, Kind
-from torchfsl.plan import Plan
-from torchfsl.service import vault
-from torchfsl.service.certificates import make_development_certificates
-from torchfsl.service.channels import TlsFiles
-from torchfsl.service.identity import Authorities
-from torchfsl.service.ledger import OPEN_STATES, LedgerError
-from torchfsl.service.node import STEPS, Node
-from torchfsl.service.records import StoreFull
-from torchfsl.service.storage import NodeSettings
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import Authorities
+from torchfsl.service.server.node import STEPS, Node
+from torchfsl.service.server.storage import NodeSettings
+from torchfsl.service.state import vault
+from torchfsl.service.state.ledger import OPEN_STATES, LedgerError
+from torchfsl.service.state.records import StoreFull
 from torchfsl.service.task import Task, bind_plan, encode_task
 
 SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, min_clients=1)
@@ -158,7 +158,7 @@ def test_a_crash_between_the_sums_and_the_model_applies_them_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("torchfsl.service.node.encode_model", die)
+        patch.setattr("torchfsl.service.server.node.encode_model", die)
         with pytest.raises(KeyboardInterrupt):
             duo.play(1, updates)
     row = duo.nodes[0].ledger.last_round()

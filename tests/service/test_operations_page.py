@@ -10,7 +10,7 @@ from pathlib import Path
 
 from local_servers import ROOT, LocalServers
 
-from torchfsl.service.owner import Owner
+from torchfsl.service.client.owner import Owner
 
 
 def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -12,9 +12,10 @@ import grpc.aio
 import pytest
 
 from torchfsl.errors import FslError
-from torchfsl.service import calls, peers
-from torchfsl.service.channels import TlsFiles
-from torchfsl.service.peers import PeerLink
+from torchfsl.service.net import calls
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.server import peers
+from torchfsl.service.server.peers import PeerLink
 
 NO_FILES = TlsFiles.in_folder(Path(), "nobody")
 

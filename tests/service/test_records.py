@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from torchfsl.errors import DecodeError
-from torchfsl.service import arrays
-from torchfsl.service.records import ReportLog, StoreDamaged, StoreFull
+from torchfsl.service.state import arrays
+from torchfsl.service.state.records import ReportLog, StoreDamaged, StoreFull
 
 MESSAGES = [b"a" * 5, b"b" * 3000, b"", b"c" * 9000, b"d"]
 

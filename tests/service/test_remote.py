@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from federation import mixed_plan, random_update, wanted_rows
 
-from torchfsl.client import Client
 from torchfsl.errors import ParameterError
-from torchfsl.messages import Kind
-from torchfsl.service import calls
-from torchfsl.service.calls import NotReady
-from torchfsl.service.remote import RemoteServers, connect
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind
+from torchfsl.service.client.remote import RemoteServers, connect
+from torchfsl.service.net import calls
+from torchfsl.service.net.calls import NotReady
 
 
 class FakeLinks:

@@ -10,15 +10,9 @@ import pytest
 from federation import make_plan, make_segment, make_state
 
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.server_model import state_digest
-from torchfsl.service.task import (
-    OptimizerSettings,
-    Task,
-    decode_model,
-    decode_task,
-    encode_model,
-    encode_task,
-)
+from torchfsl.service.task import Task, decode_model, decode_task, encode_model, encode_task
+from torchfsl.submodel.server_model import state_digest
+from torchfsl.submodel.server_optimizers import OptimizerSettings
 
 PLAN = make_plan(make_segment("b", "dense", (5,), dtype="float64"))
 NAME = PLAN.segments[0].tensors[0].name

@@ -10,11 +10,11 @@ import pytest
 from network import QUICK, Pair
 from test_hostile import messages_of
 
-from torchfsl.config import WIRE_VERSION
 from torchfsl.errors import DecodeError
-from torchfsl.plan import Plan
-from torchfsl.service import calls
-from torchfsl.service.links import Link, Links
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service.client.links import Link, Links
+from torchfsl.service.net import calls
 
 
 @pytest.fixture(scope="module")

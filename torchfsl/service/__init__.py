@@ -1,30 +1,29 @@
 """The two servers as processes: mutual TLS, durable rounds, and the clients' side of the network.
 
-Nothing here imports torch. Needs the `service` extra (grpcio, prometheus-client). From the bottom
-up:
+Needs the `service` extra. Read `task`, `state` (bytes on disk), `net` (who calls, and how bytes
+travel), `server` (one server that survives a crash), `client` (the way to both servers), `local`
+(both on this machine), `reporting` and `command` (the `torchfsl` command).
 
-    arrays, records, ledger, vault      bytes of arrays, the report log, the SQLite state, files
-    identity, certificates              who a certificate speaks for; a development authority
-    calls, channels, task               how messages become streams; errors, versions; the task
-    storage, node                       one server whose every step survives a crash
-    intake, streams, station            limits on what comes in; the node inside an event loop
-    peers, coordinator                  what a server tells the other
-    observe, handlers, process          metrics, what a server answers, the process around it
-    links, outbox, remote, owner        the way to both servers for clients (`connect`) and `Owner`
-    reporting, command                  the `torchfsl` command
+Invariant: an acknowledged report is in the sum of its round, or that round opens nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-__all__ = ["connect"]
+from torchfsl.faces import lazily
 
+if TYPE_CHECKING:
+    from torchfsl.service.client.owner import Owner as Owner
+    from torchfsl.service.client.remote import connect as connect
+    from torchfsl.service.task import Task as Task
+    from torchfsl.service.task import bind_plan as bind_plan
 
-def __getattr__(name: str) -> Any:
-    """Load `connect` on first use."""
-    if name == "connect":
-        from torchfsl.service.remote import connect
-
-        return connect
-    raise AttributeError(f"module 'torchfsl.service' has no attribute {name!r}")
+_HOMES = {
+    "Owner": "client.owner",
+    "Task": "task",
+    "bind_plan": "task",
+    "connect": "client.remote",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torchfsl
-from torchfsl.config import WIRE_VERSION
 from torchfsl.errors import FslError, ParameterError
+from torchfsl.fsl.suite import WIRE_VERSION
 
 _DESCRIPTION = """\
 Federated submodel learning by two servers that do not collude.
@@ -56,9 +56,9 @@ Every option can be given in a TOML file instead (--config), options win:
   metrics = "127.0.0.1:9100"
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
-  [limits]                           # fields of torchfsl.service.intake.Limits
+  [limits]                           # fields of torchfsl.service.server.intake.Limits
   bytes_in_flight = 268435456
-  [storage]                          # fields of torchfsl.service.storage.NodeSettings
+  [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
   reserve_bytes = 268435456
 """
 
@@ -172,8 +172,8 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from torchfsl.service.observe import log_to_stderr
-    from torchfsl.service.process import ServerProcess, serve
+    from torchfsl.service.server.observe import log_to_stderr
+    from torchfsl.service.server.process import ServerProcess, serve
 
     settings, level = _serve_settings(options)
     log_to_stderr(level)
@@ -191,10 +191,10 @@ def _serve_settings(options: argparse.Namespace) -> tuple[Any, str]:
     Raises:
         ParameterError: something is missing or wrong.
     """
-    from torchfsl.service.channels import TlsFiles
-    from torchfsl.service.intake import Limits
-    from torchfsl.service.process import ServeSettings
-    from torchfsl.service.storage import NodeSettings
+    from torchfsl.service.net.channels import TlsFiles
+    from torchfsl.service.server.intake import Limits
+    from torchfsl.service.server.process import ServeSettings
+    from torchfsl.service.server.storage import NodeSettings
 
     given = _read_toml(options.config) if options.config is not None else {}
     limits, storage = given.pop("limits", {}), given.pop("storage", {})
@@ -251,7 +251,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _certs(options: argparse.Namespace) -> int:
-    from torchfsl.service.certificates import make_development_certificates
+    from torchfsl.service.net.certificates import make_development_certificates
 
     made = make_development_certificates(
         options.folder, client_numbers(options.clients), days=options.days
@@ -310,8 +310,8 @@ def _abandon(options: argparse.Namespace) -> int:
 
 
 def _owner(options: argparse.Namespace, *, seconds: float) -> Any:
-    from torchfsl.service.links import RetryPolicy
-    from torchfsl.service.owner import Owner
+    from torchfsl.service.client.links import RetryPolicy
+    from torchfsl.service.client.owner import Owner
 
     _log_waiting()
     policy = RetryPolicy(attempt_seconds=seconds, total_seconds=seconds)

@@ -14,16 +14,16 @@ from pathlib import Path
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import torchfsl
-from torchfsl.config import WIRE_VERSION
 from torchfsl.errors import FslError, ParameterError
-from torchfsl.service.identity import load_certificate
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service.net.identity import load_certificate
 
 _CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
 
 
 def show_state(folder: Path, num_rounds: int) -> int:
     """Rounds and sizes of a state folder; the server may be running."""
-    from torchfsl.service.ledger import Ledger
+    from torchfsl.service.state.ledger import Ledger
 
     if not (folder / "state.sqlite").exists():
         raise ParameterError(f"{folder} is no state folder: it has no state.sqlite")
@@ -52,8 +52,8 @@ def show_state(folder: Path, num_rounds: int) -> int:
 
 def show_servers(urls: Sequence[str], tls: Path, name: str) -> int:
     """What two running servers say of themselves."""
-    from torchfsl.service.channels import TlsFiles
-    from torchfsl.service.links import Links, RetryPolicy
+    from torchfsl.service.client.links import Links, RetryPolicy
+    from torchfsl.service.net.channels import TlsFiles
 
     files = TlsFiles.in_folder(tls, name)
     links = Links(urls, files, RetryPolicy(attempt_seconds=10, total_seconds=10))

@@ -10,47 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.plan import Plan
-from torchfsl.server_model import ServerAdam, ServerModel, ServerOptimizer, ServerSGD
-from torchfsl.service import arrays
-from torchfsl.service.arrays import Array
-from torchfsl.service.identity import Authorities
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.net.identity import Authorities
+from torchfsl.service.state import arrays
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import OptimizerSettings
+from torchfsl.types import Array
 
 _MODEL, _OPTIMIZER = "model/", "optimizer/"
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerSettings:
-    """The servers' optimizer: `sgd` (lr, its decay, momentum) or `adam` (lr, beta1, beta2, eps)."""
-
-    name: Literal["sgd", "adam"] = "sgd"
-    lr: float = 1.0
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
-
-    def __post_init__(self) -> None:
-        if self.name not in ("sgd", "adam"):
-            raise ParameterError(f"server optimizer {self.name!r} is unknown; use sgd or adam")
-        for field_ in dataclasses.fields(self)[1:]:
-            if not isinstance(getattr(self, field_.name), (int, float)):
-                raise ParameterError(f"{field_.name} of the server optimizer is not a number")
-        if self.name == "adam" and (self.momentum != 0 or self.lr_decay != 1):
-            raise ParameterError("momentum and lr_decay are settings of sgd: adam takes neither")
-
-    def build(self) -> ServerOptimizer:
-        """A fresh optimizer."""
-        if self.name == "adam":
-            return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
-        return ServerSGD(
-            self.lr,
-            momentum=self.momentum,
-            lr_decay=self.lr_decay,
-            lr_decay_rounds=self.lr_decay_rounds,
-        )
 
 
 @dataclass(frozen=True, slots=True)

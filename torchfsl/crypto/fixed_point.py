@@ -1,0 +1,136 @@
+"""Fixed-point encoding of real values into the ring of integers modulo 2**l.
+
+q = clip(round(x * 2**frac_bits), +-q_max), q_max = floor(clip * 2**frac_bits). A plan is refused
+when `max_clients * max_weight * q_max` could reach 2**(l-1), so no sum of honest reports wraps.
+The sum of quantised values is exact; only quantisation loses anything, and that loss is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import ParameterError
+from torchfsl.kernels import ring
+
+Rounding = Literal["nearest", "stochastic"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipReport:
+    """What clipping did to one array: how many values, and the largest magnitude that came in."""
+
+    num_values: int
+    num_clipped: int
+    largest: float
+
+    def merge(self, other: ClipReport) -> ClipReport:
+        """Both reports as one."""
+        return ClipReport(
+            self.num_values + other.num_values,
+            self.num_clipped + other.num_clipped,
+            max(self.largest, other.largest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPoint:
+    """Public encoding parameters; part of the plan.
+
+    Args:
+        ring_bits: l, one of 16, 24, 32, 48, 64, 128.
+        frac_bits: binary digits after the point, 0..52.
+        clip: largest magnitude kept, > 0 and below 2**63.
+        rounding: `nearest` (ties to even) or `stochastic` (unbiased; needs a key when quantising).
+
+    Raises:
+        ParameterError: a field is out of range, or one client's largest value does not fit.
+    """
+
+    ring_bits: int = 32
+    frac_bits: int = 16
+    clip: float = 4.0
+    rounding: Rounding = "nearest"
+
+    def __post_init__(self) -> None:
+        ring.ring_bytes(self.ring_bits)
+        if not 0 <= self.frac_bits <= 52:
+            raise ParameterError(f"frac_bits is {self.frac_bits}; choose 0..52")
+        if not 0 < self.clip < 1 << 63:
+            raise ParameterError(f"clip is {self.clip}; choose a magnitude > 0 and below 2**63")
+        object.__setattr__(self, "clip", float(self.clip))  # 4 and 4.0 are one encoding
+        if self.rounding not in ("nearest", "stochastic"):
+            raise ParameterError(f"rounding is {self.rounding!r}; choose nearest or stochastic")
+        if self.q_max < 1:
+            raise ParameterError("clip * 2**frac_bits is below 1: use more frac_bits")
+        self.check_headroom(1, 1)
+
+    @property
+    def q_max(self) -> int:
+        """Largest quantised magnitude of one value of one client."""
+        return math.floor(math.ldexp(self.clip, self.frac_bits))
+
+    @property
+    def capacity(self) -> int:
+        """Largest magnitude a sum may reach: 2**(l-1) - 1, and at most 2**63 - 1."""
+        return (1 << (min(self.ring_bits, 64) - 1)) - 1
+
+    def check_headroom(self, max_clients: int, max_weight: int) -> None:
+        """Refuse parameters under which a sum of honest reports could wrap.
+
+        Raises:
+            ParameterError: `max_clients * max_weight * q_max` exceeds the ring's capacity.
+        """
+        worst = max_clients * max_weight * self.q_max
+        if worst > self.capacity:
+            room = self.capacity // (max_weight * self.q_max)
+            raise ParameterError(
+                f"{max_clients} clients of weight up to {max_weight} can reach {worst}, above the "
+                f"{self.ring_bits}-bit ring's limit {self.capacity} (room for {room} clients): "
+                "use more ring_bits, fewer frac_bits, a smaller clip or a smaller max_weight"
+            )
+
+    def quantise(
+        self, values: npt.ArrayLike, *, rounding_key: bytes | None = None
+    ) -> tuple[npt.NDArray[np.int64], ClipReport]:
+        """Real values to integers in [-q_max, q_max], same shape.
+
+        Args:
+            values: finite reals; float32 and float64 are handled exactly.
+            rounding_key: 16 bytes, used once; wanted exactly when `rounding` is `stochastic`.
+
+        Raises:
+            ParameterError: a value is NaN or infinite, or the key is missing or superfluous.
+        """
+        reals = np.asarray(values, dtype=np.float64)
+        largest = float(np.abs(reals).max(initial=0.0))  # NaN if any value is
+        if not math.isfinite(largest):
+            bad = int(reals.size - np.count_nonzero(np.isfinite(reals)))
+            raise ParameterError(
+                f"{bad} of {reals.size} values are NaN or infinite; the update cannot be encoded: "
+                "lower the learning rate or clip gradients"
+            )
+        if (rounding_key is not None) != (self.rounding == "stochastic"):
+            raise ParameterError("pass rounding_key exactly when rounding is 'stochastic'")
+        num_clipped = 0
+        if largest > self.clip:
+            num_clipped = int(np.count_nonzero(np.abs(reals) > self.clip))
+            reals = reals.clip(-self.clip, self.clip)
+        scaled = reals * 2.0**self.frac_bits  # exact, as a shift
+        if rounding_key is None:
+            rounded = np.rint(scaled)
+        else:
+            words = kdf.stream(rounding_key, 4 * reals.size).view("<u4").reshape(reals.shape)
+            rounded = np.floor(scaled + words.astype(np.float64) * 2.0**-32)
+        limit = self.q_max
+        whole = rounded.astype(np.int64).clip(-limit, limit)
+        return whole, ClipReport(reals.size, num_clipped, largest)
+
+    def dequantise(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Integers (single values or sums) back to reals: whole * 2**-frac_bits."""
+        return whole.astype(np.float64) * 2.0**-self.frac_bits

@@ -1,0 +1,133 @@
+"""Key derivation: every key has a label of its own and is bound to its whole context.
+
+`derive` is HKDF-SHA256 (RFC 5869); the info string is the label and the context, each with its
+length in front, so that no two (label, context) pairs ever meet. Labels are frozen by vectors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from torchfsl.kernels.backends import num_threads
+
+SEED_BYTES: Final = 16
+"""Seeds, master seeds and nonces are 128-bit."""
+
+DIGEST_BYTES: Final = 32
+"""SHA-256."""
+
+LABEL_TREE: Final = b"torchfsl tree"
+LABEL_CONVERT: Final = b"torchfsl convert"
+LABEL_CHECK: Final = b"torchfsl check"
+LABEL_AUTHENTICATE: Final = b"torchfsl authenticate"
+LABEL_FOLD: Final = b"torchfsl fold"
+LABEL_ROOTS: Final = b"torchfsl roots"
+LABEL_DENSE: Final = b"torchfsl dense"
+LABEL_PERMUTATION: Final = b"torchfsl permutation"
+LABEL_ROUNDING: Final = b"torchfsl rounding"
+LABEL_COMMITMENT: Final = b"torchfsl commitment"
+LABEL_CHUNK: Final = b"torchfsl chunk"
+LABEL_REPORT_SET: Final = b"torchfsl report set"
+LABEL_SHARE: Final = b"torchfsl share"
+LABEL_MODEL: Final = b"torchfsl model"
+LABEL_UNION: Final = b"torchfsl union"
+
+CHUNK_BYTES: Final = 1 << 20
+"""Longer pieces are hashed chunk by chunk."""
+_CHUNKS_WORTH_THREADS: Final = 4
+
+_FROM_ZERO: Final = modes.CTR(bytes(16))
+
+
+def frame(*parts: bytes | memoryview) -> bytes:
+    """Concatenation of the parts, each behind its length as eight little-endian bytes."""
+    pieces: list[bytes | memoryview] = []
+    for part in parts:
+        pieces += (len(part).to_bytes(8, "little"), part)
+    return b"".join(pieces)
+
+
+def digest(
+    label: bytes, *parts: bytes | memoryview, pieces: Sequence[bytes | memoryview] | None = None
+) -> bytes:
+    """SHA-256 over the framed label and parts: 32 bytes. Long parts are not copied.
+
+    `pieces`, if given, are one more part, cut anywhere. Where they have more than `CHUNK_BYTES`
+    together, the digests of their chunks stand behind their length instead of themselves. The
+    length tells the two forms apart, so a collision is still one of SHA-256.
+    """
+    total = hashlib.sha256()
+    for part in (label, *parts):
+        total.update(len(part).to_bytes(8, "little"))
+        total.update(part)
+    if pieces is not None:
+        size = sum(map(len, pieces))
+        total.update(size.to_bytes(8, "little"))
+        for piece in pieces if size <= CHUNK_BYTES else _chunk_digests(pieces):
+            total.update(piece)
+    return total.digest()
+
+
+def _chunk_digests(pieces: Sequence[bytes | memoryview]) -> list[bytes]:
+    """Digests of the pieces' chunks; hashlib lets other threads run meanwhile."""
+    chunks = list(_chunks(pieces))
+    if len(chunks) >= _CHUNKS_WORTH_THREADS and num_threads() > 1:
+        with contextlib.suppress(RuntimeError), ThreadPoolExecutor(num_threads()) as threads:
+            return list(threads.map(_chunk_digest, chunks))
+        # The system gives no more threads, or the interpreter is ending.
+    return [_chunk_digest(chunk) for chunk in chunks]
+
+
+def _chunk_digest(chunk: Sequence[memoryview]) -> bytes:
+    """SHA-256 over the framed label of chunks and the chunk, which is in pieces."""
+    size = sum(map(len, chunk))
+    total = hashlib.sha256(frame(LABEL_CHUNK) + size.to_bytes(8, "little"))
+    for piece in chunk:
+        total.update(piece)
+    return total.digest()
+
+
+def _chunks(pieces: Sequence[bytes | memoryview]) -> Iterator[list[memoryview]]:
+    """Views of the pieces, cut into chunks of `CHUNK_BYTES`; the last one may be shorter."""
+    chunk: list[memoryview] = []
+    room = CHUNK_BYTES
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            chunk.append(left[:room])
+            left, room = left[room:], room - len(chunk[-1])
+            if not room:
+                yield chunk
+                chunk, room = [], CHUNK_BYTES
+    if chunk:
+        yield chunk
+
+
+def digests_equal(a: bytes, b: bytes) -> bool:
+    """Comparison in time that does not depend on the contents."""
+    return hmac.compare_digest(a, b)
+
+
+def derive(secret: bytes, label: bytes, context: bytes, size: int = 16) -> bytes:
+    """A key of `size` bytes from `secret`, for the use `label` in `context`."""
+    return HKDF(hashes.SHA256(), size, salt=None, info=frame(label, context)).derive(secret)
+
+
+def stream(key: bytes, size: int) -> npt.NDArray[np.uint8]:
+    """`size` bytes of AES-128 in counter mode from counter 0: block j is AES_key(j), big-endian."""
+    encryptor = Cipher(algorithms.AES128(key), _FROM_ZERO).encryptor()
+    out = np.empty(size + 15, dtype=np.uint8)  # update_into wants a block of slack
+    written = encryptor.update_into(memoryview(bytes(size)), out)  # type: ignore[arg-type]
+    assert written == size
+    return out[:size]

@@ -1,0 +1,306 @@
+"""The torch engine: attach to a model, plan, and take part in rounds.
+
+engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense())
+handle = engine.attach(model, optimizer)
+plan = engine.plan(handle, max_clients=100, rows_per_client=512)
+with engine.round(client, rows=ids) as rnd:
+    train_one_epoch(model, optimizer, loader)
+receipt = rnd.submit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+from weakref import WeakSet
+
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.exchange import BUFFERS, REST
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
+from torchfsl.engine.residual import Residual
+from torchfsl.engine.round import RowIds, TrainingRound
+from torchfsl.engine.watch.table import Check, Source
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import AboveBreakEven, build_plan
+from torchfsl.submodel.aggregation import Participant
+from torchfsl.submodel.plan import Lane, SubmodelPlan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+
+_DEFAULT_ENCODING = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
+
+
+class SubmodelEngine:
+    """What is sent of a model, and how; attaches to any number of models.
+
+    Args:
+        rows: tables sent by row. `"auto"` takes every trained `nn.Embedding` and
+            `nn.EmbeddingBag` weight, with `Rows()`; None takes none.
+        rest: policy of all other trained parameters, flattened in `named_parameters` order.
+        encoding: fixed-point parameters of plans made here.
+        buffers: `local` leaves buffers (BatchNorm statistics) alone: they are neither sent nor
+            loaded. `average` sends the change of floating-point buffers as a dense segment (with
+            source `delta`).
+        source: `delta` sends how the parameters changed over the round. `gradient` sends the sum
+            of the gradients of the round's steps (FedSGD); the steps themselves then change
+            nothing, neither parameters nor optimizer state.
+        check: how untouched rows are checked at the end of a round: `checksum` (reads the tables
+            twice a round), `sample` (256 rows) or `off`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Literal["auto"] | Rows | None = "auto",
+        rest: RestPolicy | None = None,
+        encoding: FixedPoint = _DEFAULT_ENCODING,
+        buffers: Literal["local", "average"] = "local",
+        source: Source = "delta",
+        check: Check = "checksum",
+    ) -> None:
+        """Nothing happens before `attach`."""
+        if rows is not None and rows != "auto" and not isinstance(rows, Rows):
+            raise ParameterError(f"rows is {rows!r}: pass 'auto', a Rows policy or None")
+        if rest is not None and not isinstance(rest, RestPolicy):
+            raise ParameterError(
+                f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
+                "RandomK(0.01) or Fixed(positions)"
+            )
+        if buffers not in ("local", "average"):
+            raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
+        if source not in ("delta", "gradient"):
+            raise ParameterError(f"source is {source!r}: choose 'delta' or 'gradient'")
+        if source == "gradient" and buffers == "average":
+            raise ParameterError(
+                "buffers='average' sends how buffers change over a round of training: it needs "
+                "source='delta'; with 'gradient' leave buffers='local'"
+            )
+        if check not in ("checksum", "sample", "off"):
+            raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
+        self.rows: Rows | None = Rows() if isinstance(rows, str) else rows
+        self.rest: RestPolicy = Dense() if rest is None else rest
+        self.encoding, self.buffers, self.source, self.check = encoding, buffers, source, check
+        self._handles: WeakSet[Handle] = WeakSet()  # attached optimizers keep theirs alive
+
+    def attach(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> Handle:
+        """Put hooks on the model's embeddings and on its optimizers; nothing else changes.
+
+        Attach a compiled model before its first call: hooks added later never fire in it.
+
+        Args:
+            model: any module.
+            optimizer: the one that trains it, or all of them.
+
+        Raises:
+            ParameterError: it cannot work; the message names parameter, reason and remedy.
+        """
+        if not isinstance(model, nn.Module):
+            raise ParameterError(
+                f"attach(model, optimizer): {type(model).__name__} is no nn.Module"
+            )
+        optimizers = _as_optimizers(optimizer)
+        handle = Handle(
+            model,
+            optimizers,
+            rows=self.rows,
+            rest=self.rest,
+            average_buffers=self.buffers == "average",
+            source=self.source,
+            check=self.check,
+            explain=_explain,
+        )
+        self._handles.add(handle)
+        return handle
+
+    def plan(
+        self,
+        handle: Handle,
+        *,
+        max_clients: int,
+        rows_per_client: int | Mapping[str, int] | None = None,
+        retrieve: bool | None = None,
+        min_clients: int = 2,
+        lane: Lane = "none",
+        max_weight: int = 1,
+        max_epochs: int = 1,
+        malicious_security: bool = True,
+        l2_bound: int = 0,
+        noise_sigma: int = 0,
+        lane_sigma: int = 0,
+        above_break_even: AboveBreakEven = "error",
+        session: bytes | None = None,
+        hash_seed: bytes | None = None,
+    ) -> Plan:
+        """A public plan for this model.
+
+        Args:
+            handle: from `attach`.
+            max_clients: most reports a round may open.
+            rows_per_client: most rows a client fetches and sends, for every rows segment or by
+                segment name; None takes the budget of the `Rows` policy.
+            retrieve: whether clients fetch their rows privately instead of downloading the
+                tables. By default yes where touched rows are sent, no where the policy chooses
+                among all rows.
+            min_clients: fewest reports a round may open.
+            lane: `count` or `weight` opens, for every row, how many clients (which weight) sent
+                it, so that rows are averaged by who sent them: it discloses these numbers.
+            max_weight: largest weight under `lane="weight"`.
+            max_epochs: rounds that a client's trees serve, for a fixed submodel (every policy
+                `Fixed` or `Dense`): they go up once and later rounds upload hints only.
+            malicious_security: see `planner.build_plan`.
+            l2_bound: see `planner.build_plan`; with it, noise from the servers hides single
+                clients also in sparse tables, where client-side noise would fill every row.
+            noise_sigma: see `planner.build_plan`.
+            lane_sigma: see `planner.build_plan`.
+            above_break_even: see `planner.build_plan`.
+            session: see `planner.build_plan`.
+            hash_seed: see `planner.build_plan`.
+
+        Raises:
+            ParameterError: a budget is missing, or a limit exceeded.
+        """
+        if max_epochs > 1:
+            _check_fixed(handle)
+        segments = handle.segment_tensors
+        if isinstance(rows_per_client, Mapping) and not set(rows_per_client) <= set(segments):
+            raise ParameterError(
+                f"rows_per_client names {sorted(set(rows_per_client) - set(segments))}: the rows "
+                f"segments are {sorted(handle.inventory.tables)}"
+            )
+        specs = []
+        for name, tensors in segments.items():
+            if name == BUFFERS:
+                specs.append(SegmentSpec(name, "dense", tensors))
+            elif name == REST:
+                rest = handle.rest
+                m = sum(-(-t.numel // rest.block) for t in tensors)
+                specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
+            else:
+                assert handle.rows is not None
+                k_max = row_budget(handle.rows, name, tensors, rows_per_client)
+                fetch = _fetches(handle.rows) if retrieve is None else retrieve
+                specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
+        return build_plan(
+            specs,
+            encoding=self.encoding,
+            max_clients=max_clients,
+            min_clients=min_clients,
+            lane=lane,
+            max_weight=max_weight,
+            max_epochs=max_epochs,
+            malicious_security=malicious_security,
+            l2_bound=l2_bound,
+            noise_sigma=noise_sigma,
+            lane_sigma=lane_sigma,
+            session=session,
+            hash_seed=hash_seed,
+            above_break_even=above_break_even,
+        )
+
+    def round(
+        self,
+        client: Participant,
+        *,
+        rows: RowIds | None = None,
+        handle: Handle | None = None,
+        number: int | None = None,
+        rounding_seed: bytes | None = None,
+        residual: Residual | None = None,
+    ) -> TrainingRound:
+        """One round of a client, as a context manager around its training.
+
+        Args:
+            client: bound to a plan of this engine.
+            rows: the rows to fetch privately: ids of the only table, or a mapping from table name
+                (`items.weight` or `items`) to ids. Beyond the plan's k_max the first ones count.
+                With `Rows(choose=Fixed(...))` these are fetched.
+            handle: which attached model, where there are several.
+            number: of the open round; by default the client asks the servers for it on entering.
+            rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
+            residual: the client's, where one model serves several; the handle's own by default.
+
+        Raises:
+            ParameterError: no model is attached, or several and none was named.
+        """
+        if handle is None:
+            attached = [h for h in self._handles if h.attached]
+            if len(attached) != 1:
+                raise ParameterError(
+                    f"{len(attached)} models are attached to this engine: pass handle="
+                )
+            handle = attached[0]
+        return TrainingRound(
+            handle, client, rows=rows, number=number, rounding_seed=rounding_seed, residual=residual
+        )
+
+
+def _explain(plan: SubmodelPlan) -> str:
+    assert isinstance(plan, Plan)
+    return explain(plan)
+
+
+def _as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for one in several:
+        if not isinstance(one, Optimizer):
+            raise ParameterError(
+                f"attach(model, optimizer): {type(one).__name__} is no torch.optim.Optimizer: pass "
+                "the optimizer that trains the model, or a list of all of them"
+            )
+    if not several:
+        raise ParameterError("attach needs the optimizer that trains the model")
+    return list({id(one): one for one in several}.values())
+
+
+def _check_fixed(handle: Handle) -> None:
+    for name in handle.inventory.tables:
+        if handle.rows is None or not isinstance(handle.rows.choose, Fixed):
+            raise ParameterError(
+                f"segment {name!r}: max_epochs above 1 keeps a client's positions for several "
+                "rounds: use Rows(choose=Fixed(ids)), or max_epochs=1"
+            )
+    if not isinstance(handle.rest, Fixed | Dense):
+        raise ParameterError(
+            f"segment {REST!r}: max_epochs above 1 keeps a client's positions for several rounds: "
+            "use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
+        )
+
+
+def row_budget(
+    rows: Rows,
+    name: str,
+    tensors: Sequence[TensorSpec],
+    rows_per_client: int | Mapping[str, int] | None,
+) -> int:
+    """k_max of the rows segment `name` with the tables `tensors`.
+
+    Raises:
+        ParameterError: neither the policy nor the caller gives one.
+    """
+    m = sum(t.shape[0] for t in tensors)
+    given = rows_per_client.get(name) if isinstance(rows_per_client, Mapping) else rows_per_client
+    if given is not None:
+        return min(given, m)
+    if isinstance(rows.choose, Fixed):
+        return sum(rows.choose.ids(t.name).numel() for t in tensors)
+    if rows.chooser is not None:
+        return rows.chooser.count(m)
+    if rows.budget is not None:
+        return min(rows.budget, m)
+    named = ", ".join(t.name for t in tensors)
+    raise ParameterError(
+        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client= to "
+        "engine.plan or Rows(budget=); it is public and fixes the size of every message"
+    )
+
+
+def _fetches(rows: Rows) -> bool:
+    return rows.find == "hooks" and (rows.chooser is None or isinstance(rows.choose, Fixed))
+
+
+__all__ = ["SubmodelEngine", "row_budget"]

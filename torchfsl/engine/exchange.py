@@ -1,0 +1,101 @@
+"""The tensors of a model that travel: by name, by segment, to the servers and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torchfsl.engine.inventory import Inventory, spec
+from torchfsl.engine.policies import Fixed, RestPolicy, Rows
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import TensorSpec
+
+REST: Final = "rest"
+"""Segment of everything trained that is not sent by rows."""
+
+BUFFERS: Final = "buffers"
+"""Segment of floating-point buffers, under `buffers="average"`."""
+
+
+class Exchange:
+    """What plans of one model name. The tensors are the model's own, not copies."""
+
+    def __init__(self, inventory: Inventory, average_buffers: bool) -> None:
+        """`average_buffers` adds the floating-point buffers."""
+        self._inventory = inventory
+        self._buffers = inventory.buffers if average_buffers else {}
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything a plan may name: parameters and averaged buffers."""
+        tables = {t.name: t.weight.detach() for t in self._inventory.all_tables}
+        rest = {name: p.detach() for name, p in self._inventory.rest.items()}
+        return tables | rest | self._buffers
+
+    @property
+    def segment_tensors(self) -> dict[str, tuple[TensorSpec, ...]]:
+        """Segments and their tensors as a plan describes them."""
+        segments = {
+            name: tuple(spec(t.name, t.weight) for t in group)
+            for name, group in self._inventory.tables.items()
+        }
+        if self._inventory.rest:
+            segments[REST] = tuple(spec(n, p) for n, p in self._inventory.rest.items())
+        if self._buffers:
+            segments[BUFFERS] = tuple(spec(n, b) for n, b in self._buffers.items())
+        return segments
+
+    def server_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of the tensors, as NumPy arrays with the plan's dtypes.
+
+        Raises:
+            ParameterError: a tensor holds NaN, as tables do after a private retrieval.
+        """
+        described = {t.name: t for group in self.segment_tensors.values() for t in group}
+        for name, tensor in self.tensors.items():
+            if bool(tensor.isnan().any()):
+                raise ParameterError(
+                    f"{name} holds NaN, so it is no model to start servers from: take the state "
+                    "before the first round, or load the servers' model first"
+                )
+        return {
+            name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
+            for name, tensor in self.tensors.items()
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Overwrite tensors by name, in place.
+
+        Raises:
+            ParameterError: an unknown name or another shape; nothing is changed then.
+        """
+        mine = self.tensors
+        for name, value in state.items():
+            if name not in mine or tuple(mine[name].shape) != np.shape(value):
+                raise ParameterError(
+                    f"{name} of shape {np.shape(value)} is not in the model: load the state of a "
+                    "plan made for it"
+                )
+        for name, value in state.items():
+            mine[name].copy_(torch.from_numpy(np.array(value)))
+
+    def fixed_positions(
+        self, rows: Rows | None, rest: RestPolicy
+    ) -> dict[str, npt.NDArray[np.int64]] | None:
+        """By segment, the positions that `Fixed` policies name; None where rows are not fixed."""
+        tables = self._inventory.tables
+        fixed = {}
+        if tables:
+            if rows is None or not isinstance(rows.choose, Fixed):
+                return None
+            for name, group in tables.items():
+                ids = [rows.choose.ids(t.name) + t.offset for t in group]
+                fixed[name] = torch.cat(ids).numpy()
+        if isinstance(rest, Fixed):
+            fixed[REST] = rest.ids().numpy()
+        return fixed or None

@@ -1,0 +1,273 @@
+"""What a model holds: embedding tables, other trained parameters, buffers; each named once.
+
+Names are those of `state_dict()`, without the prefixes that wrappers add (`torch.compile`,
+`DataParallel`, Opacus), so that a compiled client and an uncompiled server agree. A tensor with
+several names goes by the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import TensorSpec
+
+Lookup = nn.Embedding | nn.EmbeddingBag
+
+_DTYPES = {
+    torch.float16: "float16",
+    torch.bfloat16: "float32",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+"""dtype in plans and at the servers; NumPy has no bfloat16, so such tensors travel as float32."""
+
+
+@dataclass(slots=True)
+class Table:
+    """One embedding table, shared or not.
+
+    Attributes:
+        name: of the weight.
+        weight: [m, tau].
+        modules: every `Embedding` or `EmbeddingBag` that looks rows up in it.
+        padding: row that all these modules use for padding and that therefore never moves, or -1.
+        offset: of its row 0 in the segment's index space.
+    """
+
+    name: str
+    weight: nn.Parameter
+    modules: list[Lookup] = field(default_factory=list)
+    padding: int = -1
+    offset: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return self.weight.shape[0]
+
+    @property
+    def tau(self) -> int:
+        """Values a row."""
+        return self.weight.shape[1]
+
+
+@dataclass(slots=True)
+class Inventory:
+    """A model's tensors, sorted by what happens to them.
+
+    Attributes:
+        tables: rows segments by name, each a list of tables of equal width and dtype.
+        rest: trained parameters outside the tables, in `named_parameters` order.
+        buffers: floating-point buffers of the state_dict.
+        frozen: names of parameters that no optimizer trains.
+        bystanders: of these the ones that could be trained: they require gradients.
+    """
+
+    tables: dict[str, list[Table]]
+    rest: dict[str, nn.Parameter]
+    buffers: dict[str, torch.Tensor]
+    frozen: list[str]
+    bystanders: dict[str, nn.Parameter]
+
+    @property
+    def all_tables(self) -> list[Table]:
+        """The tables of all segments."""
+        return [table for group in self.tables.values() for table in group]
+
+    @property
+    def fingerprint(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of everything trained; differs when the set of parameters does."""
+        trained = [(t.name, tuple(t.weight.shape)) for t in self.all_tables]
+        return dict(trained + [(name, tuple(p.shape)) for name, p in self.rest.items()])
+
+
+def spec(name: str, tensor: torch.Tensor) -> TensorSpec:
+    """The tensor as plans describe it."""
+    return TensorSpec(name, tuple(tensor.shape), _DTYPES[tensor.dtype])
+
+
+def clean_name(name: str) -> str:
+    """A parameter's name without the prefixes of wrapping modules."""
+    parts = [part for part in name.split(".") if part != "_orig_mod"]
+    return ".".join(parts)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside `torch.compile`, `DataParallel` or Opacus wrappers."""
+    while True:
+        inner: object = None
+        if type(model).__name__ == "OptimizedModule":
+            inner = getattr(model, "_orig_mod", None)
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        elif type(model).__module__.startswith("opacus."):
+            inner = getattr(model, "_module", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def take_inventory(
+    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], rows: Rows | None
+) -> Inventory:
+    """Sort the model's tensors.
+
+    Args:
+        model: unwrapped.
+        optimizers: everything that trains it.
+        rows: which tables are sent by row; None for none.
+
+    Raises:
+        ParameterError: a parameter cannot be handled, an optimizer trains one that the model does
+            not have, or `rows` names a table that is not there.
+    """
+    trained = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    lookups = _lookups(model)
+    names = {id(p): clean_name(name) for name, p in model.named_parameters()}
+    _check_known(optimizers, names)
+    tables: list[Table] = []
+    rest: dict[str, nn.Parameter] = {}
+    frozen: list[str] = []
+    bystanders: dict[str, nn.Parameter] = {}
+    for raw_name, parameter in model.named_parameters():
+        name = clean_name(raw_name)
+        if not parameter.requires_grad or id(parameter) not in trained:
+            frozen.append(name)
+            if parameter.requires_grad:
+                bystanders[name] = parameter
+            continue
+        _check_parameter(name, parameter)
+        wanted = rows is not None and (rows.tables is None or _is_named(name, rows.tables))
+        if wanted and id(parameter) in lookups:
+            tables.append(_table(name, parameter, lookups[id(parameter)]))
+        else:
+            rest[name] = parameter
+    _check_wanted(rows, tables, frozen, rest)
+    if rows is not None and rows.find == "hooks":
+        _check_not_shared(model, tables)
+    return Inventory(_group(tables), rest, _float_buffers(model), frozen, bystanders)
+
+
+def _is_named(name: str, names: Iterable[str]) -> bool:
+    return any(given in (name, name.removesuffix(".weight")) for given in names)
+
+
+def _lookups(model: nn.Module) -> dict[int, list[Lookup]]:
+    found: dict[int, list[Lookup]] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            found.setdefault(id(module.weight), []).append(module)
+    return found
+
+
+def _table(name: str, weight: nn.Parameter, modules: list[Lookup]) -> Table:
+    paddings = {-1 if m.padding_idx is None else m.padding_idx for m in modules}
+    padding = paddings.pop() if len(paddings) == 1 else -1
+    return Table(name, weight, modules, padding)
+
+
+def _group(tables: list[Table]) -> dict[str, list[Table]]:
+    """Tables of equal width and dtype share one index space, in order."""
+    widths: dict[int, set[torch.dtype]] = {}
+    for table in tables:
+        widths.setdefault(table.tau, set()).add(table.weight.dtype)
+    groups: dict[str, list[Table]] = {}
+    for table in tables:
+        dtype = table.weight.dtype
+        several = len(widths[table.tau]) > 1
+        suffix = "_" + str(dtype).removeprefix("torch.") if several else ""
+        group = groups.setdefault(f"rows{table.tau}{suffix}", [])
+        table.offset = sum(t.num_rows for t in group)
+        group.append(table)
+    return groups
+
+
+def _float_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    saved = set(model.state_dict(keep_vars=True))
+    return {
+        clean_name(name): buffer
+        for name, buffer in model.named_buffers()
+        if name in saved and buffer.dtype in _DTYPES
+    }
+
+
+def _check_known(optimizers: Iterable[torch.optim.Optimizer], names: dict[int, str]) -> None:
+    for optimizer in optimizers:
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    raise ParameterError(
+                        f"parameter group {number} of {type(optimizer).__name__} trains a tensor "
+                        f"of shape {tuple(parameter.shape)} that the model does not have, so its "
+                        "training would be lost: attach a module that contains it, or make the "
+                        "optimizer from the parameters that the model has now "
+                        "(load_state_dict(assign=True) replaces them), or train it with an "
+                        "optimizer of its own that is not attached"
+                    )
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise ParameterError(
+            f"{name} is not initialised yet: run one forward pass through the lazy module before "
+            "attach"
+        )
+    if parameter.is_meta:
+        raise ParameterError(f"{name} is on the meta device: materialise the model before attach")
+    if parameter.dtype not in _DTYPES:
+        raise ParameterError(
+            f"{name} has dtype {parameter.dtype}: only float16, bfloat16, float32 and float64 can "
+            "be aggregated; freeze it or convert it"
+        )
+    if parameter.layout is not torch.strided:
+        raise ParameterError(f"{name} is stored as {parameter.layout}: convert it to a dense one")
+
+
+def _check_wanted(
+    rows: Rows | None, tables: list[Table], frozen: list[str], rest: dict[str, nn.Parameter]
+) -> None:
+    if rows is None:
+        return
+    held = {table.name for table in tables}
+    fixed = rows.choose.positions if isinstance(rows.choose, Fixed) else {}
+    if not isinstance(fixed, Mapping):
+        if len(tables) > 1:
+            raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {sorted(held)}")
+        fixed = {table.name: fixed for table in tables}
+    for table in tables:
+        ids = rows.choose.ids(table.name) if isinstance(rows.choose, Fixed) else ()
+        if any(i >= table.num_rows for i in ids):
+            raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
+    for name in [*(rows.tables or ()), *sorted(fixed)]:
+        if any(_is_named(table, [name]) for table in held):
+            continue
+        if name in frozen:
+            why = "is frozen or in no optimizer"
+        elif name in rest:
+            why = "is not the weight of an nn.Embedding or nn.EmbeddingBag"
+        else:
+            why = "is no parameter of the model"
+        raise ParameterError(f"Rows names {name}, which {why}; trained tables: {sorted(held)}")
+
+
+def _check_not_shared(model: nn.Module, tables: list[Table]) -> None:
+    by_id = {id(table.weight): table for table in tables}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            continue
+        for attribute, parameter in module.named_parameters(recurse=False):
+            table = by_id.get(id(parameter))
+            if table is not None:
+                raise ParameterError(
+                    f"{table.name} is also {clean_name(f'{path}.{attribute}')} of a "
+                    f"{type(module).__name__}, which reads every row, so a step can move rows "
+                    "that no lookup touched (a full softmax moves them all): use "
+                    "rows=Rows(top=..., find='scan') to send the rows that changed most, or "
+                    "rows=None to treat the table like other weights"
+                )

@@ -1,0 +1,299 @@
+"""Which part of a client's change is sent: small public policies, each with a fixed budget.
+
+A policy fixes, from public numbers alone, how many positions a segment sends (so that message
+sizes say nothing about a client) and how the positions are chosen from the client's own values.
+Choices are deterministic: equal scores are taken in index order, and random positions come from a
+public seed. What is not chosen is kept by `residual.Residual`, unless error feedback is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import Policy
+
+Find = Literal["hooks", "scan"]
+Untouched = Literal["reject", "restrict", "touched"]
+
+
+def budget(amount: float | int, m: int) -> int:
+    """Positions that `amount` stands for: an int counts, a float is a fraction of m; 1..m."""
+    count = amount if isinstance(amount, int) else math.ceil(amount * m - 1e-9)
+    return max(1, min(count, m))
+
+
+def top(scores: torch.Tensor, k: int) -> torch.Tensor:
+    """Indices of the k largest scores, increasing; among equal scores the first win.
+
+    Args:
+        scores: float [m], finite, not negative.
+        k: 0..m.
+
+    Returns:
+        int64 [k], strictly increasing, on the device of `scores`.
+    """
+    if k >= scores.numel():
+        return torch.arange(scores.numel(), device=scores.device)
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=scores.device)
+    above = scores > 0
+    if int(above.sum()) > k:  # sparse changes leave fewer
+        threshold = _kth_largest(scores[above], k)
+        above, ties = scores > threshold, scores == threshold
+    else:
+        ties = ~above
+    above[torch.nonzero(ties).flatten()[: k - int(above.sum())]] = True
+    return torch.nonzero(above).flatten()
+
+
+def _kth_largest(values: torch.Tensor, k: int) -> torch.Tensor:
+    """The k-th largest of more than k values; NumPy's selection is several times torch's on CPU."""
+    if values.device.type == "cpu":
+        n = values.numel()
+        return values.new_tensor(np.partition(values.detach().numpy(), n - k)[n - k])
+    return torch.topk(values, k, sorted=False).values.amin()
+
+
+def _check_amount(what: str, amount: float | int) -> None:
+    whole = isinstance(amount, int) and not isinstance(amount, bool)
+    if not ((whole and amount >= 1) or (isinstance(amount, float) and 0 < amount <= 1)):
+        raise ParameterError(
+            f"{what} is {amount!r}: give a fraction in (0, 1] as a float or a count >= 1 as an int"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Send every value, as additive shares. Nothing is left out, so there is no residual."""
+
+    policy: ClassVar[Policy] = "dense"
+    block: ClassVar[int] = 1
+    error_feedback: ClassVar[bool] = False
+
+    def count(self, m: int) -> int:
+        """All m positions."""
+        return m
+
+    def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
+        """All positions, int64 [m]."""
+        return torch.arange(totals.shape[0], device=totals.device)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """Send the scalars of largest magnitude.
+
+    Attributes:
+        amount: a fraction of the scalars (float in (0, 1]) or a count (int).
+        error_feedback: keep what is not sent and add it to the next round's change.
+    """
+
+    amount: float | int
+    error_feedback: bool = True
+    policy: ClassVar[Policy] = "scalars"
+    block: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _check_amount("TopK amount", self.amount)
+
+    def count(self, m: int) -> int:
+        """Positions sent of m."""
+        return budget(self.amount, m)
+
+    def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
+        """Positions of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
+        scores = totals.abs()
+        return top(scores[:, 0] if scores.shape[1] == 1 else scores.sum(dim=1), k)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTopK:
+    """Send the blocks of `block` contiguous values with the largest L1 norm.
+
+    Each tensor is cut into blocks of its own, the last one padded with zeros. One position costs
+    one tree, so blocks carry far more values a byte than single scalars.
+
+    Attributes:
+        amount: a fraction of the blocks (float in (0, 1]) or a count (int).
+        block: values a block, >= 1.
+        error_feedback: keep what is not sent and add it to the next round's change.
+    """
+
+    amount: float | int
+    block: int = 32
+    error_feedback: bool = True
+    policy: ClassVar[Policy] = "blocks"
+
+    def __post_init__(self) -> None:
+        _check_amount("BlockTopK amount", self.amount)
+        if self.block < 1:
+            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+
+    def count(self, m: int) -> int:
+        """Blocks sent of m."""
+        return budget(self.amount, m)
+
+    def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
+        """Blocks of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
+        return top(totals.abs().sum(dim=1), k)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomK:
+    """Send positions drawn afresh each round from a public seed, the same for every client.
+
+    Attributes:
+        amount: a fraction of the positions (float in (0, 1]) or a count (int).
+        block: values a position; 1 sends scalars. Rows have their own width.
+        seed: public; positions are a function of (seed, round number).
+        error_feedback: keep what is not sent and add it to the next round's change.
+    """
+
+    amount: float | int
+    block: int = 1
+    seed: int = 0
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        _check_amount("RandomK amount", self.amount)
+        if self.block < 1:
+            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+
+    @property
+    def policy(self) -> Policy:
+        """`scalars` or `blocks`."""
+        return "scalars" if self.block == 1 else "blocks"
+
+    def count(self, m: int) -> int:
+        """Positions sent of m."""
+        return budget(self.amount, m)
+
+    def positions(self, m: int, k: int, round_number: int) -> torch.Tensor:
+        """The round's positions: int64 [k], increasing, in [0, m)."""
+        stream = np.random.Generator(np.random.Philox([self.seed, round_number]))
+        return torch.from_numpy(np.sort(stream.choice(m, size=k, replace=False)))
+
+    def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
+        """The round's positions, whatever the values."""
+        return self.positions(totals.shape[0], k, round_number).to(totals.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Send the same positions every round: a fixed submodel.
+
+    The servers learn how many there are, not which; under Opacus they must be public.
+
+    Attributes:
+        positions: distinct, not negative. In `Rows`, a mapping from table name (`items.weight` or
+            `items`) to row ids.
+        block: values a position; 1 sends scalars. Rows have their own width.
+    """
+
+    positions: Sequence[int] | Mapping[str, Sequence[int]]
+    block: int = 1
+    error_feedback: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        groups = (
+            self.positions.values() if isinstance(self.positions, Mapping) else [self.positions]
+        )
+        for group in groups:
+            ids = [int(i) for i in group]
+            if not ids or min(ids) < 0 or len(set(ids)) != len(ids):
+                raise ParameterError("Fixed needs distinct positions, none of them negative")
+        if self.block < 1:
+            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+
+    @property
+    def policy(self) -> Policy:
+        """`scalars` or `blocks`."""
+        return "scalars" if self.block == 1 else "blocks"
+
+    def ids(self, name: str | None = None) -> torch.Tensor:
+        """The positions (of the table `name`): int64, increasing."""
+        if isinstance(self.positions, Mapping):
+            short = (name or "").removesuffix(".weight")
+            group = self.positions.get(name or "", self.positions.get(short, ()))
+        else:
+            group = self.positions
+        return torch.tensor(sorted(int(i) for i in group), dtype=torch.int64)
+
+    def count(self, m: int) -> int:
+        """How many positions there are."""
+        ids = self.ids()
+        if ids.numel() == 0 or int(ids[-1]) >= m:
+            raise ParameterError(f"Fixed positions must lie in [0, {m})")
+        return ids.numel()
+
+    def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
+        """The fixed positions, whatever the values."""
+        return self.ids().to(totals.device)
+
+
+RestPolicy = Dense | TopK | BlockTopK | RandomK | Fixed
+"""What the engine accepts as `rest`."""
+
+RowChoice = TopK | RandomK | Fixed
+"""What `Rows` accepts as `choose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Embedding rows as units ("mega-elements"): a row is sent whole or not at all.
+
+    By default the rows sent are those the client's batches looked up. With `top`, of these the
+    ones that changed most in L1 norm.
+
+    Attributes:
+        top: send only this many rows (int), or this fraction of the table's rows (float), of
+            largest L1 norm; the rest stays in the residual. Short for `choose=TopK(top)`.
+        budget: most rows a client may send; where the client holds more, those of largest L1 norm
+            go first and the others stay in the residual. `engine.plan(rows_per_client=)` does the
+            same.
+        choose: `TopK`, `RandomK` or `Fixed`.
+        find: `hooks` learns touched rows from forward pre-hooks, without looking at the table;
+            `scan` looks through the whole gradient at each step (for tables that are also used
+            outside their embedding module, such as a tied softmax).
+        untouched: what to do where the optimizer moves rows that no batch touched (weight decay):
+            `reject` raises at attach; `restrict` puts those rows back at the end of the round
+            (keeps a copy of the table); `touched` sends the touched rows and leaves the others
+            as the optimizer left them, neither sent nor put back.
+        tables: names of the tables meant (`items.weight` or `items`); None means all. Others go
+            to `rest`.
+        error_feedback: keep cut rows, unmatched rows and rounding errors for later rounds.
+    """
+
+    top: float | int | None = None
+    budget: int | None = None
+    choose: RowChoice | None = None
+    find: Find = "hooks"
+    untouched: Untouched = "reject"
+    tables: tuple[str, ...] | None = None
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        if self.top is not None:
+            _check_amount("Rows top", self.top)
+        if self.top is not None and self.choose is not None:
+            raise ParameterError("Rows: give top or choose, not both")
+        if self.budget is not None and self.budget < 1:
+            raise ParameterError(f"Rows budget is {self.budget}: at least 1 row")
+        if self.find not in ("hooks", "scan"):
+            raise ParameterError(f"Rows find is {self.find!r}: choose 'hooks' or 'scan'")
+        if self.untouched not in ("reject", "restrict", "touched"):
+            raise ParameterError(
+                f"Rows untouched is {self.untouched!r}: choose 'reject', 'restrict' or 'touched'"
+            )
+
+    @property
+    def chooser(self) -> RowChoice | None:
+        """`choose`, with `top` spelled out; None sends every touched row."""
+        return TopK(self.top) if self.top is not None else self.choose

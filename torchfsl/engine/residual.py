@@ -1,0 +1,205 @@
+"""Error feedback: what a client did not send, kept and added to its next change.
+
+The law: over any number of rounds, what was sent (as the servers decode it) plus the residual is
+the sum of the changes. It holds for positions not chosen, rounding and clipping errors, and rows
+that found no place in the cuckoo table. Sums are kept in float64, in which float32 changes add up
+exactly unless they lie more than 29 binary digits apart.
+
+A `Residual` belongs to one client. A simulation that trains many clients on one model keeps one
+each and passes it to `Handle.update`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.update import RawSegment
+
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class SparseRows:
+    """Some rows of an index space.
+
+    Attributes:
+        ids: int64 [r], strictly increasing.
+        values: float64 [r, tau].
+        pending: bool [r]; the row waits to be sent, its value is more than a rounding error.
+    """
+
+    ids: torch.Tensor
+    values: torch.Tensor
+    pending: torch.Tensor
+
+    @classmethod
+    def empty(cls, tau: int, device: torch.device) -> SparseRows:
+        """No rows."""
+        return cls(
+            torch.empty(0, dtype=torch.int64, device=device),
+            torch.empty(0, tau, dtype=torch.float64, device=device),
+            torch.empty(0, dtype=torch.bool, device=device),
+        )
+
+    @classmethod
+    def gather(cls, parts: list[SparseRows]) -> SparseRows:
+        """The sum of several row sets; a row is pending where one of them says so."""
+        ids, where = torch.unique(torch.cat([p.ids for p in parts]), return_inverse=True)
+        stacked = torch.cat([p.values for p in parts])
+        values = torch.zeros(ids.numel(), stacked.shape[1], dtype=torch.float64, device=ids.device)
+        values.index_add_(0, where, stacked)
+        waits = torch.zeros(ids.numel(), dtype=torch.int64, device=ids.device)
+        waits.index_add_(0, where, torch.cat([p.pending for p in parts]).to(torch.int64))
+        return cls(ids, values, waits > 0)
+
+    def take(self, keep: torch.Tensor) -> SparseRows:
+        """The rows marked by `keep`, bool [r]."""
+        return SparseRows(self.ids[keep], self.values[keep], self.pending[keep])
+
+
+class Residual:
+    """What one client owes, by segment. Fill it with `Handle.update`, close with `settle`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, torch.Tensor | SparseRows] = {}
+        self._staged: dict[str, torch.Tensor | SparseRows] = {}
+
+    def __repr__(self) -> str:
+        return f"Residual({', '.join(sorted(self._parts)) or 'empty'}, {self.num_bytes} bytes)"
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it holds."""
+        tensors = [t for part in self._parts.values() for t in _tensors(part).values()]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def pending(self, name: str) -> torch.Tensor:
+        """Ids of the rows of segment `name` that wait to be sent: int64, increasing."""
+        part = self._parts.get(name)
+        if not isinstance(part, SparseRows):
+            return torch.empty(0, dtype=torch.int64)
+        return part.ids[part.pending]
+
+    def dense(self, name: str, shape: tuple[int, int], device: torch.device) -> torch.Tensor | None:
+        """What a fully stored segment owes: float64 [m, tau] on `device`, or None for nothing.
+
+        Raises:
+            ParameterError: the stored segment has another shape.
+        """
+        part = self._parts.get(name)
+        if part is None:
+            return None
+        if not isinstance(part, torch.Tensor) or tuple(part.shape) != shape:
+            raise _mismatch(name)
+        return part.to(device)
+
+    def rows(self, name: str, tau: int, device: torch.device) -> SparseRows:
+        """What a segment of rows owes, on `device`.
+
+        Raises:
+            ParameterError: the stored segment has another width.
+        """
+        part = self._parts.get(name)
+        if part is None:
+            return SparseRows.empty(tau, device)
+        if not isinstance(part, SparseRows) or part.values.shape[1] != tau:
+            raise _mismatch(name)
+        return SparseRows(part.ids.to(device), part.values.to(device), part.pending.to(device))
+
+    def stage(self, name: str, remaining: torch.Tensor | SparseRows) -> None:
+        """Note what segment `name` owes once the update now being made has been sent."""
+        self._staged[name] = remaining
+
+    def settle(
+        self,
+        raw: Mapping[str, RawSegment],
+        errors: Mapping[str, npt.NDArray[np.float64]],
+        unmatched: Mapping[str, npt.NDArray[np.int64]] | None = None,
+    ) -> None:
+        """Commit the staged state, with what quantisation and matching left behind.
+
+        Args:
+            raw: what `Handle.update` returned.
+            errors: by segment, float64 [k, tau]: value minus what its quantised form decodes to.
+            unmatched: by segment, indices that were not sent after all.
+        """
+        for name, remaining in self._staged.items():
+            indices, sent = raw[name].indices, raw[name].values
+            assert indices is not None
+            missed = np.isin(indices, (unmatched or {}).get(name, np.empty(0, np.int64)))
+            left = np.asarray(errors[name], dtype=np.float64).reshape(sent.shape)
+            left = np.where(missed[:, None], np.asarray(sent, dtype=np.float64), left)
+            self._parts[name] = _add(remaining, indices, left, missed)
+        self._staged = {}
+
+    def discard(self) -> None:
+        """Forget the staged state: the update was not sent, nothing changes."""
+        self._staged = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on bit for bit; copies of tensors, fit for `torch.save`."""
+        parts = {
+            name: {key: tensor.clone() for key, tensor in _tensors(part).items()}
+            for name, part in self._parts.items()
+        }
+        return {"format": _FORMAT, "parts": parts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`.
+
+        Raises:
+            ParameterError: not a state of this class.
+        """
+        if state.get("format") != _FORMAT or not isinstance(state.get("parts"), Mapping):
+            raise ParameterError(
+                f"not a Residual state of format {_FORMAT}: pass what state_dict() returned"
+            )
+        parts: dict[str, torch.Tensor | SparseRows] = {}
+        for name, tensors in state["parts"].items():
+            if set(tensors) == {"values"}:
+                parts[name] = tensors["values"].clone()
+            elif set(tensors) == {"ids", "values", "pending"}:
+                parts[name] = SparseRows(**{key: t.clone() for key, t in tensors.items()})
+            else:
+                raise ParameterError(f"Residual state of segment {name!r} has unknown fields")
+        self._parts, self._staged = parts, {}
+
+
+def _tensors(part: torch.Tensor | SparseRows) -> dict[str, torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        return {"values": part}
+    return {"ids": part.ids, "values": part.values, "pending": part.pending}
+
+
+def _mismatch(name: str) -> ParameterError:
+    return ParameterError(
+        f"the residual of segment {name!r} belongs to a plan of another shape: start a new "
+        "Residual, or load the state saved under this plan"
+    )
+
+
+def _add(
+    remaining: torch.Tensor | SparseRows,
+    indices: npt.NDArray[np.int64],
+    left: npt.NDArray[np.float64],
+    missed: npt.NDArray[np.bool_],
+) -> torch.Tensor | SparseRows:
+    if isinstance(remaining, torch.Tensor):
+        device = remaining.device
+        where = torch.from_numpy(indices).to(device)
+        return remaining.index_add_(0, where, torch.from_numpy(left).to(device))
+    device = remaining.ids.device
+    keep = np.any(left != 0, axis=1)
+    new = SparseRows(
+        torch.from_numpy(indices[keep]).to(device),
+        torch.from_numpy(left[keep]).to(device),
+        torch.from_numpy(missed[keep]).to(device),
+    )
+    return SparseRows.gather([remaining, new])

@@ -1,0 +1,185 @@
+"""Which rows of a table an optimizer moves, beyond those that have a gradient.
+
+Three kinds of movement matter for rows segments. Rows with a gradient move: those the lookups
+touched. Rows whose optimizer state still carries momentum from an earlier round move: they are
+found in the state, once a round. And under weight decay every row moves, which no list of rows
+can hold: that is refused, or handled as `Rows(untouched=...)` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl.engine.inventory import Table
+from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.errors import ParameterError
+
+_CARRYING_STATE: Final = ("momentum_buffer", "exp_avg")
+"""State of torch's optimizers by which a row moves without a gradient."""
+
+_STATELESS_MOVERS: Final = (
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.SparseAdam,
+    torch.optim.Rprop,
+)
+"""A row without a gradient stays, whatever their state says."""
+
+
+def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The torch optimizer inside a wrapper.
+
+    Inside Opacus's, hooks see the noised gradient. Wrappers that are optimizers themselves but
+    skip `Optimizer.__init__` (and so have no hooks) keep theirs as `.optimizer`.
+    """
+    while True:
+        inner = None
+        if is_opacus(optimizer):
+            inner = optimizer.original_optimizer  # type: ignore[attr-defined]
+        elif not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer):
+            return optimizer
+        optimizer = inner
+
+
+def is_opacus(optimizer: Optimizer) -> bool:
+    """Whether this is an Opacus optimizer around another one."""
+    return any(kind.__module__.startswith("opacus.") for kind in type(optimizer).__mro__) and (
+        hasattr(optimizer, "original_optimizer")
+    )
+
+
+def decay_of(optimizer: Optimizer, weight: nn.Parameter) -> str | None:
+    """The setting by which the optimizer moves every element of `weight`, or None.
+
+    Returns:
+        For example `weight_decay=0.01`.
+    """
+    for group in optimizer.param_groups:
+        if any(p is weight for p in group["params"]):
+            for key in ("weight_decay", "lambd"):
+                value = group.get(key, 0)
+                if isinstance(value, torch.Tensor):
+                    value = float(value)
+                if value:
+                    return f"{key}={value:g}"
+    return None
+
+
+def owner(optimizers: Sequence[Optimizer], weight: nn.Parameter) -> Optimizer:
+    """The optimizer that trains `weight`."""
+    for optimizer in optimizers:
+        if any(p is weight for group in optimizer.param_groups for p in group["params"]):
+            return optimizer
+    raise AssertionError("the inventory holds trained parameters only")
+
+
+def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:
+    """Refuse optimizers whose steps hooks cannot follow.
+
+    Args:
+        optimizer: unwrapped.
+        names: of the model's parameters, by id.
+
+    Raises:
+        ParameterError: LBFGS, or an object without step hooks.
+    """
+    name = type(optimizer).__name__
+    trained = [names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]]
+    what = ", ".join(trained[:1]) + (f" and {len(trained) - 1} others" if trained[1:] else "")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ParameterError(
+            f"{what}: LBFGS evaluates its closure many times inside one step, after the step hook, "
+            "and its line search mixes all parameters: train with SGD, Adagrad or Adam instead"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise ParameterError(
+            f"{what}: {name} did not call torch.optim.Optimizer.__init__, so step hooks do not "
+            "work on it: attach the optimizer that it wraps, or call super().__init__ in its "
+            "constructor"
+        )
+
+
+def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> None:
+    """Refuse what would move rows that are not sent, unless `rows.untouched` says what to do.
+
+    Args:
+        optimizer: the one that trains the table.
+        table: a table sent by rows.
+        rows: the policy.
+        noised: whether Opacus adds noise to the gradient.
+
+    Raises:
+        ParameterError: it would, under `reject`.
+    """
+    name = type(optimizer).__name__
+    if noised and not isinstance(rows.choose, Fixed):
+        raise ParameterError(
+            f"{table.name}: Opacus adds noise to every row of the gradient, so the rows that "
+            "changed say nothing and sending only the touched ones would reveal them: use "
+            "rows=Rows(choose=Fixed(ids), untouched='restrict') with a public row set, or "
+            "rows=None to send the whole table, or leave the noise to the servers"
+        )
+    if rows.untouched != "reject":
+        return
+    decay = decay_of(optimizer, table.weight)
+    if decay is None and noised:
+        raise ParameterError(
+            f"{table.name}: Opacus adds noise to every row, also to rows outside the fixed set: "
+            "say what becomes of those, with untouched='restrict' (put back) or 'touched' (left "
+            "as they are, not sent)"
+        )
+    if decay is not None:
+        raise ParameterError(
+            f"{table.name}: {name} with {decay} moves every row of the table at every step, "
+            "touched or not: put the table into a parameter group with "
+            f"{decay.split('=')[0]}=0, or choose Rows(untouched='restrict') (untouched rows are "
+            "put back at the end of the round) or Rows(untouched='touched') (they keep the decay "
+            "locally and it is not sent), or rows=None with a top-k or dense policy"
+        )
+
+
+def moves_all(optimizer: Optimizer, table: Table, noised: bool) -> bool:
+    """Whether a step moves rows of the table that have no gradient and never had one."""
+    return noised or decay_of(optimizer, table.weight) is not None
+
+
+def carried_rows(optimizer: Optimizer, weight: nn.Parameter) -> torch.Tensor:
+    """Rows that the optimizer's state moves without a gradient: int64, increasing.
+
+    Looks through the momentum of the table once (none before the first step). For optimizers
+    outside torch any state of the table's shape counts.
+    """
+    nothing = torch.empty(0, dtype=torch.int64, device=weight.device)
+    if isinstance(optimizer, _STATELESS_MOVERS):
+        return nothing
+    known = type(optimizer).__module__.startswith("torch.optim")
+    state: dict[str, Any] = optimizer.state.get(weight, {})
+    rows = [
+        _nonzero_rows(value)
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+        and value.shape == weight.shape
+        and (key in _CARRYING_STATE or not known)
+    ]
+    return torch.unique(torch.cat(rows)) if rows else nothing
+
+
+def broken_state(optimizer: Optimizer, weight: nn.Parameter) -> str | None:
+    """The name of a state of `weight` that holds NaN or infinity (`exp_avg`, ...), or None."""
+    for key, value in optimizer.state.get(weight, {}).items():
+        if isinstance(value, torch.Tensor) and not value.is_sparse and not value.isfinite().all():
+            return str(key)
+    return None
+
+
+def _nonzero_rows(value: torch.Tensor) -> torch.Tensor:
+    if value.is_sparse:
+        return value.coalesce().indices()[0]
+    return torch.nonzero((value != 0).any(dim=1)).flatten()

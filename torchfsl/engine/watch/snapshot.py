@@ -1,0 +1,83 @@
+"""A model as it was before a download, to go back to when a round fails."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from torchfsl.engine.inventory import Inventory, Table
+from torchfsl.engine.watch.rest import BufferWatch, RestWatch
+
+
+class HeldRows:
+    """Which rows of each table hold numbers, after rounds that set all others to NaN.
+
+    Known only while nothing has written to the table since, by its version counter.
+    """
+
+    def __init__(self) -> None:
+        """Nothing known: tables may hold any row."""
+        self._held: dict[str, tuple[tuple[int, int], torch.Tensor]] = {}
+
+    def note(self, table: Table, ids: torch.Tensor) -> None:
+        """From now on exactly `ids` and the padding row of `table` hold numbers."""
+        self._held[table.name] = (_state_of(table), ids)
+
+    def of(self, table: Table) -> torch.Tensor | None:
+        """Ids of the rows with numbers, without padding; None when it may be any row."""
+        state, ids = self._held.get(table.name, (None, None))
+        return ids if state == _state_of(table) else None
+
+
+def _state_of(table: Table) -> tuple[int, int]:
+    """Differs once something has written to the table or replaced its storage."""
+    return table.weight._version, table.weight.data_ptr()
+
+
+class Snapshot:
+    """Parameters and buffers. Of a table that holds few rows only these are copied."""
+
+    def __init__(self, model: nn.Module, inventory: Inventory, held: HeldRows) -> None:
+        """Copy what the model holds."""
+        self._rest, self._buffers = RestWatch(inventory.rest), BufferWatch(model)
+        self._rest.begin()
+        self._buffers.begin()
+        self._tables: list[tuple[Table, torch.Tensor | None, torch.Tensor]] = []
+        for table in inventory.all_tables:
+            ids, weight = held.of(table), table.weight.detach()
+            rows = weight.clone() if ids is None else weight.index_select(0, ids)
+            self._tables.append((table, ids, rows))
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Make the model what it was."""
+        self._rest.restore()
+        self._buffers.restore()
+        for table, ids, rows in self._tables:
+            if ids is None:
+                table.weight.detach().copy_(rows)
+            else:
+                keep_only(table, ids, rows, None)
+
+
+@torch.no_grad()
+def keep_only(
+    table: Table, ids: torch.Tensor, rows: torch.Tensor, held: torch.Tensor | None
+) -> None:
+    """Make `rows` the only numbers in the table; a padding row keeps its own.
+
+    Args:
+        table: changed in place.
+        ids: int64 [k].
+        rows: [k, tau].
+        held: rows that may hold numbers now; None for any.
+    """
+    weight = table.weight.detach()
+    if held is None:
+        padding = weight[table.padding].clone() if table.padding >= 0 else None
+        weight.fill_(torch.nan)
+        if padding is not None:
+            weight[table.padding] = padding
+    else:
+        weight.index_fill_(0, held, torch.nan)
+    weight.index_copy_(0, ids, rows.to(weight))

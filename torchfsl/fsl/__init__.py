@@ -1,0 +1,37 @@
+"""Two servers and point functions: rows hidden by trees, values by hints, sums exact.
+
+Read `round` (one round on one screen), `plan` (what is agreed), `cuckoo` (one row a bin), `dpf`
+(one tree and what is done on it), `messages` (the wire), `client`, `server`; then `privacy`
+(noise), `union` (private set union), `costs` and `explain` (what a plan costs).
+
+Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchfsl.faces import lazily
+
+if TYPE_CHECKING:
+    from torchfsl.fsl.client.client import Client as Client
+    from torchfsl.fsl.costs import predict as predict
+    from torchfsl.fsl.plan.plan import Plan as Plan
+    from torchfsl.fsl.plan.planner import build_plan as build_plan
+    from torchfsl.fsl.round import begin_round as begin_round
+    from torchfsl.fsl.round import finish_round as finish_round
+    from torchfsl.fsl.round import run_round as run_round
+    from torchfsl.fsl.server.server import Server as Server
+
+_HOMES = {
+    "Client": "client.client",
+    "Plan": "plan.plan",
+    "Server": "server.server",
+    "begin_round": "round",
+    "build_plan": "plan.planner",
+    "finish_round": "round",
+    "predict": "costs",
+    "run_round": "round",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

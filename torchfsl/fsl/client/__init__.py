@@ -1,0 +1,6 @@
+"""A client of a task.
+
+`client` (rounds and sessions), `round` (one round), `trees` (its secrets).
+
+Invariant: messages have the same lengths and order whatever happens to private rows and values.
+"""

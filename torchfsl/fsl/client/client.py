@@ -1,0 +1,123 @@
+"""A client of a task: it starts rounds with fresh trees, or with those of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy.typing as npt
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.client.round import ClientRound
+from torchfsl.fsl.client.trees import ClientTrees
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.transport import Endpoint, InProcess, Transport
+from torchfsl.submodel.plan import check_number
+
+
+class Client:
+    """A participant of a task, bound to a plan and to the two servers.
+
+    Args:
+        plan: the public plan, equal at both servers.
+        servers: the transport to both servers, or the pair of servers itself in one process.
+        client_id: public number in [0, 2**64), authenticated by the transport.
+    """
+
+    def __init__(
+        self, plan: Plan, servers: Transport | tuple[Endpoint, Endpoint], *, client_id: int
+    ) -> None:
+        """Nothing is sent yet.
+
+        Raises:
+            ParameterError: `client_id` is no such number.
+        """
+        self.plan = plan
+        self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
+        self.client_id = check_number("client_id", client_id)
+        self._session: Session | None = None
+
+    def open_number(self) -> int:
+        """Ask the servers for the number of the open round.
+
+        Raises:
+            ProtocolError: none is open.
+            ParameterError: the transport cannot ask.
+        """
+        if not hasattr(self.servers, "open_number"):
+            kind = type(self.servers).__name__
+            raise ParameterError(f"{kind} cannot ask for the open round: pass its number")
+        return int(self.servers.open_number())
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> ClientRound:
+        """Begin a round with fresh trees; uploads those of the retrieving segments, if any.
+
+        Args:
+            round_number: the open round.
+            indices: for every retrieving segment, the rows wanted: distinct, increasing, at most
+                k_max.
+
+        Raises:
+            ParameterError: bad indices; the servers have then been sent dummies throughout. Or the
+                round number is none; nothing has been sent then.
+        """
+        if self.plan.max_epochs > 1:
+            raise ParameterError("this plan has sessions: use Client.open_session")
+        round_number = check_number("round_number", round_number)
+        trees = ClientTrees(self.plan, self.client_id, round_number)
+        return ClientRound(self.servers, trees, round_number, indices or {})
+
+    def continue_session(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike]
+    ) -> ClientRound:
+        """Begin a round in this client's own session; the first call opens it with `indices`."""
+        if self._session is None:
+            self._session = self.open_session(indices=indices)
+        return self._session.start_round(round_number)
+
+    def open_session(self, *, indices: Mapping[str, npt.ArrayLike]) -> Session:
+        """A fixed submodel for `plan.max_epochs` rounds at a time (U-DPF).
+
+        Args:
+            indices: for every tree segment, its fixed positions.
+
+        Raises:
+            ParameterError: the plan has no sessions.
+        """
+        if self.plan.max_epochs == 1:
+            raise ParameterError("plan with max_epochs above 1 to hold sessions")
+        return Session(self, indices)
+
+
+class Session:
+    """A client's fixed submodel: its trees go up once, then every round uploads hints only.
+
+    After `plan.max_epochs` rounds it re-keys by itself: fresh secrets, trees up once more. Secrets
+    stay in this object. A client that lost it opens a new session; one restored from an old copy
+    is refused a second report in any round, and every report has a fresh nonce.
+    """
+
+    def __init__(self, client: Client, indices: Mapping[str, npt.ArrayLike]) -> None:
+        """Nothing is sent before the first round."""
+        self._client, self._indices = client, dict(indices)
+        self._trees: ClientTrees | None = None
+        self._epochs = 0
+
+    def __repr__(self) -> str:
+        return f"Session(client={self._client.client_id}, epochs={self._epochs})"
+
+    def start_round(self, round_number: int) -> ClientRound:
+        """Begin a round; uploads the trees if there are none yet or they served long enough.
+
+        If the upload fails the next round starts with fresh trees.
+        """
+        round_number = check_number("round_number", round_number)
+        trees = self._trees
+        if trees is None or self._epochs == self._client.plan.max_epochs:
+            trees = ClientTrees(self._client.plan, self._client.client_id, round_number)
+            self._trees, self._epochs = None, 0
+        opened = ClientRound(self._client.servers, trees, round_number, self._indices)
+        self._trees = trees
+        self._epochs += 1
+        return opened

@@ -1,0 +1,271 @@
+"""One client in one round: trees, retrieval, the report.
+
+Whatever happens inside a round, the servers see the same messages of the same lengths: a failure
+that depends on private rows or values is raised to the caller only after a well-formed all-dummy
+report has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.trees import ClientTrees, nothing
+from torchfsl.fsl.dpf import psr, ssa
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.transport import Transport
+from torchfsl.kernels import ring
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
+from torchfsl.types import Bytes, Indices
+
+
+class ClientRound:
+    """One client in one round. Use as a context manager: an exception submits dummies."""
+
+    def __init__(
+        self,
+        servers: Transport,
+        trees: ClientTrees,
+        round_number: int,
+        indices: Mapping[str, npt.ArrayLike],
+    ) -> None:
+        """Upload early trees if these are new; see `Client.start_round`."""
+        self._plan, self._servers, self._trees = trees.plan, servers, trees
+        self._context = ReportContext(trees.context, round_number, random_bytes(16))
+        self._upload = self._download = 0
+        self._submitted = False
+        if trees.uploaded:
+            return
+        try:
+            wanted = self._check_wanted(indices)
+        except Exception:  # whatever is wrong with private rows, the servers see a usual client
+            self._send_trees({s.name: nothing() for s in self._plan.early})
+            with contextlib.suppress(Exception):
+                self.download()
+                if self._plan.retrieving:
+                    self.retrieve()
+            self.abort()
+            raise
+        self._send_trees(wanted)
+
+    def __repr__(self) -> str:
+        client = self._context.trees.client
+        return f"ClientRound(client={client}, round={self._context.round_number})"
+
+    def __enter__(self) -> ClientRound:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._submitted and kind is not None:
+            self.abort()
+
+    def download(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The clear part of the model: every tensor outside retrieving segments.
+
+        One server sends it, the other its digest and that of the rows.
+
+        Raises:
+            ProtocolError: the servers hold different models.
+        """
+        party = self._context.trees.public_party
+        data = self._receive(party, Kind.MODEL)
+        other = self._receive(1 - party, Kind.MODEL_DIGEST)
+        return messages.decode_model(self._plan, data, other)
+
+    def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
+        """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
+
+        A row that found no bin (probability at most 2**-40) is missing from the indices. Nothing
+        is returned unless every tag of every segment fits.
+
+        Raises:
+            ProtocolError: a server altered an answer.
+        """
+        bodies = [self._receive(party, Kind.ANSWER) for party in (0, 1)]
+        found: dict[str, Bytes] = {}
+        start = 0
+        for segment in self._plan.retrieving:
+            stop = start + segment.answer_bytes
+            key = self._context.trees.mac_key(segment, self._context.round_number)
+            parts = (bodies[0][start:stop], bodies[1][start:stop])
+            leaves = self._trees.selection(segment).leaves
+            found[segment.name] = psr.decode(segment, key, parts, leaves)
+            start = stop
+        return {
+            segment.name: self._trees.rows_by_index(segment, found[segment.name])
+            for segment in self._plan.retrieving
+        }
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        """Send the update on the trees of this round.
+
+        Args:
+            update: quantised, one entry for every segment. Positions of a retrieving segment must
+                be among those retrieved.
+            weight: this client's weight under a weight lane; values are multiplied by it.
+
+        Raises:
+            ParameterError: the update does not fit the plan; an all-dummy report was sent.
+            ProtocolError: this round was submitted before.
+        """
+        if self._submitted:
+            raise ProtocolError("this round was submitted already; start the next one")
+        try:
+            self._check_submission(update, weight)
+        except Exception:  # whatever is wrong with private values, see above
+            self.abort()
+            raise
+        unmatched = self._send_report(update, int(weight))
+        return Receipt(self._upload, self._download, unmatched)
+
+    def abort(self) -> Receipt:
+        """Send a report of the usual form that adds nothing to any sum."""
+        if self._submitted:
+            raise ProtocolError("this round was submitted already")
+        zeros: Update = {}
+        for segment in self._plan.segments:
+            if segment.policy == "dense":
+                empty = np.zeros((segment.m, 1), dtype=np.int64)
+                zeros[segment.name] = SegmentUpdate(None, empty)
+            else:
+                empty = np.zeros((0, segment.tau), dtype=np.int64)
+                zeros[segment.name] = SegmentUpdate(nothing(), empty)
+        self._send_report(zeros, 0)
+        return Receipt(self._upload, self._download, {})
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
+        segments = {segment.name: segment for segment in self._plan.early}
+        if set(indices) != set(segments):
+            raise ParameterError(
+                f"positions given for segments {sorted(indices)}, the plan wants {sorted(segments)}"
+            )
+        return {name: check_indices(segments[name], indices[name]) for name in segments}
+
+    def _check_submission(self, update: Update, weight: int) -> None:
+        check_update(self._plan, update)
+        if not isinstance(weight, (int, np.integer)) or not 1 <= weight <= self._plan.max_weight:
+            raise ParameterError(
+                f"weight is {weight!r}; the plan allows whole numbers in 1..{self._plan.max_weight}"
+            )
+        for segment in self._plan.early:
+            positions = update[segment.name].indices
+            assert positions is not None
+            if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
+                raise ParameterError(
+                    f"segment {segment.name!r}: the update has rows outside the round's selection"
+                )
+
+    def _send_trees(self, wanted: dict[str, Indices]) -> None:
+        segments = self._plan.early
+        if not segments:
+            return
+        trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
+        public = [piece for tree in trees for piece in tree.pieces()]
+        commitment = self._context.trees.commitment(*public)
+        self._trees.uploaded = True
+        self._send((Kind.TREES, Kind.TREES_COMMIT), b"", public, [], commitment)
+
+    def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
+        plan = self._plan
+        self._submitted = True
+        # Drawn at the last moment: a process restored from a snapshot taken inside the round must
+        # not send two updates under one nonce.
+        begun = self._context
+        self._context = ReportContext(begun.trees, begun.round_number, random_bytes(16))
+        trees: list[memoryview] = []
+        hints: list[memoryview] = []
+        masked: list[memoryview] = []
+        unmatched: dict[str, Indices] = {}
+        for segment in plan.segments:
+            part = update[segment.name]
+            if part.indices is None:
+                masked.append(dpf.bytes_of(self._mask(segment, part.values, weight)))
+                continue
+            indices = part.indices
+            if segment in plan.late:
+                order = _by_weight(part)
+                indices = indices[order]
+                part = SegmentUpdate(indices, part.values[order])
+                for tree in self._trees.grow(segment, indices, self._context):
+                    trees += tree.pieces()
+            selection = self._trees.selection(segment)
+            values, lane = selection.values_of(part)
+            carried = ssa.tree_values(
+                plan, segment, selection.placement, values * weight, lane * weight
+            )
+            key = self._context.convert_key(segment)
+            hints.append(dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried)))
+            unmatched[segment.name] = nothing()
+            if len(selection.placement.unmatched):
+                missing = selection.indices[selection.placement.unmatched]
+                unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
+        public = trees + hints
+        commitment = self._context.commitment(*public)
+        kinds = (Kind.REPORT, Kind.REPORT_COMMIT)
+        self._send(kinds, self._context.hint_nonce, public, masked, commitment)
+        return unmatched
+
+    def _mask(self, segment: TreeSegment, values: npt.NDArray[np.int64], weight: int) -> Bytes:
+        """The public party's share of a dense segment: values minus the other's mask."""
+        plan = self._plan
+        flat = values.reshape(-1) * weight
+        if plan.lane == "weight":
+            flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
+        plain = ring.from_int64(flat, plan.encoding.ring_bits)
+        seed = self._trees.master_seeds[1 - self._context.trees.public_party]
+        return ring.sub(plain, self._context.dense_mask(segment, seed))
+
+    def _send(
+        self,
+        kinds: tuple[Kind, Kind],
+        extra: bytes,
+        public: list[memoryview],
+        private: list[memoryview],
+        commitment: bytes,
+    ) -> None:
+        """Public part to one server, its commitment to the other, a master seed to each."""
+        context = self._context.trees
+        party = context.public_party
+        for to, kind, parts in (
+            (1 - party, kinds[1], (commitment,)),
+            (party, kinds[0], (*public, *private)),
+        ):
+            message = messages.encode(
+                self._plan, kind, to, self._context.round_number, context.client,
+                context.nonce, self._trees.master_seeds[to], extra, *parts,
+            )  # fmt: skip
+            self._upload += len(message)
+            self._servers.send(to, message)
+
+    def _receive(self, party: int, kind: Kind) -> memoryview:
+        round_number = self._context.round_number
+        data = self._servers.fetch(party, kind, round_number, self._context.trees.client)
+        self._download += len(data)
+        message = messages.decode(self._plan, data, kind)
+        if (message.party, message.round_number) != (party, round_number):
+            raise ProtocolError(f"server {party} answered for another server or round")
+        return message.body
+
+
+def _by_weight(part: SegmentUpdate) -> Indices:
+    """Items in order of falling magnitude, so that the lightest ones are left out, if any."""
+    magnitude = np.abs(part.values).sum(axis=1)
+    return np.argsort(-magnitude, kind="stable").astype(np.int64, copy=False)

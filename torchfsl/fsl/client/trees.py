@@ -1,0 +1,111 @@
+"""A client's trees: where its rows went, its master seeds, its secret leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto.entropy import random_below, random_bytes
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.cuckoo.placement import Placement
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.update import SegmentUpdate
+from torchfsl.types import Bytes, Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Trees of one segment at the client. Secret.
+
+    Attributes:
+        indices: positions in the order in which they were placed.
+        placement: the tree that holds each.
+        leaves: both parties' states at the selected leaves.
+    """
+
+    indices: Indices = field(repr=False)
+    placement: Placement = field(repr=False)
+    leaves: dpf.SelectedLeaves = field(repr=False)
+
+    def values_of(self, part: SegmentUpdate) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Values in the order of `indices`, and 1 for each position that has any, else 0."""
+        assert part.indices is not None
+        if part.indices is self.indices:  # trees of this very update
+            return part.values, np.ones(len(self.indices), dtype=np.int64)
+        values = np.zeros((len(self.indices), part.values.shape[1]), dtype=np.int64)
+        present = np.zeros(len(self.indices), dtype=np.int64)
+        if len(part.indices):
+            order = np.argsort(self.indices, kind="stable")
+            where = order[np.searchsorted(self.indices, part.indices, sorter=order)]
+            values[where] = part.values
+            present[where] = 1
+        return values, present
+
+
+class ClientTrees:
+    """One set of trees: for one round, or for the epochs of a session.
+
+    The nonce and both master seeds are fresh; trees of two sets share nothing.
+    """
+
+    def __init__(self, plan: Plan, client_id: int, round_number: int) -> None:
+        """Draw nonce and master seeds from the operating system."""
+        self.plan = plan
+        self.context = TreeContext(plan, round_number, client_id, random_bytes(16))
+        self.master_seeds = (random_bytes(16), random_bytes(16))
+        self.uploaded = False
+        self._selections: dict[str, Selection] = {}
+
+    def __repr__(self) -> str:
+        return f"ClientTrees(client={self.context.client}, round={self.context.opening_round})"
+
+    def selection(self, segment: TreeSegment) -> Selection:
+        """The segment's selection; it must have been grown."""
+        return self._selections[segment.name]
+
+    def grow(
+        self, segment: TreeSegment, order: Indices, report: ReportContext | None = None
+    ) -> list[dpf.Trees]:
+        """Place positions in the given order and generate the segment's trees, once.
+
+        `report` is given for trees that travel in a report.
+        """
+        assert segment.name not in self._selections, "trees of one set are grown once"
+        plan, context = self.plan, self.context
+        table = None
+        if segment.num_bins:
+            seed = bytes.fromhex(plan.hash_seed)
+            table = cuckoo.permutations(seed, segment.name, segment.m)
+        positions = segment.tree_positions(order)
+        placement = cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
+        dummies = [random_below(group.domain, group.num_trees) for group in segment.groups]
+        alpha = np.where(placement.item < 0, np.concatenate(dummies), placement.position)
+        source = context if report is None else report
+        roots = [source.roots(segment, self.master_seeds[party], party) for party in (0, 1)]
+        key = context.tree_key(segment)
+        key_check = context.check_key(segment) if plan.verified else b""
+        trees, leaves = dpf.gen(segment, key, key_check, roots[0], roots[1], alpha)
+        self._selections[segment.name] = Selection(order, placement, leaves)
+        return trees
+
+    def rows_by_index(
+        self, segment: TreeSegment, found: Bytes
+    ) -> tuple[Indices, npt.NDArray[np.generic]]:
+        """Retrieved rows `[num_trees, row_bytes]` as matched indices and values `[k, tau]`."""
+        selection = self.selection(segment)
+        used = np.flatnonzero(selection.placement.item >= 0)
+        indices = selection.indices[selection.placement.item[used]]
+        order = np.argsort(indices)
+        dtype = np.dtype(segment.tensors[0].dtype).newbyteorder("<")
+        rows = np.ascontiguousarray(found[used[order]]).view(dtype)
+        return indices[order], rows.reshape(-1, segment.tau)
+
+
+def nothing() -> Indices:
+    """No positions."""
+    return np.empty(0, dtype=np.int64)

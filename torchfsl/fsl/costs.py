@@ -1,0 +1,128 @@
+"""What a plan will cost, from the plan alone: bytes on the wire, AES blocks, server memory.
+
+AES blocks are those of the kernels: trees, Conv, check and tags; the streams of roots and masks
+come on top and are small. Every number is exact, and tested against messages and blocks counted
+while a round runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.spool import WINDOW_BYTES
+
+_CHECK_BLOCKS = 5
+"""AES blocks of the check a leaf: three for the leaf hash, two for the fold."""
+
+_LEAF_HASH_KEYS = 3
+"""AES blocks that make the keys of the leaf hash, once a group of trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one client and one round cost.
+
+    Attributes:
+        upload_bytes: from a client to both servers together, headers included; in a session, in
+            a round in which its trees go up.
+        later_upload_bytes: the same in a later round of a session; equal without sessions.
+        download_bytes: by a client that downloads the clear part and retrieves its rows.
+        server_aes_blocks: of one server for one client, in a round in which its trees are new.
+        later_server_aes_blocks: the same in a later round of a session, whose trees are checked.
+        client_aes_blocks: of one client, in a round in which its trees are new.
+        server_memory_bytes: what one server holds at once for `max_clients` reports: messages up
+            to the spool's window, tables for retrieval, permutations, accumulators, its share. The
+            model and the kernels' scratch space come on top.
+    """
+
+    upload_bytes: int
+    later_upload_bytes: int
+    download_bytes: int
+    server_aes_blocks: int
+    later_server_aes_blocks: int
+    client_aes_blocks: int
+    server_memory_bytes: int
+
+
+def predict(plan: Plan) -> Prediction:
+    """The costs of a plan."""
+    with_trees = plan.with_trees
+    later = sum(_server_blocks(plan, s) for s in with_trees)
+    checks = sum(_check_blocks(g) for s in with_trees for g in s.groups)
+    return Prediction(
+        upload_bytes=messages.client_bytes(plan),
+        later_upload_bytes=messages.client_bytes(plan, first_round=plan.max_epochs == 1),
+        download_bytes=messages.download_bytes(plan),
+        server_aes_blocks=later + checks,
+        later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
+        client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees),
+        server_memory_bytes=_memory(plan),
+    )
+
+
+def tree_blocks(group: TreeGroup) -> int:
+    """One pass over all trees of a group: two blocks a node above the leaves."""
+    nodes = sum(-(-group.num_leaves >> (group.depth - level)) for level in range(group.depth))
+    return 2 * group.num_trees * nodes
+
+
+def accumulator_bytes(plan: Plan, segment: TreeSegment) -> int:
+    """A server's running sum of a segment, in bin layout."""
+    row = plan.value_bytes(segment) << segment.nu
+    return sum((1 if g.is_stash else g.num_trees) * g.num_leaves * row for g in segment.groups)
+
+
+def table_bytes(segment: TreeSegment) -> int:
+    """A retrieving segment's rows in the layout of its trees."""
+    row = segment.row_bytes << segment.nu
+    return sum((1 if g.is_stash else g.num_trees) * g.num_leaves * row for g in segment.groups)
+
+
+def _server_blocks(plan: Plan, segment: TreeSegment) -> int:
+    """Aggregation, and retrieval if any, of one client's segment."""
+    total = 0
+    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
+    row = -(-(segment.row_bytes << segment.nu) // 16)
+    for group in segment.groups:
+        leaves = group.num_trees * group.num_leaves
+        total += tree_blocks(group) + leaves * payload
+        if segment.retrieve:
+            total += tree_blocks(group) + (leaves * row if segment.tag_bytes else 0)
+    return total
+
+
+def _check_blocks(group: TreeGroup) -> int:
+    if not group.check_bytes:
+        return 0
+    leaves = group.num_trees * group.num_leaves
+    return tree_blocks(group) + _CHECK_BLOCKS * leaves + _LEAF_HASH_KEYS
+
+
+def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
+    """Both parties' path to every selected leaf, Conv there, check words and tags."""
+    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
+    row = -(-(segment.row_bytes << segment.nu) // 16) if segment.tag_bytes else 0
+    total = 0
+    for group in segment.groups:
+        total += group.num_trees * (4 * group.depth + 2 * payload + 2 * row)
+        if group.check_bytes:
+            total += 2 * (3 * group.num_trees + _LEAF_HASH_KEYS)
+    return total
+
+
+def _memory(plan: Plan) -> int:
+    sizes = {kind: HEADER_BYTES + (messages.body_bytes(plan, kind) or 0) for kind in Kind}
+    early = bool(plan.early)
+    # The server that all public parts come to holds most: whole messages, parts are views of them.
+    # Beyond the spool's window, and the message that reaches it, they lie in files.
+    held = plan.max_clients * (sizes[Kind.REPORT] + (sizes[Kind.TREES] if early else 0))
+    held = min(held, WINDOW_BYTES + max(sizes[Kind.REPORT], sizes[Kind.TREES]))
+    with_trees = plan.with_trees
+    tables = sum(table_bytes(s) for s in plan.retrieving)
+    permutations = sum(12 * s.m for s in with_trees if s.num_bins)
+    accumulators = sum(accumulator_bytes(plan, s) for s in with_trees)
+    return held + tables + permutations + accumulators + messages.share_bytes(plan)

@@ -1,0 +1,106 @@
+"""How many bins a cuckoo table needs, so that placement fails with probability 2**-40 at most.
+
+The rule is a union bound over Hall violators, evaluated by `scripts/cuckoo_bound.py` into
+`cuckoo_table.py`; `docs/cuckoo.md` derives it and compares it with the paper's Table 3, whose
+factors 1.25 to 1.28 miss 2**-40 by far for small k. It holds for exact matching and the layout of
+`cuckoo.py`: three sub-tables, each a public permutation cut into bins of theta positions.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.cuckoo.bounds_table import BINS_STASH_0, BINS_STASH_1, BINS_STASH_2, ITEMS
+
+MIN_CUCKOO_ITEMS: Final = 64
+"""Below this many items plain full-domain trees are used unless a stash is asked for."""
+
+MAX_CUCKOO_ITEMS: Final = ITEMS[-1]
+"""The table ends here."""
+
+MAX_STASH: Final = 2
+"""Largest stash that the table covers."""
+
+ALWAYS_SAFE_THETA: Final = 3
+"""Bins of at most three positions never fail: an item has three bins and a bin at most three items,
+so s items always touch at least s bins, which is all that Hall's theorem asks."""
+
+_BINS: Final = (BINS_STASH_0, BINS_STASH_1, BINS_STASH_2)
+
+
+def stash_for(k: int) -> int:
+    """Trees over the whole index space kept for items that find no bin.
+
+    None from 1024 items on, where a stash would save hardly a bin; one below, where it replaces
+    many bins (64 items: 42 full bins a sub-table instead of 97). Two below `MIN_CUCKOO_ITEMS`,
+    for a caller who wants a table there all the same.
+
+    Args:
+        k: number of selected items, at least 1.
+    """
+    if k >= 1024:
+        return 0
+    return 1 if k >= MIN_CUCKOO_ITEMS else 2
+
+
+def min_bins(k: int, stash: int) -> int | None:
+    """Least number of full bins of each sub-table; a full bin holds exactly theta positions.
+
+    Between two entries of the table the next larger one holds: every term of the bound grows with
+    k, so bins that suffice for more items suffice for fewer. That costs at most 1/32.
+
+    Args:
+        k: number of selected items, at least 1.
+        stash: items that may stay unplaced, 0 to `MAX_STASH`.
+
+    Returns:
+        The number, or None above `MAX_CUCKOO_ITEMS`.
+
+    Raises:
+        ParameterError: k or stash out of range.
+    """
+    if k < 1:
+        raise ParameterError(f"k must be at least 1, got {k}")
+    if not 0 <= stash <= MAX_STASH:
+        raise ParameterError(f"the cuckoo table covers a stash of 0 to {MAX_STASH}, got {stash}")
+    entry = bisect.bisect_left(ITEMS, k)
+    return _BINS[stash][entry] if entry < len(ITEMS) else None
+
+
+def choose_layout(m: int, k: int, *, stash: int | None = None) -> tuple[int, int] | None:
+    """Bins of a sub-table and positions a bin for k of m positions.
+
+    theta is the largest size that leaves at least `min_bins(k, stash)` full bins, or 3 where that
+    is larger, since bins of three never fail. Every smaller theta is safe too.
+
+    Args:
+        m: positions of the index space.
+        k: most positions a client selects, 1 to m.
+        stash: items that may stay unplaced; `stash_for(k)` when None.
+
+    Returns:
+        (bins, theta) with bins = ceil(m / theta), the last bin possibly shorter; or None where
+        full-domain trees, one for each item, are the better choice: below `MIN_CUCKOO_ITEMS` items
+        when `stash` is None, and whenever they evaluate no more leaves than the table (k <= 3 +
+        stash).
+
+    Raises:
+        ParameterError: k outside 1..m, k above `MAX_CUCKOO_ITEMS`, or stash out of range.
+    """
+    if not 1 <= k <= m:
+        raise ParameterError(f"k must be in 1..m = {m}, got {k}")
+    if stash is None:
+        if k < MIN_CUCKOO_ITEMS:
+            return None
+        stash = stash_for(k)
+    full_bins = min_bins(k, stash)
+    if full_bins is None:
+        raise ParameterError(
+            f"k = {k} is above the {MAX_CUCKOO_ITEMS} items of the cuckoo table: split the segment"
+        )
+    if k <= 3 + stash:
+        return None
+    theta = max(m // full_bins, min(ALWAYS_SAFE_THETA, m))
+    return -(-m // theta), theta

@@ -1,0 +1,130 @@
+"""Cuckoo table: at most one selected row in each bin, by three public permutations.
+
+Sub-table i (i = 0, 1, 2) cuts the permuted index space P_i into `num_bins / 3` bins of `theta`
+consecutive positions: row x lies in bin P_i(x) // theta of sub-table i at position
+P_i(x) % theta. So each row has three candidate bins, always distinct, and all bins have one size.
+The paper (section 4, Fig. 2) hashes rows into bins of uneven size whose candidates may coincide,
+which fails far more often for small k; `docs/cuckoo.md` has the bound.
+
+Matching is exact and silent: a row that finds no place goes to the stash, then to the caller's
+residual. Never is a table re-hashed for one client, since a retry would tell the servers that its
+set does not fit the public seed.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.fsl.suite import NUM_HASHES
+from torchfsl.kernels.backends import kernels
+from torchfsl.types import Indices
+
+Slots = npt.NDArray[np.uint32]
+
+
+@functools.lru_cache(maxsize=16)
+def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
+    """The three public permutations of [0, m), `uint32[3, m]`, read-only.
+
+    P_i is the stable order of m 64-bit keys from AES-CTR under a key derived from the hash seed,
+    the segment's name and i: uniform up to ties (probability below m**2 / 2**65 of any), and a
+    tie is broken by the index, so every party computes the same.
+    """
+    table = np.empty((NUM_HASHES, m), dtype=np.uint32)
+    for i in range(NUM_HASHES):
+        context = kdf.frame(label.encode(), bytes([i]), m.to_bytes(8, "little"))
+        key = kdf.derive(hash_seed, kdf.LABEL_PERMUTATION, context)
+        table[i] = np.argsort(kdf.stream(key, 8 * m).view("<u8"), kind="stable")
+    table.setflags(write=False)
+    return table
+
+
+def candidates(table: Slots, indices: Indices, num_bins: int, theta: int) -> Slots:
+    """Candidate bins of the rows `indices`: `uint32[3, k]`, sub-table i in row i."""
+    offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(num_bins // NUM_HASHES)
+    bins = np.take(table, indices, axis=1)
+    bins //= np.uint32(theta)
+    bins += offsets[:, None]
+    return bins
+
+
+def match(choices: Slots, num_bins: int) -> Indices:
+    """Match items to bins, exactly and greedily in item order: `int64[k]`, the bin or -1.
+
+    An item that was matched stays matched (it may move); an item is left out only when no
+    rearrangement of the items before it makes room. Matchable sets form a matroid, so with items
+    in order of falling weight the total weight matched is the greatest possible.
+
+    Rule, the same in both backends, so that both give the same table: for each item a
+    breadth-first search over alternating paths, starting with the item; its candidate bins in
+    sub-table order; a bin is visited once a search; the first free bin found ends the search and
+    the path back is flipped.
+    """
+    return np.asarray(kernels().match(choices, num_bins), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the rows of one client went. Secret: it depends on the selected rows.
+
+    Attributes:
+        item: `int64[num_bins + stash]`, the item (position in `indices`) of a tree, -1 if dummy.
+        position: `uint64[num_bins + stash]`, alpha within the tree's domain; 0 for dummies, to be
+            replaced by random positions.
+        unmatched: items that found no place, in item order.
+    """
+
+    item: Indices = field(repr=False)
+    position: npt.NDArray[np.uint64] = field(repr=False)
+    unmatched: Indices = field(repr=False)
+
+
+def place(
+    table: Slots | None, indices: Indices, num_bins: int, theta: int, stash: int
+) -> Placement:
+    """Fill the bins, then the stash, with the rows `indices` in the given order of preference.
+
+    Args:
+        table: permutations of the index space; None when there are no bins (full-domain trees).
+        indices: distinct rows in [0, m).
+        num_bins: B, a multiple of 3; 0 for full-domain trees.
+        theta: rows a bin.
+        stash: trees over the whole index space after the bins.
+    """
+    num_items = len(indices)
+    item = np.empty(num_bins + stash, dtype=np.int64)
+    item.fill(-1)
+    position = np.zeros(num_bins + stash, dtype=np.uint64)
+    left = np.arange(num_items)
+    if table is not None and num_items:
+        bins = match(candidates(table, indices, num_bins, theta), num_bins)
+        matched, left = (bins >= 0).nonzero()[0], (bins < 0).nonzero()[0]
+        bins = bins[matched]
+        sub_table = bins // (num_bins // NUM_HASHES)
+        item[bins] = matched
+        position[bins] = table[sub_table, indices[matched]] % theta
+    stashed = left[:stash]
+    if len(stashed):
+        item[num_bins : num_bins + len(stashed)] = stashed
+        position[num_bins : num_bins + len(stashed)] = indices[stashed]
+    return Placement(item, position, left[stash:])
+
+
+def bin_slots(table: Slots, theta: int, padded_theta: int) -> Slots:
+    """Where each row lies in the bin layout `[num_bins, padded_theta]`, flattened: `uint32[3, m]`.
+
+    Bins are padded to whole leaf blocks, `padded_theta` >= `theta`.
+    """
+    bins_each = -(-table.shape[1] // theta)
+    offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(bins_each * padded_theta)
+    slots = table + offsets[:, None]
+    if padded_theta > theta:  # every bin before a row's own moves it on
+        bins = table // np.uint32(theta)
+        bins *= np.uint32(padded_theta - theta)
+        slots += bins
+    return slots

@@ -1,0 +1,139 @@
+"""Keys of one client's trees and reports, every one bound to its whole context.
+
+The AES keys of the tree, of Conv, of the check and of the tags are public and fresh for every set
+of trees or every report (derived from the client's nonces), which keeps the number of secret
+blocks under one key small (multi-user security of the fixed-key hash). The roots and the dense
+mask come from the master seed of one server, the only secret a client sends it.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from torchfsl.crypto import kdf
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.types import Bytes
+
+
+@dataclass(frozen=True)
+class TreeContext:
+    """What a client's trees are bound to. All public.
+
+    Attributes:
+        plan: the task; its digest covers version, suite, session and every parameter.
+        opening_round: the round in which the trees go up, in [0, 2**64).
+        client: in [0, 2**64).
+        nonce: 16 random bytes chosen by the client for these trees.
+    """
+
+    plan: Plan
+    opening_round: int
+    client: int
+    nonce: bytes
+
+    @functools.cached_property  # part of every key's context
+    def encoded(self) -> bytes:
+        """The context as framed bytes."""
+        return kdf.frame(
+            self.plan.digest,
+            self.opening_round.to_bytes(8, "little"),
+            self.client.to_bytes(8, "little"),
+            self.nonce,
+        )
+
+    def tree_key(self, segment: TreeSegment) -> bytes:
+        """K_tree, public, 16 bytes."""
+        return self._derive(kdf.LABEL_TREE, segment)
+
+    def check_key(self, segment: TreeSegment) -> bytes:
+        """K_check, public, 16 bytes."""
+        return self._derive(kdf.LABEL_CHECK, segment)
+
+    def mac_key(self, segment: TreeSegment, round_number: int) -> bytes:
+        """K_mac of one round's retrieval, public, 16 bytes: tags of two rounds share no key."""
+        return self._derive(kdf.LABEL_AUTHENTICATE, segment, round_number.to_bytes(8, "little"))
+
+    def roots(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
+        """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
+        return _roots(segment, master_seed, party, self._segment(segment))
+
+    def commitment(self, *public_part: bytes | memoryview) -> bytes:
+        """What the client tells the other server about the trees: `kdf.digest`, 32 bytes.
+
+        The public part may come in pieces, cut anywhere; it is empty if there are none.
+        """
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, pieces=public_part)
+
+    @property
+    def public_party(self) -> int:
+        """The server that gets public parts from the client; the other gets their hashes."""
+        return self.client % 2
+
+    def _segment(self, segment: TreeSegment, *more: bytes) -> bytes:
+        return kdf.frame(self.encoded, segment.name.encode(), *more)
+
+    def _derive(self, label: bytes, segment: TreeSegment, *more: bytes) -> bytes:
+        return kdf.derive(self.nonce, label, self._segment(segment, *more))
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What one report (one epoch's hints and dense shares) is bound to. All public.
+
+    Attributes:
+        trees: the context of the trees under the hints.
+        round_number: the epoch; at least `trees.opening_round`.
+        hint_nonce: 16 random bytes, fresh for every report: two hints never share a key, so a
+            resend after retraining, or a client restored from an old snapshot, leaks nothing.
+    """
+
+    trees: TreeContext
+    round_number: int
+    hint_nonce: bytes
+
+    @functools.cached_property  # part of every key's context
+    def encoded(self) -> bytes:
+        """The context as framed bytes."""
+        epoch = self.round_number.to_bytes(8, "little")
+        return kdf.frame(self.trees.encoded, epoch, self.hint_nonce)
+
+    def roots(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
+        """As `TreeContext.roots`, for trees that travel in the report itself.
+
+        They are bound to its nonce, so that a process restored from a snapshot taken inside the
+        round never sends two trees from one root.
+        """
+        return _roots(segment, master_seed, party, kdf.frame(self.encoded, segment.name.encode()))
+
+    def convert_key(self, segment: TreeSegment) -> bytes:
+        """K_conv of this report's hints, public, 16 bytes."""
+        context = kdf.frame(self.encoded, segment.name.encode())
+        return kdf.derive(self.hint_nonce, kdf.LABEL_CONVERT, context)
+
+    def dense_mask(self, segment: TreeSegment, master_seed: bytes) -> Bytes:
+        """One party's share of a dense segment, `[values, l/8]`: uniform, fresh every report."""
+        plan = self.trees.plan
+        context = kdf.frame(self.encoded, segment.name.encode())
+        key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
+        width = plan.encoding.ring_bits // 8
+        return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
+
+    def commitment(self, *public_part: bytes | memoryview) -> bytes:
+        """What the client tells the other server about the report: `kdf.digest`, 32 bytes.
+
+        The public part may come in pieces, cut anywhere; it is empty if there are none.
+        """
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, pieces=public_part)
+
+
+def _roots(segment: TreeSegment, master_seed: bytes, party: int, context: bytes) -> Bytes:
+    key = kdf.derive(master_seed, kdf.LABEL_ROOTS, context)
+    states = kdf.stream(key, 16 * segment.num_trees).reshape(-1, 16)
+    control = states[:, 0]
+    if party:
+        control |= 1
+    else:
+        control &= 0xFE
+    return states

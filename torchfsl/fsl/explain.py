@@ -1,0 +1,119 @@
+"""A plan in words: what every segment costs a client, and what another policy would cost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
+from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+
+_BLOCK = 32
+_FRACTION = 0.05
+_SMALL = 1 << 16
+"""Dense uploads below this many bytes are left alone."""
+_WORTH_IT = 0.5
+"""Another policy is named where it costs less than this share of the chosen one."""
+
+
+def explain(plan: Plan) -> str:
+    """The plan as a table, advice below it, and the totals of a client last."""
+    head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
+            "upload B", "dense B", "download B", "tensors")  # fmt: skip
+    rows = [head] + [_row(plan, segment) for segment in plan.segments]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
+    return "\n".join([*lines, *_costs(plan)])
+
+
+def _costs(plan: Plan) -> list[str]:
+    """What a round costs each party."""
+    cost = predict(plan)
+    later = ""
+    if plan.max_epochs > 1:
+        later = f" ({cost.later_upload_bytes} bytes in later rounds of a session)"
+    return [
+        f"a client uploads {cost.upload_bytes} bytes a round to both servers together{later} and "
+        f"downloads {cost.download_bytes} bytes; every message has this size whatever it holds",
+        f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
+        f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
+        f"{cost.client_aes_blocks} blocks",
+    ]
+
+
+def upload(plan: Plan, segment: TreeSegment) -> int:
+    """Bytes of a segment in a client's report, check words included."""
+    if segment.policy == "dense":
+        return plan.dense_bytes(segment)
+    return segment.tree_bytes + plan.hint_bytes(segment)
+
+
+def dense_upload(plan: Plan, tensors: tuple[TensorSpec, ...]) -> int:
+    """Bytes of the tensors as additive shares."""
+    return sum(t.numel for t in tensors) * plan.encoding.ring_bits // 8
+
+
+def download(segment: TreeSegment) -> int:
+    """Bytes of a segment that a client fetches: both servers' answers, or the tensors."""
+    if segment.retrieve:
+        return 2 * segment.answer_bytes
+    return sum(t.numel * t.item_bytes for t in segment.tensors)
+
+
+def _row(plan: Plan, s: TreeSegment) -> tuple[str, ...]:
+    numbers = (s.m, s.tau, s.k_max, s.num_bins, s.theta, s.nu, s.stash,
+               upload(plan, s), dense_upload(plan, s.tensors), download(s))  # fmt: skip
+    return (s.name, s.policy, s.mechanism, *map(str, numbers), _shapes(s.tensors))
+
+
+def _shapes(tensors: tuple[TensorSpec, ...]) -> str:
+    shown = [f"{t.name}[{','.join(map(str, t.shape))}]" for t in tensors[:2]]
+    more = f"+{len(tensors) - 2}" if len(tensors) > 2 else ""
+    return "|".join([*shown, *([more] if more else [])])
+
+
+def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
+    """What another policy would cost, where that is less."""
+    cost, dense = upload(plan, segment), dense_upload(plan, segment.tensors)
+    texts = []
+    if segment.policy != "dense" and cost > dense:
+        texts.append(f"Dense() would upload {dense} bytes instead of {cost}")
+    if segment.policy == "scalars" and plan.max_epochs == 1:
+        blocks = -(-segment.k_max // _BLOCK)
+        other = _blocks_upload(plan, segment, blocks)
+        if other < _WORTH_IT * min(cost, dense):
+            texts.append(
+                f"BlockTopK({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
+                f"instead of {cost}"
+            )
+    if segment.policy == "dense" and cost >= _SMALL and plan.max_epochs == 1:
+        size = sum(-(-t.numel // _BLOCK) for t in segment.tensors)
+        other = _blocks_upload(plan, segment, -(-size * int(100 * _FRACTION) // 100))
+        if other < _WORTH_IT * cost:
+            texts.append(
+                f"BlockTopK({_FRACTION}, block={_BLOCK}) would upload {other} bytes instead of "
+                f"{cost} (error feedback sends the rest in later rounds)"
+            )
+    if segment.policy == "rows" and not segment.retrieve:
+        tag_bytes = TAG_BYTES if segment.check_bytes else 0
+        private = dataclasses.replace(segment, retrieve=True, tag_bytes=tag_bytes)
+        if download(private) < _WORTH_IT * download(segment):
+            texts.append(
+                f"retrieve=True would download {download(private)} bytes instead of "
+                f"{download(segment)}, if a client needs no other rows"
+            )
+    return texts
+
+
+def _blocks_upload(plan: Plan, segment: TreeSegment, k_max: int) -> int:
+    """Upload of the segment's tensors as blocks of `_BLOCK` values."""
+    spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK)
+    width = (_BLOCK + plan.lane_values) * plan.encoding.ring_bits
+    trees = [s.check_bytes for s in plan.segments if s.policy != "dense"]
+    checks = (max(trees, default=CHECK_BYTES), 0)
+    other = plan_segment(spec, width, plan.max_epochs, checks)
+    return -(-tree_and_hint_bits(other, width) // 8)

@@ -1,0 +1,255 @@
+"""The wire format: every message's layout, exact length and checks. Version 1.
+
+A message is a 64-byte header and a body. All integers are little-endian.
+
+    0  magic "TFSL"      4  wire version      6  kind      7  party (sender or addressee, 0 or 1)
+    8  round            16  client           24  body length          32  plan digest (32 bytes)
+
+Bodies (sizes are functions of the plan alone, so a length tells nothing about a client):
+
+    TREES          nonce 16, master seed 16, early trees                        client to S_a
+    TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
+    TREES_RELAY    nonce 16, trees                                              S_a to S_b
+    ANSWER         the XOR of selected rows, segment by segment                 server to client
+    REPORT         nonce 16, master seed 16, hint nonce 16, public part,
+                   masked dense values                                          client to S_a
+    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, commitment 32       client to S_b
+    REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
+    MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
+    MODEL_DIGEST   digests 32 + 32                                              server to client
+    ROUND_STATE    digests 32 + 32 of the model                                 server to server
+    REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
+    VERDICTS       count folds of 16, in the order of the agreed set            server to server
+    SHARE_COMMIT   digest of the share, salted                                  server to server
+    SHARE          salt 32, gathered sums                                       server to server
+
+S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
+in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
+The public part of a report is the trees of all other segments, then the hints of all, in plan
+order. A tree is its correction words and, if the plan verifies, its 32-byte check word. Digests and
+commitments are those of `kdf.digest`.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
+
+_HEADER: Final = struct.Struct("<4sHBBQQQ32s")
+_MAGIC: Final = b"TFSL"
+HEADER_BYTES: Final = _HEADER.size
+SET_ENTRY: Final = struct.Struct("<Q32s")
+
+
+FOLD_BYTES: Final = 16
+
+
+class Kind(IntEnum):
+    """Message kinds."""
+
+    TREES = 1
+    TREES_COMMIT = 2
+    TREES_RELAY = 3
+    ANSWER = 4
+    REPORT = 5
+    REPORT_COMMIT = 6
+    REPORT_RELAY = 7
+    MODEL = 8
+    MODEL_DIGEST = 9
+    ROUND_STATE = 10
+    REPORT_SET = 11
+    VERDICTS = 12
+    SHARE_COMMIT = 13
+    SHARE = 14
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+_VARIABLE: Final = {
+    Kind.REPORT_SET: (DIGEST_BYTES, SET_ENTRY.size),
+    Kind.VERDICTS: (0, FOLD_BYTES),
+}
+"""Fixed bytes and bytes a client of the messages whose length varies."""
+
+
+def public_report_bytes(plan: Plan) -> int:
+    """Length of a report's public part."""
+    return sum(s.tree_bytes for s in plan.late) + sum(plan.hint_bytes(s) for s in plan.with_trees)
+
+
+def share_bytes(plan: Plan) -> int:
+    """Length of one server's gathered sums."""
+    total = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
+    return total + sum(plan.dense_bytes(s) for s in plan.dense)
+
+
+@functools.lru_cache(maxsize=128)  # asked for at every message
+def body_bytes(plan: Plan, kind: Kind) -> int | None:
+    """Exact body length of a kind under the plan; None where a count of clients varies."""
+    trees = sum(s.tree_bytes for s in plan.early)
+    masked = sum(plan.dense_bytes(s) for s in plan.dense)
+    public = public_report_bytes(plan)
+    sizes = {
+        Kind.TREES: 2 * SEED_BYTES + trees,
+        Kind.TREES_COMMIT: 2 * SEED_BYTES + DIGEST_BYTES,
+        Kind.TREES_RELAY: SEED_BYTES + trees,
+        Kind.ANSWER: sum(s.answer_bytes for s in plan.segments),
+        Kind.REPORT: 3 * SEED_BYTES + public + masked,
+        Kind.REPORT_COMMIT: 3 * SEED_BYTES + DIGEST_BYTES,
+        Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
+        Kind.MODEL: 2 * DIGEST_BYTES + sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+        Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
+        Kind.ROUND_STATE: 2 * DIGEST_BYTES,
+        Kind.SHARE_COMMIT: DIGEST_BYTES,
+        Kind.SHARE: DIGEST_BYTES + share_bytes(plan),
+    }
+    return sizes.get(kind)
+
+
+def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
+    """Upload of one client in one round, to both servers together, headers included.
+
+    `first_round` is False for a later round of a session, in which no trees go up.
+    """
+    kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
+    if plan.early and first_round:
+        kinds += [Kind.TREES, Kind.TREES_COMMIT]
+    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+
+
+def download_bytes(plan: Plan) -> int:
+    """Download of one client in one round: clear model, digests and both answers."""
+    kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
+    if plan.retrieving:
+        kinds += [Kind.ANSWER, Kind.ANSWER]
+    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+
+
+class Message(NamedTuple):
+    """A decoded message: header fields and a view of the body."""
+
+    kind: Kind
+    party: int
+    round_number: int
+    client: int
+    body: memoryview
+
+
+def encode(
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
+) -> bytes:
+    """A message of `kind` whose body is the parts in order.
+
+    Raises:
+        ParameterError: round or client outside [0, 2**64).
+    """
+    return b"".join((header(plan, kind, party, round_number, client, *parts), *parts))
+
+
+def header(
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
+) -> bytes:
+    """The header of a message whose body is the parts; see `encode`."""
+    if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
+        raise ParameterError("round and client numbers lie in [0, 2**64)")
+    size = sum(len(part) for part in parts)
+    expected = body_bytes(plan, kind)
+    assert expected is None or size == expected, (kind, size, expected)
+    return _HEADER.pack(_MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest)
+
+
+def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
+    """Check a peer's message completely before anything is allocated for it.
+
+    Raises:
+        DecodeError: wrong magic, version, kind, party, length or plan.
+    """
+    if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
+        raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+    head = decode_header(plan, data, *expected)
+    if len(data) != head.total_bytes:
+        raise DecodeError(
+            f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}"
+        )
+    body = memoryview(data)[HEADER_BYTES:]
+    return Message(head.kind, head.party, head.round_number, head.client, body)
+
+
+class Header(NamedTuple):
+    """A checked header; `total_bytes` is the length of the message it begins."""
+
+    kind: Kind
+    party: int
+    round_number: int
+    client: int
+    total_bytes: int
+
+
+def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Header:
+    """Check a message by its first 64 bytes, so that a long one is refused before it arrives.
+
+    Raises:
+        DecodeError: wrong magic, version, kind, party, body length or plan.
+    """
+    if len(data) < HEADER_BYTES:
+        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
+    magic, version, code, party, round_number, client, size, digest = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise DecodeError("not a torchfsl message")
+    if version != WIRE_VERSION:
+        raise DecodeError(
+            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
+        )
+    kind = _KINDS.get(code)
+    if kind is None or kind not in expected or party not in (0, 1):
+        names = ", ".join(k.name for k in expected)
+        raise DecodeError(f"message kind {code} of party {party}; expected one of {names}")
+    if digest != plan.digest:
+        raise DecodeError("the message belongs to another plan: fetch the current plan")
+    wanted = body_bytes(plan, kind)
+    if wanted is None:
+        fixed, entry = _VARIABLE[kind]
+        fits = size >= fixed and (size - fixed) % entry == 0
+        wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
+    if size != wanted:
+        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}")
+    return Header(kind, party, round_number, client, HEADER_BYTES + size)
+
+
+def model_digests(clear: bytes, rows: bytes) -> bytes:
+    """Digests of the clear tensors' bytes and of the retrievable rows' bytes: 64 bytes."""
+    return kdf.digest(kdf.LABEL_MODEL, b"clear", clear) + kdf.digest(kdf.LABEL_MODEL, b"rows", rows)
+
+
+def decode_model(
+    plan: Plan, body: memoryview, other_digests: memoryview
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The clear tensors of a MODEL body, checked against the other server's digests.
+
+    Raises:
+        ProtocolError: the servers hold different models, or the bytes do not fit the digest.
+    """
+    digests, clear = bytes(body[: 2 * DIGEST_BYTES]), bytes(body[2 * DIGEST_BYTES :])
+    own = kdf.digest(kdf.LABEL_MODEL, b"clear", clear)
+    if not kdf.digests_equal(digests, bytes(other_digests)) or own != digests[:DIGEST_BYTES]:
+        raise ProtocolError("the two servers hold different models: nothing may go on")
+    tensors: dict[str, npt.NDArray[np.generic]] = {}
+    start = 0
+    for tensor in plan.clear_tensors:
+        stop = start + tensor.numel * tensor.item_bytes
+        dtype = np.dtype(tensor.dtype).newbyteorder("<")
+        values = np.frombuffer(clear[start:stop], dtype=dtype)
+        tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
+        start = stop
+    return tensors

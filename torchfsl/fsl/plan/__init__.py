@@ -1,0 +1,6 @@
+"""What all parties agree on.
+
+`plan` (the agreement), `layout` (trees over a segment), `planner` (the cheapest layout).
+
+Invariant: a plan that exists is valid, and nothing in it depends on a client's data.
+"""

@@ -1,0 +1,125 @@
+"""How trees lie over a segment: bins, early termination, stash, and groups of equal trees."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
+from torchfsl.submodel.segments import MAX_POSITIONS, Segment, ceil_div, ceil_shift
+
+
+@dataclass(frozen=True)
+class TreeGroup:
+    """Trees of one shape: the bins of a segment, or its stash, whose trees see all positions."""
+
+    num_trees: int
+    domain: int
+    nu: int
+    is_stash: bool
+    check_bytes: int
+
+    @functools.cached_property
+    def num_leaves(self) -> int:
+        """Leaf blocks of 2**nu rows that cover the domain."""
+        return ceil_shift(self.domain, self.nu)
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """Levels of correction words."""
+        return (self.num_leaves - 1).bit_length()
+
+    @functools.cached_property
+    def tree_bytes(self) -> int:
+        """Public bytes: 128 + 1 bits a tree and level (single bits packed), and check words."""
+        levels = self.num_trees * self.depth
+        return levels * 16 + (levels + 7) // 8 + self.num_trees * self.check_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSegment(Segment):
+    """A segment and the trees over it; a dense one has none and travels as additive shares.
+
+    Attributes:
+        num_bins: cuckoo bins B, a multiple of 3; 0 for full-domain trees and for `dense`.
+        theta: positions a bin.
+        nu: early termination, a leaf is a block of 2**nu positions.
+        stash: trees over the whole index space (all of them, k_max, for full-domain trees).
+        check_bytes: 32 when every tree carries a check word, by which the servers refuse a client
+            that changes more than one leaf of a bin; 0 in the semi-honest option.
+        tag_bytes: 16 when every answer of a retrieval carries a tag, by which a client notices a
+            server that alters an answer; 0 without retrieval or in the semi-honest option.
+    """
+
+    num_bins: int = 0
+    theta: int = 0
+    nu: int = 0
+    stash: int = 0
+    check_bytes: int = 0
+    tag_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        Segment.__post_init__(self)  # no zero-argument super(): slots make a second class
+        where = f"segment {self.name!r}"
+        if self.tag_bytes not in ((0, TAG_BYTES) if self.retrieve else (0,)):
+            raise ParameterError(f"{where}: tag_bytes is {TAG_BYTES} or 0, and 0 if not retrieved")
+        if self.check_bytes not in ((0,) if self.is_dense else (0, CHECK_BYTES)):
+            raise ParameterError(f"{where}: check_bytes is {CHECK_BYTES} or 0, and 0 for dense")
+        if self.is_dense:
+            if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0):
+                raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
+            return
+        if not (0 <= self.nu <= 7 and self.num_bins >= 0 and 0 <= self.stash <= self.k_max):
+            raise ParameterError(f"{where}: needs nu in 0..7, bins >= 0, stash in 0..k_max")
+        if self.num_bins == 0:
+            if self.stash != self.k_max or self.theta != 0:
+                raise ParameterError(f"{where}: full-domain trees need stash = k_max, theta 0")
+        elif (
+            self.num_bins % NUM_HASHES
+            or self.theta < 1
+            or self.num_bins != NUM_HASHES * ceil_div(self.m, self.theta)
+        ):
+            raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
+        elif self.num_bins * (ceil_shift(self.theta, self.nu) << self.nu) > MAX_POSITIONS:
+            raise ParameterError(f"{where}: more than {MAX_POSITIONS} slots in its bins: split it")
+
+    @property
+    def mechanism(self) -> str:
+        """`dpf` (cuckoo bins), `full-domain` (one tree a row) or `dense` (additive shares)."""
+        if self.is_dense:
+            return "dense"
+        return "dpf" if self.num_bins else "full-domain"
+
+    @property
+    def groups(self) -> tuple[TreeGroup, ...]:
+        """Groups of equal trees, bins before stash, empty ones left out."""
+        return _groups(self.num_bins, self.theta, self.stash, self.m, self.nu, self.check_bytes)
+
+    @property
+    def num_trees(self) -> int:
+        """Bins and stash together; 0 for `dense`."""
+        return self.num_bins + self.stash
+
+    @property
+    def tree_bytes(self) -> int:
+        """Public bytes of all its trees."""
+        return sum(group.tree_bytes for group in self.groups)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes one server answers in a retrieval."""
+        if not self.retrieve:
+            return 0
+        return self.num_trees * ((self.row_bytes << self.nu) + self.tag_bytes)
+
+
+@functools.lru_cache(maxsize=128)  # asked for many times a report
+def _groups(
+    num_bins: int, theta: int, stash: int, m: int, nu: int, check_bytes: int
+) -> tuple[TreeGroup, ...]:
+    both = (
+        TreeGroup(num_bins, theta, nu, False, check_bytes),
+        TreeGroup(stash, m, nu, True, check_bytes),
+    )
+    return tuple(group for group in both if group.num_trees)

@@ -1,0 +1,205 @@
+"""The public plan of a task: what is aggregated, in which layout, under which parameters.
+
+Everything two parties could derive differently stands in it literally (bins, theta, early
+termination, stash). Its digest binds every message and every key. Nothing in it depends on any
+client's data. `planner.build_plan` makes one; `Plan.from_json` reads one from a peer.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.crypto.kdf import DIGEST_BYTES
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SUITE, WIRE_VERSION
+from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
+from torchfsl.submodel.segments import TensorSpec
+
+Payload = Literal["values", "masks"]
+
+_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version",
+                  "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
+_PAYLOADS: Final = ("values", "masks")
+_MAX_JSON_BYTES: Final = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan(SubmodelPlan):
+    """The public plan of two servers. Equal plans have equal digests; every message carries it.
+
+    Attributes:
+        segments: with the trees over each.
+        hash_seed: 32 bytes in hex, fixed after the index spaces are; from the servers' joint coin.
+        max_epochs: rounds that one set of trees serves (U-DPF session); 1 means fresh trees every
+            round. Above 1 all tree segments are fixed submodels: their trees go up once, later
+            rounds upload hints only, and every max_epochs rounds a client re-keys.
+        payload: `values`, or `masks` for a private set union: clients send uniform ring values and
+            only which sums are not zero is used; see `union`.
+
+    The other attributes are those of `SubmodelPlan`; `privacy` makes `l2_bound` and the sigmas.
+    """
+
+    segments: tuple[TreeSegment, ...]
+    hash_seed: str
+    max_epochs: int = 1
+    payload: Payload = "values"
+    wire_version: int = WIRE_VERSION
+    suite: str = SUITE
+
+    def __post_init__(self) -> None:
+        if self.wire_version != WIRE_VERSION:
+            raise ParameterError(
+                f"plan of wire version {self.wire_version}, this library speaks {WIRE_VERSION}: "
+                f"upgrade {'this side' if self.wire_version > WIRE_VERSION else 'the peer'}"
+            )
+        if self.suite != SUITE:
+            raise ParameterError(f"suite {self.suite!r} is unknown; this library has {SUITE!r}")
+        check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
+        expect_ints({"max_epochs": self.max_epochs}, ("max_epochs",))
+        if self.max_epochs < 1:
+            raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
+        SubmodelPlan.__post_init__(self)
+        self._check_payload()
+        if len({s.check_bytes for s in self.with_trees}) > 1:
+            raise ParameterError("all tree segments carry check words, or none does")
+        self._check_sizes()
+
+    def _check_payload(self) -> None:
+        """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
+        if self.payload not in _PAYLOADS:
+            raise ParameterError(f"payload is {self.payload!r}; choose one of {_PAYLOADS}")
+        if self.payload == "masks" and (
+            self.encoding.ring_bits != 64
+            or self.lane != "none"
+            or self.l2_bound
+            or self.max_epochs > 1
+            or self.dense
+        ):
+            raise ParameterError(
+                "masks need a 64-bit ring, trees, fresh ones each round, no lane and no norm bound"
+            )
+
+    def segment(self, name: str) -> TreeSegment:
+        """The segment called `name`.
+
+        Raises:
+            ParameterError: there is none.
+        """
+        found = SubmodelPlan.segment(self, name)
+        assert isinstance(found, TreeSegment)
+        return found
+
+    @functools.cached_property
+    def with_trees(self) -> tuple[TreeSegment, ...]:
+        """Segments with selected positions: they carry trees and hints."""
+        return tuple(s for s in self.segments if not s.is_dense)
+
+    @functools.cached_property
+    def dense(self) -> tuple[TreeSegment, ...]:
+        """Segments that travel as additive shares."""
+        return tuple(s for s in self.segments if s.is_dense)
+
+    @functools.cached_property
+    def retrieving(self) -> tuple[TreeSegment, ...]:
+        """Segments whose rows clients fetch privately before training."""
+        return tuple(s for s in self.segments if s.retrieve)
+
+    @functools.cached_property
+    def early(self) -> tuple[TreeSegment, ...]:
+        """Segments whose trees travel before training: retrieved ones; in a session, all."""
+        return tuple(s for s in self.with_trees if s.retrieve or self.max_epochs > 1)
+
+    @functools.cached_property
+    def late(self) -> tuple[TreeSegment, ...]:
+        """Segments whose trees travel in the report."""
+        return tuple(s for s in self.with_trees if not s.retrieve and self.max_epochs == 1)
+
+    @property
+    def asked_early(self) -> tuple[TreeSegment, ...]:
+        """See `SubmodelPlan`: a client's positions are fixed with the trees that it sends first."""
+        return self.early
+
+    @property
+    def keeps_positions(self) -> bool:
+        """See `SubmodelPlan`."""
+        return self.max_epochs > 1
+
+    @property
+    def values_are_bounded(self) -> bool:
+        """See `SubmodelPlan`: masks are uniform ring values."""
+        return self.payload == "values"
+
+    @property
+    def verified(self) -> bool:
+        """Whether trees carry check words."""
+        return any(segment.check_bytes for segment in self.segments)
+
+    def hint_bytes(self, segment: TreeSegment) -> int:
+        """Bytes of one epoch's hints of a tree segment."""
+        return segment.num_trees * (self.value_bytes(segment) << segment.nu)
+
+    def dense_values(self, segment: TreeSegment) -> int:
+        """Ring values of a dense segment; the weight lane adds one for the client's weight."""
+        return segment.m + (1 if self.lane == "weight" else 0)
+
+    def dense_bytes(self, segment: TreeSegment) -> int:
+        """Bytes of the masked values of a dense segment."""
+        return self.dense_values(segment) * self.encoding.ring_bits // 8
+
+    def _check_sizes(self) -> None:
+        """Refuse a plan one of whose messages a peer would refuse for its length."""
+        trees = self.with_trees
+        masked = sum(self.dense_bytes(s) for s in self.dense)
+        largest = max(
+            masked + sum(s.tree_bytes + self.hint_bytes(s) for s in trees),
+            masked + sum(s.m * self.value_bytes(s) for s in trees),
+            sum(s.answer_bytes for s in trees),
+            sum(t.numel * t.item_bytes for t in self.clear_tensors),
+        )
+        if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
+            raise ParameterError(
+                f"a message of this plan would have {largest} bytes, above the limit "
+                f"{MAX_MESSAGE_BYTES}: split the model into several plans"
+            )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read a peer's plan; everything is validated.
+
+        Raises:
+            DecodeError: not canonical JSON of a valid plan.
+        """
+        if len(text) > _MAX_JSON_BYTES:
+            raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_JSON_BYTES}")
+        try:
+            fields = json.loads(text)
+            plan = cls(**_plan_fields(fields))
+        except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
+            raise DecodeError(f"not a valid plan: {error}") from error
+        given = text.encode() if isinstance(text, str) else text
+        if plan.to_json().encode() != given:
+            raise DecodeError("not a canonical plan: fields or formatting differ")
+        return plan
+
+
+def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON objects to the dataclasses' constructor arguments."""
+    segments = []
+    for raw in fields["segments"]:
+        expect_ints(
+            raw,
+            ("m", "tau", "k_max", "num_bins", "theta", "nu", "stash", "check_bytes", "tag_bytes"),
+        )
+        tensors = tuple(
+            TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
+        )
+        subset = tuple(raw["subset"])
+        segments.append(TreeSegment(**{**raw, "tensors": tensors, "subset": subset}))
+    expect_ints(fields, _COUNTS)
+    expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
+    return {**fields, "segments": tuple(segments), "encoding": FixedPoint(**fields["encoding"])}

@@ -1,0 +1,194 @@
+"""From public numbers to a plan: bins, early termination and stash, and the byte counts.
+
+The planner advises and changes nothing unasked: where dense shares would be cheaper than trees it
+raises (or keeps, or switches, as told), naming the policy to choose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Literal
+
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
+from torchfsl.submodel.plan import Lane
+from torchfsl.submodel.segments import SegmentSpec, positions
+
+log = logging.getLogger("torchfsl.planner")
+
+AboveBreakEven = Literal["error", "dense", "keep"]
+
+
+def build_plan(
+    specs: list[SegmentSpec],
+    *,
+    encoding: FixedPoint,
+    max_clients: int,
+    min_clients: int = 2,
+    lane: Lane = "none",
+    max_weight: int = 1,
+    max_epochs: int = 1,
+    malicious_security: bool = True,
+    l2_bound: int = 0,
+    noise_sigma: int = 0,
+    lane_sigma: int = 0,
+    session: bytes | None = None,
+    hash_seed: bytes | None = None,
+    above_break_even: AboveBreakEven = "error",
+) -> Plan:
+    """Choose layouts and put the plan together.
+
+    Args:
+        specs: the segments wanted.
+        encoding: fixed-point parameters.
+        max_clients: most reports a round may open.
+        min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
+            client's update.
+        lane: see `Plan`.
+        max_weight: see `Plan`.
+        max_epochs: see `Plan`; above 1 there is no early termination, to keep hints small.
+        malicious_security: check words on every tree and tags on every answer; False is the
+            semi-honest option.
+        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values.
+        noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
+        lane_sigma: see `Plan`.
+        session: 16 bytes; from the operating system when None.
+        hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
+        above_break_even: what to do with a segment whose trees cost more upload than dense
+            shares: raise, switch to dense (not for retrieved rows), or keep the trees.
+
+    Raises:
+        ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
+    """
+    value_bits = encoding.ring_bits
+    lanes = 0 if lane == "none" else 1
+    segments = []
+    for spec in specs:
+        checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
+        segment = plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
+        segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
+    return Plan(
+        session=_given_or_drawn("session", session, 16),
+        hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
+        encoding=encoding,
+        max_clients=max_clients,
+        min_clients=min_clients,
+        segments=tuple(segments),
+        lane=lane,
+        max_weight=max_weight,
+        max_epochs=max_epochs,
+        l2_bound=l2_bound,
+        noise_sigma=noise_sigma,
+        lane_sigma=lane_sigma,
+    )
+
+
+def _given_or_drawn(name: str, given: bytes | None, size: int) -> str:
+    """`size` bytes in hex, from the operating system where none are given.
+
+    Raises:
+        ParameterError: not as many bytes.
+    """
+    drawn = random_bytes(size) if given is None else given
+    if not isinstance(drawn, bytes) or len(drawn) != size:
+        raise ParameterError(f"{name} is {given!r}: give {size} bytes, or None to have them drawn")
+    return drawn.hex()
+
+
+def plan_segment(
+    spec: SegmentSpec, width_bits: int, max_epochs: int, checks: tuple[int, int]
+) -> TreeSegment:
+    """The cheapest layout of one segment.
+
+    Args:
+        spec: what is wanted.
+        width_bits: ring bits of one position, lane included.
+        max_epochs: above 1 there is no early termination.
+        checks: bytes of a tree's check word and of an answer's tag.
+
+    Raises:
+        ParameterError: `k_max` is missing.
+    """
+    m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
+    if spec.policy == "dense":
+        return TreeSegment(spec.name, "dense", spec.tensors, m, 1, m)
+    if type(spec.k_max) is not int:
+        raise ParameterError(
+            f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
+            "int"
+        )
+    if spec.k_max < 1:
+        raise ParameterError(
+            f"segment {spec.name!r}: give the rows a client may select, k_max >= 1"
+        )
+    k_max = min(spec.k_max, m)
+    base = TreeSegment(
+        spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
+        retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1], subset=spec.subset,
+    )  # fmt: skip
+    layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
+    return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
+
+
+def _layouts(base: TreeSegment) -> list[TreeSegment]:
+    """Every layout worth pricing, each with every early termination.
+
+    Full-domain trees below the cuckoo rule's range; else bins of the largest safe size, and of
+    the powers of two below it, which save a whole tree level.
+    """
+    shapes: list[tuple[int, int, int]] = []
+    layout = choose_layout(base.m, base.k_max)
+    if layout is None:
+        shapes.append((0, 0, base.k_max))
+    else:
+        stash = stash_for(base.k_max)
+        theta = layout[1]
+        thetas = {theta} | {1 << i for i in range(theta.bit_length())}
+        least = min_bins(base.k_max, stash)
+        for size in thetas:
+            bins = -(-base.m // size)
+            if size == theta or (least is not None and least <= bins <= 2 * least):
+                shapes.append((NUM_HASHES * bins, size, stash))
+    return [
+        dataclasses.replace(base, num_bins=bins, theta=theta, stash=stash, nu=nu)
+        for bins, theta, stash in shapes
+        for nu in range(8)
+        if nu == 0 or 1 << nu <= max(theta, 1) or (bins == 0 and 1 << nu <= base.m)
+    ]
+
+
+def tree_and_hint_bits(segment: TreeSegment, width_bits: int) -> int:
+    """Upload of one segment's trees, check words and hints."""
+    return sum(
+        g.num_trees * (g.depth * 129 + (width_bits << g.nu) + 8 * g.check_bytes)
+        for g in segment.groups
+    )
+
+
+def _compare_with_dense(
+    segment: TreeSegment, ring_bits: int, lanes: int, above_break_even: AboveBreakEven
+) -> TreeSegment:
+    if segment.policy == "dense":
+        return segment
+    bits = tree_and_hint_bits(segment, (segment.tau + lanes) * ring_bits)
+    dense_bits = sum(t.numel for t in segment.tensors) * ring_bits
+    if bits <= dense_bits or above_break_even == "keep":
+        return segment
+    text = (
+        f"segment {segment.name!r}: trees for {segment.k_max} of {segment.m} positions cost "
+        f"{bits // 8} bytes, dense shares {dense_bits // 8}"
+    )
+    if above_break_even == "dense" and not segment.retrieve:
+        log.warning("%s: using dense shares", text)
+        numel = sum(t.numel for t in segment.tensors)
+        return TreeSegment(segment.name, "dense", segment.tensors, numel, 1, numel)
+    raise ParameterError(
+        f"{text}: choose the dense policy, fewer positions or larger blocks, or keep the trees "
+        "with above_break_even='keep'"
+    )

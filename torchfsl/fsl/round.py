@@ -1,0 +1,125 @@
+"""One federated round, in this process, on one screen (paper, Fig. 4).
+
+`run_round` calls the same client and server methods, through the same encoded messages, as any
+network does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import Update
+
+_CLOSING: Final = threading.Lock()
+"""Held while a round is closed, so that of two calls at once one closes it."""
+
+
+def run_round(
+    servers: tuple[Server, Server], updates: Mapping[int, Update], *, round_number: int
+) -> Opened:
+    """Aggregate the quantised updates of clients exactly, and update both servers' models.
+
+    Args:
+        servers: both servers, idle, with equal plans and models.
+        updates: by client number.
+        round_number: above every earlier one.
+
+    Returns:
+        The opened sums; law: equal to the plaintext sums, bit for bit.
+
+    Raises:
+        ParameterError: an update does not fit the plan. The round ends unopened.
+        RejectedSubmission: more clients than the plan allows. The round ends unopened.
+        ProtocolError: see `finish_round`.
+    """
+    begin_round(servers, round_number)
+    link = InProcess(*servers)
+    plan = servers[0].plan
+    with _abandoned_on_error(servers):
+        for client_id, update in updates.items():
+            client = Client(plan, link, client_id=client_id)
+            wanted = {s.name: update[s.name].indices for s in plan.retrieving}
+            with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
+                session.submit(update)
+    return finish_round(servers)
+
+
+def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
+    """Open a round at both servers, which first compare their models.
+
+    Raises:
+        ProtocolError: the models differ; both servers halt.
+        ParameterError: not server 0 and server 1 in this order, one model object at both, or
+            `round_number` is no whole number in [0, 2**64).
+    """
+    if [server.party for server in servers] != [0, 1]:
+        raise ParameterError("a round needs (server 0, server 1), in this order")
+    if servers[0].model is servers[1].model:
+        raise ParameterError(
+            "both servers hold one ServerModel object, to which every sum would be applied twice: "
+            "make one for each, ServerModel(state) twice"
+        )
+    states: list[bytes] = []
+    try:
+        for server in servers:
+            states.append(server.open_round(round_number))
+    except BaseException:
+        for server in servers[: len(states)]:  # the one that refused may be in another round
+            server.abandon_round()
+        raise
+    try:
+        servers[0].start(states[1])
+    finally:  # each notices for itself that the models differ
+        servers[1].start(states[0])
+
+
+def finish_round(servers: tuple[Server, Server]) -> Opened:
+    """Close the round at both servers, open the sum once, apply it at both.
+
+    Raises:
+        ProtocolError: the servers disagree, or too few reports are acceptable: the round ends
+            unopened. Or no round is open, or another call is finishing it, which goes on.
+    """
+    with _CLOSING:
+        states = [server.state for server in servers]
+        if RoundState.OPEN not in states:
+            names = " and ".join(state.value for state in states)
+            raise ProtocolError(
+                f"there is no open round to finish, the servers are {names}: begin one, or wait "
+                "for the call that is finishing it"
+            )
+        with _abandoned_on_error(servers):
+            lists = servers[0].close_round(), servers[1].close_round()
+    with _abandoned_on_error(servers):
+        return _open(*servers, lists)
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(servers: tuple[Server, Server]) -> Iterator[None]:
+    """End the round at both servers if the block fails: they are then ready for the next one."""
+    try:
+        yield
+    except BaseException:
+        for server in servers:
+            server.abandon_round()
+        raise
+
+
+def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
+    folds = first.agree(lists[1]), second.agree(lists[0])
+    accepted = first.verify(folds[1]), second.verify(folds[0])
+    commitments = first.commit(), second.commit()
+    shares = first.reveal(commitments[1]), second.reveal(commitments[0])
+    opened = first.open(shares[1]), second.open(shares[0])
+    first.apply(opened[0])
+    second.apply(opened[1])
+    assert accepted[0] == opened[0].clients
+    return opened[0]

@@ -1,0 +1,109 @@
+"""A server's share of the sums, grown while reports come in.
+
+Reports wait in a bounded window and are added together, so that the accumulators pass through the
+cache once a window. What was added stays out of the result unless the round accepts it: a report
+that is rejected later, by the peer, by the check or for a second message, is subtracted again.
+Ring arithmetic is exact, so the share is as if it had never been added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from torchfsl.fsl import messages
+from torchfsl.fsl.dpf.ssa import Accumulator
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.report_parts import ReportParts
+from torchfsl.fsl.server.reports import Report
+from torchfsl.kernels import ring
+from torchfsl.types import Bytes
+
+WINDOW_REPORTS: Final = 32
+WINDOW_BYTES: Final = 1 << 26
+"""Complete reports that wait to be added together, and their bytes, at most."""
+
+
+class RunningSums:
+    """One round's accumulators at one server."""
+
+    def __init__(self, plan: Plan, party: int, parts: ReportParts) -> None:
+        """Accumulators are made when first needed, and kept from round to round."""
+        self._plan, self._party, self._parts = plan, party, parts
+        self._with_hints, self._dense = plan.with_trees, plan.dense
+        early = sum(s.tree_bytes for s in plan.early)
+        public = early + messages.public_report_bytes(plan)
+        most = WINDOW_BYTES // max(1, public + sum(plan.dense_bytes(s) for s in self._dense))
+        self._window = max(1, min(WINDOW_REPORTS, most))
+        self._sums: dict[str, Accumulator] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the round is over."""
+        for total in self._sums.values():
+            total.clear()
+        self._dense_sums: dict[str, Bytes] = {}
+        self._waiting: dict[int, Report] = {}
+        self._added: dict[int, Report] = {}
+        self._parts.forget()
+
+    def take(self, report: Report) -> None:
+        """Note a complete report; once a window of them waits, they are added."""
+        if report.client in self._added or report.client in self._waiting:
+            return
+        self._waiting[report.client] = report
+        if len(self._waiting) >= self._window:
+            self._change([r for r in self._waiting.values() if not r.rejected], subtract=False)
+            self._waiting = {}
+
+    def waits(self, client: int) -> bool:
+        """Whether the client's report is here and not added yet."""
+        return client in self._waiting
+
+    def settle(self, reports: Iterable[Report]) -> None:
+        """Make the sums those over exactly these reports."""
+        wanted = {report.client: report for report in reports}
+        rejected = [r for client, r in self._added.items() if client not in wanted]
+        missing = [r for client, r in wanted.items() if client not in self._added]
+        for reports, subtract in ((rejected, True), (missing, False)):
+            if reports:
+                self._change(reports, subtract=subtract)
+        self._waiting = {}
+
+    def shares(self) -> list[tuple[TreeSegment, Bytes]]:
+        """This server's share of every segment's sum, in index order."""
+        shares = [(segment, self._sum(segment).gather()) for segment in self._with_hints]
+        return shares + [(segment, self._dense_sum(segment)) for segment in self._dense]
+
+    def _change(self, reports: list[Report], *, subtract: bool) -> None:
+        """Add or subtract reports, a window of them at a time."""
+        for start in range(0, len(reports), self._window):
+            window = reports[start : start + self._window]
+            for segment in self._with_hints:
+                contributions = [self._parts.contribution(segment, r) for r in window]
+                self._sum(segment).add(contributions, subtract=subtract)
+            for segment in self._dense:
+                total = self._dense_sum(segment)
+                for report in window:
+                    share = self._parts.dense_share(segment, report)
+                    total = ring.sub(total, share) if subtract else ring.add(total, share)
+                self._dense_sums[segment.name] = total
+            for report in window:
+                if subtract:
+                    del self._added[report.client]
+                else:
+                    self._added[report.client] = report
+            self._parts.release()
+
+    def _sum(self, segment: TreeSegment) -> Accumulator:
+        if segment.name not in self._sums:
+            self._sums[segment.name] = Accumulator(self._plan, segment, self._party)
+        return self._sums[segment.name]
+
+    def _dense_sum(self, segment: TreeSegment) -> Bytes:
+        width = self._plan.encoding.ring_bits // 8
+        shape = self._plan.dense_values(segment), width
+        return self._dense_sums.setdefault(segment.name, np.zeros(shape, dtype=np.uint8))

@@ -1,0 +1,26 @@
+"""Constants of the two-server protocol and of its wire format."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WIRE_VERSION: Final = 1
+"""Version of every message; a peer with another version is refused."""
+
+SUITE: Final = "bgi16-aes128-mmo"
+"""Tree: BGI16 with fixed-key AES-128 MMO, keyed by report and segment."""
+
+CHECK_BYTES: Final = 32
+"""A check word: 256 bits, against generalised-birthday searches by a client."""
+
+TAG_BYTES: Final = 16
+"""The tag of one tree's answer: one element of GF(2**128)."""
+
+NUM_HASHES: Final = 3
+"""Cuckoo hash functions (eta), one public permutation each."""
+
+FAILURE_BITS: Final = 40
+"""Cuckoo matching fails with probability at most 2**-FAILURE_BITS."""
+
+MAX_MESSAGE_BYTES: Final = 1 << 32
+"""Upper limit of one message, checked before any allocation."""

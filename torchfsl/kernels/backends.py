@@ -1,0 +1,73 @@
+"""Choice of the kernels: native (C++) or portable (NumPy). Visible, forced by one variable.
+
+`TORCHFSL_BACKEND` is `auto` (default), `portable` or `native`. `auto` takes the native extension
+and says so in the log when it is not there; it never changes while a process runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+from types import ModuleType
+from typing import Final
+
+from torchfsl.errors import ParameterError
+
+log = logging.getLogger("torchfsl.backends")
+
+KERNELS: Final = (
+    "tree_gen", "tree_eval", "convert", "hint_gen", "accumulate", "accumulate_batch", "answer",
+    "gather", "match", "check_gen", "verify", "authenticate", "tags",
+)  # fmt: skip
+"""What a backend must offer; `portable` documents each."""
+
+
+@functools.cache
+def _load(wanted: str) -> tuple[str, ModuleType]:
+    portable = importlib.import_module("torchfsl.kernels.portable")
+    if wanted == "portable":
+        return "portable", portable
+    if wanted not in ("auto", "native"):
+        raise ParameterError(f"TORCHFSL_BACKEND is {wanted!r}; set it to auto, portable or native")
+    try:
+        return "native", _import_native()
+    except ImportError as error:
+        if wanted == "native":
+            raise ParameterError(
+                f"TORCHFSL_BACKEND=native, but there is no extension ({error}): reinstall "
+                "torchfsl with a C++ compiler, or set TORCHFSL_BACKEND=portable"
+            ) from error
+        log.warning("no native extension (%s): using the slow portable backend", error)
+        return "portable", portable
+
+
+def _import_native() -> ModuleType:
+    native = importlib.import_module("torchfsl.kernels._native")
+    missing = [name for name in KERNELS if not hasattr(native, name)]
+    if missing:
+        raise ImportError(f"the built one is older than the library, it lacks {missing}")
+    return native
+
+
+def kernels() -> ModuleType:
+    """The module whose functions do the work; same functions and same bytes in both."""
+    return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[1]
+
+
+def backend() -> str:
+    """Name of the active backend: `native` or `portable`."""
+    return _load(os.environ.get("TORCHFSL_BACKEND", "auto"))[0]
+
+
+def num_threads() -> int:
+    """Threads a kernel may use: `TORCHFSL_THREADS`, or every core this process may run on."""
+    chosen = os.environ.get("TORCHFSL_THREADS")
+    if chosen is None:
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+    if not chosen.isdigit() or int(chosen) < 1:
+        raise ParameterError(f"TORCHFSL_THREADS is {chosen!r}; set it to a number of threads >= 1")
+    return int(chosen)

@@ -1,0 +1,45 @@
+"""The portable backend: NumPy, with AES from `cryptography`. The readable specification.
+
+Same functions and same bytes as the native extension; `portable_trees` has the point function and
+what servers do with it, `portable_checks` the defences.
+"""
+
+from torchfsl.kernels.portable.checks import (
+    authenticate,
+    check_gen,
+    inner_product,
+    leaf_hash,
+    tags,
+    verify,
+)
+from torchfsl.kernels.portable.trees import (
+    accumulate,
+    accumulate_batch,
+    answer,
+    convert,
+    gather,
+    hint_gen,
+    match,
+    mmo_hash,
+    tree_eval,
+    tree_gen,
+)
+
+__all__ = [
+    "accumulate",
+    "accumulate_batch",
+    "answer",
+    "authenticate",
+    "check_gen",
+    "convert",
+    "gather",
+    "hint_gen",
+    "inner_product",
+    "leaf_hash",
+    "match",
+    "mmo_hash",
+    "tags",
+    "tree_eval",
+    "tree_gen",
+    "verify",
+]

@@ -1,0 +1,200 @@
+"""Portable kernels of the two checks: verification of trees, authentication of answers.
+
+Verification (de Castro, Polychroniadou: Lightweight, maliciously secure verifiable function secret
+sharing, 2022), with the control bit inside the hash: a client publishes for every tree the XOR of
+both parties' leaf hashes at alpha; each server corrects its own leaf hashes with it where its
+control bit is 1 and folds all leaves of all trees into 16 bytes. Equal folds mean that at most one
+leaf a tree differs between the servers, whatever the hints carry.
+
+Authentication: leaf seeds are equal off alpha and differ on it, so a keyed hash of the seeds is a
+one-time MAC key that both servers hold in shares; see `authenticate`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.kernels.portable.trees import Positions, bits_of, convert, mask_of, permute, tree_eval
+from torchfsl.types import Bytes
+
+_LEAF_KEY_INPUTS = np.zeros((3, 16), dtype=np.uint8)
+_LEAF_KEY_INPUTS[:, 0] = range(3)
+
+LOW_LEAVES = 1024
+"""Leaves that share a row of `delta_low`; see `verify`."""
+
+
+def leaf_hash(
+    key: bytes, states: Bytes, trees: npt.NDArray[np.integer], leaves: npt.NDArray[np.integer]
+) -> Bytes:
+    """Leaf hash pi = Hv(j, x, s, t): `[M, 16]` states to `[M, 32]`.
+
+    With v = s|t, three permutations P_i = AES under K_i = AES_key(i), and the tweak
+    tau = leaf x (8 bytes) | tree j (4 bytes) | 0 (4 bytes), little-endian:
+    q = P_0(v) xor tau; a = v xor P_1(q); b = v xor q xor P_2(a); the hash is a | b.
+
+    Both halves are one-way in v, and b depends on a: no rule is known that turns a state at one
+    leaf into a state at another with a known difference of hashes. The shorter
+    AES(p xor tau_i) xor p with p = AES(v), i = 0, 1, has one (shift p by the difference of the
+    tweaks), so that two leaves under one check word cost only 2**64 in a tree of one level.
+    """
+    keys = permute(key, _LEAF_KEY_INPUTS)
+    tweaks = np.zeros_like(states)
+    tweaks[:, :8] = np.ascontiguousarray(leaves, dtype="<u8").view(np.uint8).reshape(-1, 8)
+    tweaks[:, 8:12] = np.ascontiguousarray(trees, dtype="<u4").view(np.uint8).reshape(-1, 4)
+    middle = permute(keys[0].tobytes(), states) ^ tweaks
+    first = permute(keys[1].tobytes(), middle) ^ states
+    second = permute(keys[2].tobytes(), first) ^ states ^ middle
+    return np.concatenate([first, second], axis=1)
+
+
+def check_gen(
+    key: bytes,
+    leaf0: Bytes,
+    leaf1: Bytes,
+    leaf: Positions,
+    first_tree: int,
+    num_threads: int = 1,
+) -> Bytes:
+    """Check words `[T, 32]`: the XOR of both parties' leaf hashes at the selected leaf.
+
+    Args:
+        key: K_check, 16 bytes.
+        leaf0: `[T, 16]` party 0's states at the selected leaves.
+        leaf1: the same for party 1.
+        leaf: `uint64[T]`, the selected leaves.
+        first_tree: number of the first of these trees in its segment.
+        num_threads: for the native twin.
+    """
+    trees = np.arange(first_tree, first_tree + len(leaf0))
+    return leaf_hash(key, leaf0, trees, leaf) ^ leaf_hash(key, leaf1, trees, leaf)
+
+
+def verify(
+    key_tree: bytes,
+    key_check: bytes,
+    roots: Bytes,
+    cw: Bytes,
+    cw_right: Bytes,
+    num_leaves: int,
+    check_words: Bytes,
+    first_tree: int,
+    key_fold: bytes,
+    delta_trees: Bytes,
+    delta_low: Bytes,
+    delta_high: Bytes,
+    num_threads: int = 1,
+) -> bytes:
+    """Fold the corrected leaf hashes of T trees into 16 bytes.
+
+    c(x) = pi(x) xor t(x) cs has two halves c_0, c_1; the fold is the XOR over all trees j, leaves
+    x and halves i of AES_fold(c_i xor D_j xor E_{x mod 1024, i} xor F_{x div 1024}). D, E, F are
+    secret uniform masks of this round, unknown to clients, so that any two different tables of c
+    fold alike only with a chance of 4 T N / 2**128: take an input at which the tables differ; it
+    meets any one of the other inputs with chance 2**-128 each, since the masks of two places are
+    independent, and if it meets none, the outputs cancel with chance 2**-128.
+
+    Args:
+        key_tree: K_tree, 16 bytes.
+        key_check: K_check, 16 bytes.
+        roots: `[T, 16]` this party's root states.
+        cw: `[depth, T, 16]`.
+        cw_right: `[depth, T]`.
+        num_leaves: N.
+        check_words: `[T, 32]`.
+        first_tree: number of the first of these trees in its segment.
+        key_fold: 16 bytes, secret of the servers.
+        delta_trees: D, `[T, 16]`.
+        delta_low: E, `[1024, 2, 16]`.
+        delta_high: F, `[ceil(N / 1024), 16]`.
+        num_threads: for the native twin.
+
+    Returns:
+        16 bytes. Law: equal at both parties for honest trees.
+    """
+    num_trees = len(roots)
+    states = tree_eval(key_tree, roots, cw, cw_right, num_leaves).reshape(-1, 16)
+    leaves = np.tile(np.arange(num_leaves), num_trees)
+    trees = np.repeat(np.arange(num_trees), num_leaves)
+    hashes = leaf_hash(key_check, states, trees + first_tree, leaves)
+    hashes ^= check_words[trees] & mask_of(bits_of(states))
+    masked = hashes.reshape(-1, 2, 16)
+    masked ^= delta_low[leaves % LOW_LEAVES]
+    masked ^= (delta_trees[trees] ^ delta_high[leaves // LOW_LEAVES])[:, None, :]
+    folded: Bytes = np.bitwise_xor.reduce(permute(key_fold, masked).reshape(-1, 16), axis=0)
+    return folded.tobytes()
+
+
+def authenticate(
+    key_tree: bytes,
+    key_mac: bytes,
+    roots: Bytes,
+    cw: Bytes,
+    cw_right: Bytes,
+    num_leaves: int,
+    table: Bytes,
+    num_threads: int = 1,
+) -> tuple[Bytes, Bytes]:
+    """Answers as `portable.answer` gives them, and their tags: `[T, R]` and `[T, 16]`.
+
+    The tag of tree j is the XOR over leaves x and words i of y(x)_i * w(x)_i in GF(2**128), where
+    w(x)_i is the i-th 16-byte word of the leaf's row block (zero-padded) and y(x)_i =
+    H_mac(s(x) xor i). Law: the tags XOR to the sum over i of (y_0 xor y_1)(alpha)_i w(alpha)_i.
+    """
+    num_trees, row_bytes = len(roots), table.shape[2]
+    num_words = -(-row_bytes // 16)
+    states = tree_eval(key_tree, roots, cw, cw_right, num_leaves)
+    answers = np.empty((num_trees, row_bytes), dtype=np.uint8)
+    tags = np.empty((num_trees, 16), dtype=np.uint8)
+    words = np.zeros((num_leaves, 16 * num_words), dtype=np.uint8)
+    for tree in range(num_trees):
+        rows = table[tree if len(table) > 1 else 0]
+        answers[tree] = np.bitwise_xor.reduce(rows & mask_of(bits_of(states[tree])), axis=0)
+        words[:, :row_bytes] = rows
+        keys = convert(key_mac, states[tree], 16 * num_words)
+        tags[tree] = inner_product(keys.reshape(-1, 16), words.reshape(-1, 16))
+    return answers, tags
+
+
+def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, rows: Bytes, num_threads: int = 1) -> Bytes:
+    """Tags `[T, 16]` that honest answers XOR to, from the client's leaves and the rows `[T, R]`."""
+    num_trees, row_bytes = rows.shape
+    num_words = -(-row_bytes // 16)
+    words = np.zeros((num_trees, 16 * num_words), dtype=np.uint8)
+    words[:, :row_bytes] = rows
+    keys = convert(key_mac, leaf0, 16 * num_words) ^ convert(key_mac, leaf1, 16 * num_words)
+    out = np.empty((num_trees, 16), dtype=np.uint8)
+    for tree in range(num_trees):
+        out[tree] = inner_product(keys[tree].reshape(-1, 16), words[tree].reshape(-1, 16))
+    return out
+
+
+def inner_product(a: Bytes, b: Bytes) -> Bytes:
+    """Sum of a_i * b_i in GF(2**128): `[M, 16]` and `[M, 16]` to `[16]`.
+
+    Bit k of the little-endian integer is the coefficient of x**k; the modulus is
+    x**128 + x**7 + x**2 + x + 1.
+    """
+    # Column k is the sum of the a_i whose b_i has bit k. Eight words at a time: a table of all 256
+    # sums of eight a_i, looked up with the eight bits of every column.
+    padding = -len(a) % 8
+    left = np.concatenate([a, np.zeros((padding, 16), dtype=np.uint8)]).view("<u8")
+    right = np.concatenate([b, np.zeros((padding, 16), dtype=np.uint8)])
+    columns = np.zeros((128, 2), dtype=np.uint64)
+    for start in range(0, len(left), 1 << 13):
+        words = left[start : start + (1 << 13)].reshape(-1, 8, 2)
+        sums = np.zeros((len(words), 256, 2), dtype=np.uint64)
+        for i in range(8):
+            sums[:, 1 << i : 2 << i] = sums[:, : 1 << i] ^ words[:, i, None]
+        bits = np.unpackbits(right[start : start + (1 << 13)], axis=1, bitorder="little")
+        lookup = np.packbits(bits.reshape(-1, 8, 128), axis=1, bitorder="little")[:, 0]
+        chosen = sums[np.arange(len(words))[:, None], lookup]
+        columns ^= np.bitwise_xor.reduce(chosen, axis=0)
+    total = 0
+    for k in range(128):
+        total ^= (int(columns[k, 0]) | int(columns[k, 1]) << 64) << k
+    for k in range(254, 127, -1):
+        if total >> k & 1:
+            total ^= (1 << k) | (0x87 << (k - 128))
+    return np.frombuffer(total.to_bytes(16, "little"), dtype=np.uint8)

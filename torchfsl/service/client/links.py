@@ -1,0 +1,186 @@
+"""A party's calls to both servers, with deadlines, and retries that send the same bytes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service.net import calls
+from torchfsl.service.net.channels import TlsFiles, channel
+
+log = logging.getLogger("torchfsl.service.links")
+
+INFO_BYTES: Final = 1 << 16
+"""Longest answer that describes a state."""
+
+PLAN_BYTES: Final = 1 << 25
+"""Longest answer that holds a plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long to try.
+
+    Attributes:
+        attempt_seconds: of one call.
+        total_seconds: after which a failure is final; no call lasts longer.
+        first_pause: before the second attempt; doubles from there, with jitter.
+        longest_pause: between attempts.
+    """
+
+    attempt_seconds: float = 90.0
+    total_seconds: float = 300.0
+    first_pause: float = 0.05
+    longest_pause: float = 3.0
+
+
+class Link:
+    """One party's calls to one server. Usable from several threads.
+
+    `counts` has the successful calls by method, `attempts` all.
+    """
+
+    def __init__(self, url: str, party: int, files: TlsFiles, policy: RetryPolicy) -> None:
+        """Nothing is sent yet."""
+        self.url, self.party, self.policy = url, party, policy
+        self.counts: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
+        self._channel = channel(url, party, files)
+
+    def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
+        """Call until it is answered or refused, or the time is over.
+
+        The first failure after which it tries again is logged as a warning.
+
+        Raises:
+            FslError: the refusal; `NotReady` or `Overloaded` when the time is over.
+        """
+        deadline = time.monotonic() + (seconds or self.policy.total_seconds)
+        pause, told = self.policy.first_pause, False
+        while True:
+            left = deadline - time.monotonic()
+            self.attempts[method] += 1
+            try:
+                answer = self._attempt(method, data, limit, min(left, self.policy.attempt_seconds))
+            except calls.RETRIED as error:
+                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (not a secret)
+                if time.monotonic() + wait >= deadline:
+                    raise
+                if not told:
+                    self._tell(error, deadline - time.monotonic())
+                    told = True
+                time.sleep(wait)
+                pause = min(2 * pause, self.policy.longest_pause)
+                continue
+            self.counts[method] += 1
+            return answer
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _tell(self, error: Exception, left: float) -> None:
+        why = str(error).removeprefix(f"server {self.party}: ")
+        log.warning(
+            "server %d (%s) gives no answer yet, trying again for %.0f s: %s",
+            self.party, self.url, left, why,
+        )  # fmt: skip
+
+    def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
+        invoke = self._channel.stream_stream(calls.path(method))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            call = invoke(
+                calls.chunks(data), timeout=max(seconds, 0.001), metadata=calls.metadata()
+            )
+            for chunk in call:
+                parts.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    call.cancel()
+                    raise ProtocolError(f"server {self.party} answers with more than {limit} bytes")
+        except grpc.RpcError as error:
+            raise calls.error_of(error, f"server {self.party}") from None
+        return b"".join(parts)
+
+
+class Links:
+    """Both servers."""
+
+    def __init__(self, urls: Sequence[str], files: TlsFiles, policy: RetryPolicy) -> None:
+        """Nothing is sent yet."""
+        if len(urls) != 2:
+            raise ParameterError("two servers are needed: URL0 and URL1")
+        self.links = tuple(Link(url, party, files, policy) for party, url in enumerate(urls))
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="torchfsl-call")
+
+    def both(self, ask: Callable[[Link], bytes]) -> tuple[bytes, bytes]:
+        """The answers of both servers, asked side by side.
+
+        Raises:
+            FslError: the first failure, once both calls have ended.
+        """
+        futures = [self._threads.submit(ask, link) for link in self.links]
+        errors = [future.exception() for future in futures]
+        final = [e for e in errors if e is not None and not isinstance(e, calls.RETRIED)]
+        for error in (*final, *errors):
+            if error is not None:
+                raise error
+        return futures[0].result(), futures[1].result()
+
+    def info(self, party: int) -> dict[str, Any]:
+        """What a server says of itself.
+
+        Raises:
+            VersionMismatch: it speaks another wire version.
+        """
+        link = self.links[party]
+        answer = link.call("Info", calls.encode_request(), limit=INFO_BYTES)
+        fields: dict[str, Any] = json.loads(answer)
+        theirs = fields.get("wire_version")
+        if theirs != WIRE_VERSION:
+            older = "this side" if isinstance(theirs, int) and theirs > WIRE_VERSION else "it"
+            raise calls.VersionMismatch(
+                f"server {party} speaks wire version {theirs}, this side {WIRE_VERSION}: "
+                f"upgrade {older}"
+            )
+        return fields
+
+    def common_model(self) -> tuple[int, str]:
+        """Version and digest of the model at both servers.
+
+        Server 1 applies a round a moment after server 0: a version behind is waited for.
+
+        Raises:
+            ProtocolError: the models differ.
+        """
+        deadline = time.monotonic() + self.links[0].policy.total_seconds
+        pause = self.links[0].policy.first_pause
+        while True:
+            first, second = (self.info(party)["model"] for party in (0, 1))
+            late = first.get("version") != second.get("version")
+            if not late or time.monotonic() >= deadline:
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, self.links[0].policy.longest_pause)
+        if first != second or not first:
+            raise ProtocolError(f"the servers hold different models: {first}, {second}")
+        return int(first["version"]), str(first["digest"])
+
+    def close(self) -> None:
+        """Close both channels."""
+        self._threads.shutdown(wait=False)
+        for link in self.links:
+            link.close()

@@ -1,0 +1,143 @@
+"""The owner's side of the network: set up a task, open and close rounds, fetch the results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
+from torchfsl.service import task
+from torchfsl.service.client.links import INFO_BYTES, PLAN_BYTES, Links, RetryPolicy
+from torchfsl.service.net import calls
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.state import vault
+from torchfsl.service.state.ledger import OPEN_STATES
+from torchfsl.service.task import Task
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.types import Array
+
+log = logging.getLogger("torchfsl.service.owner")
+
+
+class Owner:
+    """Who sets up tasks and opens rounds.
+
+    Args:
+        servers: URLs of server 0 and server 1.
+        tls: the owner's files, or a folder made by `torchfsl certs`.
+        policy: of retries.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], tls: Path | TlsFiles, *, policy: RetryPolicy | None = None
+    ) -> None:
+        """Nothing is sent yet."""
+        self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
+        self.links = Links(servers, self.files, policy or RetryPolicy())
+
+    def set_up(
+        self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None
+    ) -> None:
+        """Give both servers a task, its initial model, and its optimizer's state if it has one."""
+        data = task.encode_task(new, state, moments)
+        self.links.both(lambda link: link.call("SetUp", data, limit=INFO_BYTES))
+
+    def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
+        """Open a round; returns when clients may send. See `Coordinator.open`.
+
+        Raises:
+            NotReady: they may not before the policy's time is over; the servers go on trying.
+        """
+        fields = {"round": number, "expected": expected, "seconds": float(seconds)}
+        self._wait("Open", {"opening"}, fields)
+
+    def close_round(self, number: int) -> dict[str, Any]:
+        """Close a round and wait for its end.
+
+        Raises:
+            ProtocolError: it ended unopened; the message says why.
+            NotReady: it has not ended before the policy's time is over; the servers go on trying.
+        """
+        row = self._wait("Close", OPEN_STATES, {"round": number})
+        if row["state"] != "applied":
+            raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
+        return row
+
+    def running_round(self) -> int:
+        """The round that has not ended at both servers.
+
+        Server 1 is asked only where server 0, which drives the rounds, has none.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        for party in (0, 1):
+            info = self.links.info(party)
+            if info["state"] in OPEN_STATES:
+                return int(info["round"])
+        raise ProtocolError("no round is running")
+
+    def abandon_round(self, number: int, reason: str) -> None:
+        """End a round unopened."""
+        self._lead("Abandon", round=number, reason=reason)
+
+    def result(self) -> tuple[Opened, int]:
+        """The sums opened last, and their round."""
+        link = self.links.links[0]
+        data = link.call("Result", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
+        return vault.decode_opened(data)
+
+    def model(self, current: Task) -> ServerModel:
+        """The model after the last round; both servers must hold this one.
+
+        Raises:
+            ProtocolError: they do not.
+        """
+        link = self.links.links[0]
+        data = link.call("State", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
+        model = task.decode_model(current, data)
+        if model.digest().hex() != self.links.common_model()[1]:
+            raise ProtocolError("the servers hold different models: tell their operators")
+        return model
+
+    def plan(self) -> Plan:
+        """The plan of the task at server 0."""
+        link = self.links.links[0]
+        answer = link.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
+        return Plan.from_json(json.loads(answer)["plan"])
+
+    def close(self) -> None:
+        """Close the channels."""
+        self.links.close()
+
+    def _wait(
+        self, method: str, states: Collection[str], fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Ask until the round is in none of these states, and say once what it waits for."""
+        deadline = time.monotonic() + self.links.links[0].policy.total_seconds
+        told = ""
+        while True:
+            row = self._lead(method, **fields)
+            why = str(row["stalled"])
+            if row["state"] not in states:
+                return row
+            if time.monotonic() >= deadline:
+                raise calls.NotReady(
+                    f"round {row['number']} is still {row['state']}, {why or 'at work'}: ask again"
+                )
+            if why and why != told:
+                log.warning("round %d: server 0 is %s", row["number"], why)
+                told = why
+
+    def _lead(self, method: str, **fields: Any) -> dict[str, Any]:
+        link = self.links.links[0]
+        answer = link.call(method, calls.encode_request(**fields), limit=INFO_BYTES)
+        row: dict[str, Any] = json.loads(answer)
+        return row

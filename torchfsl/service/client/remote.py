@@ -1,0 +1,237 @@
+"""A client's side of the network.
+
+A client sends one message to each server and phase: trees up and answer down are one call, a report
+is one call, the model is one call. Calls to the two servers go out side by side. What failed on the
+way is sent again, always the same bytes, until the policy's time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.client.links import PLAN_BYTES, Links, RetryPolicy
+from torchfsl.service.client.outbox import Outbox
+from torchfsl.service.net import calls
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import Identity, Role
+from torchfsl.submodel.plan import check_number
+
+
+class RemoteServers:
+    """A client's transport to both servers; see `torchfsl.fsl.transport.Transport`."""
+
+    def __init__(self, links: Links, plan: Plan, outbox: Outbox | None = None) -> None:
+        """Nothing is sent yet."""
+        self._links, self._plan, self._outbox = links, plan, outbox
+        self._trees: dict[int, bytes] = {}
+        self._report: dict[int, bytes] = {}
+        self._answers: dict[int, bytes] = {}
+        self._begun = -1
+
+    def send(self, party: int, message: bytes) -> None:
+        """Send what is complete for both servers; returns when both have it on disk."""
+        number = int.from_bytes(message[8:16], "little")
+        if self._outbox is not None and number != self._begun:
+            self._outbox.begin(number)
+        self._begun = number
+        if message[6] in (Kind.TREES, Kind.TREES_COMMIT):
+            self._answers = {}
+            self._trees[party] = message
+            if len(self._trees) == 2 and not self._plan.retrieving:
+                self._send_trees()
+            return
+        self._report[party] = message
+        if len(self._report) == 2:
+            report, self._report = self._report, {}
+            if self._trees:  # a client that failed before it retrieved looks like any other
+                self._send_trees()
+            self._answers = {}
+            submit(self._links, report, self._outbox)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """A server's reply."""
+        if kind is not Kind.ANSWER:
+            request = calls.encode_request(round=round_number)
+            limit = HEADER_BYTES + (messages.body_bytes(self._plan, kind) or 0)
+            return self._links.links[party].call("Model", request, limit=limit)
+        if self._trees:
+            self._send_trees()
+        elif not self._answers:
+            request = calls.encode_request(round=round_number)
+            self._ask("Answer", {0: request, 1: request})
+        return self._answers.pop(party)
+
+    def open_number(self) -> int:
+        """The number of the round that is open at both servers; see `Connection.wait_for_round`.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        infos = [self._links.info(party) for party in (0, 1)]
+        number = int(infos[0]["round"])
+        if not all(info["open"] and info["round"] == number for info in infos):
+            raise ProtocolError(
+                "no round is open at both servers: wait for one, connection.wait_for_round()"
+            )
+        return number
+
+    def _send_trees(self) -> None:
+        trees, self._trees = self._trees, {}
+        self._ask("Retrieve" if self._plan.retrieving else "Upload", trees)
+
+    def _ask(self, method: str, requests: Mapping[int, bytes]) -> None:
+        limit = HEADER_BYTES + (messages.body_bytes(self._plan, Kind.ANSWER) or 0)
+        answers = self._links.both(
+            lambda link: link.call(method, requests[link.party], limit=limit)
+        )
+        self._answers = dict(enumerate(answers))
+
+
+def submit(links: Links, report: Mapping[int, bytes], outbox: Outbox | None) -> None:
+    """Send a report's two messages; they are stored before, for `Connection.resume`."""
+    if outbox is not None:
+        outbox.put(report)
+    try:
+        links.both(lambda link: link.call("Submit", report[link.party], limit=HEADER_BYTES))
+    except FslError as error:
+        if outbox is not None and not isinstance(error, calls.RETRIED):
+            outbox.clear()  # refused for good: there is nothing to resume
+        raise
+    if outbox is not None:
+        outbox.clear()
+
+
+class Connection:
+    """A client of a task on two servers.
+
+    Attributes:
+        plan: of the task, equal at both servers and bound to their authorities.
+        client: takes part in rounds; see `torchfsl.Client`.
+        links: the calls made and their counts.
+    """
+
+    def __init__(self, links: Links, files: TlsFiles, client_id: int, outbox: Path | None) -> None:
+        """Register: one call to each server, which refuses another wire version by itself."""
+        self.links = links
+        self.plan = fetch_plan(links, files)
+        self._outbox = Outbox(outbox) if outbox is not None else None
+        transport = RemoteServers(links, self.plan, self._outbox)
+        self.client = Client(self.plan, transport, client_id=client_id)
+
+    def wait_for_round(self, *, after: int = -1, seconds: float = 300.0) -> int:
+        """The number of the open round, once there is one above `after` that was not begun before.
+
+        Raises:
+            NotReady: there was none in time.
+            ProtocolError: the session is halted.
+        """
+        deadline = time.monotonic() + seconds
+        pause = 0.05
+        if self._outbox is not None:
+            after = max(after, self._outbox.last_round())
+        while True:
+            infos = [self.links.info(party) for party in (0, 1)]
+            for info in infos:
+                if info["halted"]:
+                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}")
+            number = int(infos[0]["round"])
+            if number > after and all(i["open"] and i["round"] == number for i in infos):
+                return number
+            if time.monotonic() >= deadline:
+                raise calls.NotReady(f"no round above {after} was opened in {seconds:.0f} s")
+            time.sleep(pause)
+            pause = min(1.5 * pause, 1.0)
+
+    def model_version(self) -> tuple[int, str]:
+        """Version and digest of the model at both servers.
+
+        Raises:
+            ProtocolError: they differ.
+        """
+        return self.links.common_model()
+
+    def resume(self) -> bool:
+        """After an interruption: send a report that was begun to be sent, the same bytes.
+
+        Returns:
+            Whether one was waiting and is now at both servers. A round that has closed in the
+            meantime went on without it.
+        """
+        report = self._outbox.get() if self._outbox is not None else None
+        if report is None:
+            return False
+        try:
+            submit(self.links, report, self._outbox)
+        except (RejectedSubmission, ProtocolError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the channels."""
+        self.links.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    servers: Sequence[str],
+    tls: Path | TlsFiles,
+    client_id: int,
+    *,
+    outbox: Path | None = None,
+    policy: RetryPolicy | None = None,
+) -> Connection:
+    """Take part in the task that two servers run.
+
+    Args:
+        servers: URLs of server 0 and server 1, `https://HOST:PORT`.
+        tls: this client's files, or a folder made by `torchfsl certs`.
+        client_id: number in the client's certificate.
+        outbox: file in which a report waits until both servers have it; None for no resuming.
+        policy: of retries.
+
+    Raises:
+        ParameterError: the certificate is another client's, or `client_id` is no client's number.
+        VersionMismatch: a side has to be upgraded.
+        ProtocolError: the servers disagree, or the plan is not bound to them.
+    """
+    client_id = check_number("client_id", client_id)
+    files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
+    if files.identity() != Identity(Role.CLIENT, client_id):
+        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
+    links = Links(servers, files, policy or RetryPolicy())
+    try:
+        return Connection(links, files, client_id, outbox)
+    except BaseException:
+        links.close()
+        raise
+
+
+def fetch_plan(links: Links, files: TlsFiles) -> Plan:
+    """The plan, equal at both servers and bound to their authorities.
+
+    Raises:
+        ProtocolError: it is not.
+    """
+    answers = links.both(lambda link: link.call("Plan", calls.encode_request(), limit=PLAN_BYTES))
+    if answers[0] != answers[1]:
+        raise ProtocolError("the two servers have different plans: tell their operators")
+    fields = json.loads(answers[0])
+    plan = Plan.from_json(fields["plan"])
+    if files.authorities().session(bytes.fromhex(fields["nonce"])) != plan.session:
+        raise ProtocolError(
+            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1"
+        )
+    return plan

@@ -1,0 +1,155 @@
+"""What both ends of a call agree on: method names, chunks, versions, errors.
+
+A message travels as a stream of chunks of at most 1 MiB. The first chunk holds the whole header, by
+which a server refuses a message before the rest arrives. Requests that are no protocol messages are
+small JSON objects. Every call carries the versions of its sender as metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import grpc
+
+import torchfsl
+from torchfsl.errors import (
+    DecodeError,
+    FslError,
+    ParameterError,
+    ProtocolError,
+    RejectedSubmission,
+)
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service.net.identity import NotAllowed
+from torchfsl.service.state.records import StoreFull
+
+SERVICE: Final = "torchfsl.v1"
+CHUNK_BYTES: Final = 1 << 20
+MAX_REQUEST_BYTES: Final = 4096
+"""Longest JSON request."""
+
+FRAME_LIMIT: Final = CHUNK_BYTES + 4096
+"""gRPC refuses longer frames before it allocates them."""
+
+_WIRE, _LIBRARY = "torchfsl-wire", "torchfsl-library"
+
+
+class VersionMismatch(ProtocolError):
+    """The two sides speak different versions. The message says which one to upgrade."""
+
+
+class Overloaded(FslError):
+    """The server has as much in flight as it may; come back later."""
+
+
+class NotReady(FslError):
+    """The server or its peer cannot answer yet; come back later."""
+
+
+_CODES: Final[tuple[tuple[type[FslError], grpc.StatusCode], ...]] = (
+    (VersionMismatch, grpc.StatusCode.UNIMPLEMENTED),
+    (NotAllowed, grpc.StatusCode.PERMISSION_DENIED),
+    (StoreFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NotReady, grpc.StatusCode.UNAVAILABLE),
+    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ParameterError, grpc.StatusCode.INVALID_ARGUMENT),
+    (RejectedSubmission, grpc.StatusCode.FAILED_PRECONDITION),
+    (ProtocolError, grpc.StatusCode.ABORTED),
+)
+_ERRORS: Final[dict[grpc.StatusCode, type[FslError]]] = {
+    grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.INVALID_ARGUMENT: DecodeError,
+    grpc.StatusCode.FAILED_PRECONDITION: RejectedSubmission,
+    grpc.StatusCode.ABORTED: ProtocolError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.UNAVAILABLE: NotReady,
+    grpc.StatusCode.DEADLINE_EXCEEDED: NotReady,
+    grpc.StatusCode.CANCELLED: NotReady,
+    grpc.StatusCode.INTERNAL: NotReady,  # of gRPC itself when a connection breaks, as UNKNOWN
+    grpc.StatusCode.UNKNOWN: NotReady,
+}
+RETRIED: Final = (Overloaded, NotReady)
+"""Errors after which the same bytes may be sent again."""
+
+
+def path(method: str) -> str:
+    """The full name of a method."""
+    return f"/{SERVICE}/{method}"
+
+
+def status_of(error: FslError) -> grpc.StatusCode:
+    """The status by which an error travels."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+def error_of(error: grpc.RpcError, peer: str) -> FslError:
+    """The error behind a failed call to `peer`."""
+    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = error.details() if hasattr(error, "details") else ""
+    kind = _ERRORS.get(code, ProtocolError)
+    return kind(f"{peer}: {details or code.name}")
+
+
+def metadata() -> tuple[tuple[str, str], ...]:
+    """What goes with every call."""
+    return ((_WIRE, str(WIRE_VERSION)), (_LIBRARY, torchfsl.__version__))
+
+
+def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee: str) -> None:
+    """Refuse a caller that speaks another wire version.
+
+    Raises:
+        VersionMismatch: with the side that has to be upgraded.
+    """
+    fields = dict(given)
+    theirs = str(fields.get(_WIRE, "none"))
+    if theirs == str(WIRE_VERSION):
+        return
+    newer = theirs.isdigit() and len(theirs) < 10 and int(theirs) > WIRE_VERSION
+    library = str(fields.get(_LIBRARY, "unknown"))[:32]
+    raise VersionMismatch(
+        f"{caller} speaks wire version {theirs[:16]} (torchfsl {library}), {callee} speaks "
+        f"{WIRE_VERSION} (torchfsl {torchfsl.__version__}): upgrade {callee if newer else caller}"
+    )
+
+
+def chunks(*parts: bytes | memoryview) -> Iterator[bytes]:
+    """The parts one after the other, in pieces; one empty piece for an empty part."""
+    for part in parts:
+        view = memoryview(part)
+        yield bytes(view[:CHUNK_BYTES])
+        for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
+            yield bytes(view[start : start + CHUNK_BYTES])
+
+
+def encode_request(**fields: Any) -> bytes:
+    """A small request."""
+    return json.dumps(fields).encode()
+
+
+def decode_request(data: bytes, **kinds: type[Any]) -> dict[str, Any]:
+    """A small request with exactly these fields, each of its type; numbers are not negative.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    try:
+        fields = json.loads(data) if len(data) <= MAX_REQUEST_BYTES else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or set(fields) != set(kinds):
+        raise DecodeError(f"not a request with the fields {sorted(kinds)}")
+    for name, kind in kinds.items():
+        value: Any = fields[name]
+        if kind is float and type(value) is int:
+            fields[name] = value = float(value)
+        if type(value) is not kind or (kind in (int, float) and not 0 <= value < 1 << 64):
+            raise DecodeError(f"{name} is not a valid {kind.__name__}")
+    return fields

@@ -1,0 +1,143 @@
+"""A development authority: keys and certificates for both servers, an owner and clients.
+
+Files in one folder; keys are readable by their owner only:
+
+    ca-server-0.pem  ca-server-1.pem  ca-clients.pem     the authorities, which everybody has
+    server-0.pem     server-1.pem     owner.pem          certificates, each with a .key
+    client-17.pem                                        one for every client
+
+In use every organisation makes its own authority and keys, and hands out certificates only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from torchfsl.errors import ParameterError
+from torchfsl.service.net.identity import Identity, Role, server_name
+
+_SKEW: Final = datetime.timedelta(minutes=5)
+Key = ec.EllipticCurvePrivateKey
+
+
+def make_development_certificates(
+    folder: Path, clients: Iterable[int], *, days: int = 30, role: Role | None = None
+) -> list[Path]:
+    """Make what is missing in `folder`: authorities, both servers, the owner, clients.
+
+    Args:
+        folder: made when missing; authorities that are there are used again.
+        clients: client numbers.
+        days: how long certificates are valid; authorities twelve times as long.
+        role: make only the certificates of this role; None for all.
+
+    Returns:
+        The certificates made.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made: list[Path] = []
+    wanted: dict[str, list[Identity]] = {
+        "ca-server-0": [Identity(Role.SERVER, 0)],
+        "ca-server-1": [Identity(Role.SERVER, 1)],
+        "ca-clients": [Identity(Role.OWNER), *(Identity(Role.CLIENT, c) for c in clients)],
+    }
+    for name, identities in wanted.items():
+        if not (folder / f"{name}.pem").exists():
+            _make_authority(folder, name, days * 12)
+            made.append(folder / f"{name}.pem")
+        missing = [
+            i for i in identities
+            if role in (None, i.role) and not (folder / f"{file_name(i)}.pem").exists()
+        ]  # fmt: skip
+        if missing:
+            authority = _read_authority(folder, name)
+            made += [_issue(folder, identity, authority, days) for identity in missing]
+    return made
+
+
+def file_name(identity: Identity) -> str:
+    """`server-0`, `client-17` or `owner`."""
+    return identity.uri.split(":", 1)[1].replace(":", "-")
+
+
+def _make_authority(folder: Path, name: str, days: int) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"torchfsl development {name}")])
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = (
+        _builder(title, title, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    _write(folder, name, builder.sign(key, hashes.SHA256()), key)
+
+
+def _issue(
+    folder: Path, identity: Identity, authority: tuple[x509.Certificate, Key], days: int
+) -> Path:
+    """A certificate for client and server use, naming the party in a URI."""
+    issuer, issuer_key = authority
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if identity.role is Role.SERVER:
+        names.append(x509.DNSName(server_name(identity.number)))
+        usage.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, file_name(identity))])
+    builder = (
+        _builder(title, issuer.subject, key, days)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    )
+    return _write(folder, file_name(identity), builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _write(folder: Path, name: str, certificate: x509.Certificate, key: Key) -> Path:
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    handle = os.open(folder / f"{name}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(private)
+    path = folder / f"{name}.pem"
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def _read_authority(folder: Path, name: str) -> tuple[x509.Certificate, Key]:
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
+        key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise ParameterError(f"the authority {name} in {folder} cannot be used: {error}") from error
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return certificate, key

@@ -1,0 +1,164 @@
+"""TLS files, server credentials that follow a rotated certificate, and channels to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from torchfsl.errors import ParameterError
+from torchfsl.service.net.calls import FRAME_LIMIT
+from torchfsl.service.net.identity import Authorities, Identity, server_name
+
+_SCHEMES: Final = ("https://", "grpcs://")
+_OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
+    ("grpc.max_receive_message_length", FRAME_LIMIT),
+    ("grpc.max_send_message_length", FRAME_LIMIT),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where a party's key, certificate and the task's authorities lie.
+
+    Attributes:
+        certificate: this party's, PEM.
+        key: its private key, PEM.
+        server_authorities: of server 0 and server 1.
+        clients_authority: of clients and owner.
+    """
+
+    certificate: Path
+    key: Path
+    server_authorities: tuple[Path, Path]
+    clients_authority: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path, name: str) -> TlsFiles:
+        """The files of `server-0`, `client-17` or `owner`, as `torchfsl certs` names them."""
+        return cls(
+            folder / f"{name}.pem",
+            folder / f"{name}.key",
+            (folder / "ca-server-0.pem", folder / "ca-server-1.pem"),
+            folder / "ca-clients.pem",
+        )
+
+    def authorities(self) -> Authorities:
+        """The authorities.
+
+        Raises:
+            ParameterError: a file cannot be read.
+        """
+        first, second = self.server_authorities
+        return Authorities((_read(first), _read(second)), _read(self.clients_authority))
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """Key and certificate chain."""
+        return _read(self.key), _read(self.certificate)
+
+    def identity(self) -> Identity:
+        """Whom the certificate stands for.
+
+        Raises:
+            NotAllowed: it is not from the authority for that party.
+        """
+        return self.authorities().identify(self.pair()[1])
+
+
+def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
+    """Mutual TLS for server `party`: callers are clients, the owner and the other server.
+
+    Key and certificate are read again when the files change, so a rotation needs no restart.
+    """
+    authorities = files.authorities()
+    roots = authorities.clients_pem + authorities.server_pems[1 - party]
+    stamp: list[Any] = [_stamp(files)]
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([files.pair()], root_certificates=roots)
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        try:
+            now = _stamp(files)
+            if now == stamp[0]:
+                return None
+            fresh = configuration()
+        except (OSError, ParameterError):
+            return None  # in the middle of a rotation: the old certificate goes on
+        stamp[0] = now
+        return fresh
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(), fetch, require_client_authentication=True
+    )
+
+
+def channel(
+    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
+) -> grpc.Channel:
+    """A channel to server `party`; nothing is sent yet."""
+    return grpc.secure_channel(
+        target(url), _client_credentials(party, files), options=_all(party, options)
+    )
+
+
+def aio_channel(
+    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
+) -> grpc.aio.Channel:
+    """The same for asyncio."""
+    return grpc.aio.secure_channel(
+        target(url), _client_credentials(party, files), options=_all(party, options)
+    )
+
+
+def target(url: str) -> str:
+    """`host:port` of a URL.
+
+    Raises:
+        ParameterError: it is none.
+    """
+    rest = url
+    for scheme in _SCHEMES:
+        rest = rest.removeprefix(scheme)
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if "://" in rest or not host or not port.isdigit():
+        raise ParameterError(f"{url!r} is no server: write https://HOST:PORT")
+    return f"{host}:{port}"
+
+
+def _client_credentials(party: int, files: TlsFiles) -> grpc.ChannelCredentials:
+    key, chain = files.pair()
+    root = files.authorities().server_pems[party]
+    return grpc.ssl_channel_credentials(
+        root_certificates=root, private_key=key, certificate_chain=chain
+    )
+
+
+def _all(party: int, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    override = ("grpc.ssl_target_name_override", server_name(party))
+    return [*_OPTIONS, override, *options]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ParameterError(
+            f"cannot read {path}: {error.strerror}; `torchfsl certs` makes development files"
+        ) from error
+
+
+def _stamp(files: TlsFiles) -> tuple[int, ...]:
+    stats = [path.stat() for path in (files.key, files.certificate)]
+    return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))

@@ -1,0 +1,153 @@
+"""Who a certificate speaks for, and how the servers' identities enter every digest.
+
+Each server has a certificate authority of its own, clients have a third one. A certificate names
+its holder in a URI: `torchfsl:server:0`, `torchfsl:client:17`, `torchfsl:owner` (who sets up tasks
+and opens rounds). Only server p's authority can vouch for server p, so that neither operator can
+pose as the other. A plan's session number is a hash over both authorities and a nonce, and the
+plan's digest is in every message: messages for servers of other authorities do not fit.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import FslError, ParameterError
+
+LABEL_SESSION: Final = b"torchfsl session"
+_SCHEME: Final = "torchfsl"
+
+
+class NotAllowed(FslError):
+    """The certificate does not stand for who the message claims to be from."""
+
+
+class Role(Enum):
+    """Who takes part."""
+
+    SERVER = "server"
+    CLIENT = "client"
+    OWNER = "owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A party: role, and number of a server or client."""
+
+    role: Role
+    number: int = 0
+
+    @property
+    def uri(self) -> str:
+        """As in a certificate."""
+        if self.role is Role.OWNER:
+            return f"{_SCHEME}:owner"
+        return f"{_SCHEME}:{self.role.value}:{self.number}"
+
+    def __str__(self) -> str:
+        return self.role.value if self.role is Role.OWNER else f"{self.role.value} {self.number}"
+
+    @classmethod
+    def parse(cls, uri: str) -> Identity:
+        """Inverse of `uri`.
+
+        Raises:
+            NotAllowed: it names no party.
+        """
+        scheme, _, rest = uri.partition(":")
+        name, _, digits = rest.partition(":")
+        try:
+            number = int(digits) if digits else 0
+            found = cls(Role(name), number)
+        except ValueError:
+            found = None
+        limit = 2 if found and found.role is Role.SERVER else 1 << 64
+        if found is None or scheme != _SCHEME or found.uri != uri or not 0 <= found.number < limit:
+            raise NotAllowed(f"a certificate names {uri[:80]!r}, which is no party of a task")
+        return found
+
+
+def server_name(party: int) -> str:
+    """The DNS name in server `party`'s certificate, whatever host it runs on."""
+    return f"server-{party}.torchfsl"
+
+
+class Authorities:
+    """The three certificate authorities of a task, in public.
+
+    Args:
+        servers: PEM of server 0's and server 1's authority.
+        clients: PEM of the clients' and the owner's authority.
+    """
+
+    def __init__(self, servers: tuple[bytes, bytes], clients: bytes) -> None:
+        """Read the certificates."""
+        self.server_pems, self.clients_pem = servers, clients
+        self._servers = tuple(load_certificate(pem) for pem in servers)
+        self._clients = load_certificate(clients)
+        keys = [_public_key(c) for c in (*self._servers, self._clients)]
+        if len(set(keys)) != 3:
+            raise ParameterError(
+                "server 0, server 1 and the clients need certificate authorities of their own: "
+                "one that vouches for two parties could pose as both"
+            )
+        self._cached = functools.lru_cache(maxsize=4096)(self._identify)
+
+    def identify(self, pem: bytes) -> Identity:
+        """Whom a peer's certificate, which TLS has checked, stands for.
+
+        Raises:
+            NotAllowed: it names no party, or an authority that may not vouch for that party.
+        """
+        return self._cached(pem)
+
+    def session(self, nonce: bytes) -> str:
+        """A plan's session number, bound to these servers: 16 bytes in hex."""
+        keys = [_public_key(certificate) for certificate in self._servers]
+        return kdf.digest(LABEL_SESSION, nonce, *keys)[:16].hex()
+
+    def _identify(self, pem: bytes) -> Identity:
+        certificate = load_certificate(pem)
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+        except x509.ExtensionNotFound:
+            uris = []
+        if len(uris) != 1:
+            raise NotAllowed("a certificate must name exactly one party in a URI")
+        identity = Identity.parse(uris[0])
+        issuer = self._servers[identity.number] if identity.role is Role.SERVER else self._clients
+        try:
+            certificate.verify_directly_issued_by(issuer)
+        except (ValueError, TypeError, InvalidSignature):
+            raise NotAllowed(
+                f"the certificate of {identity} is not from the authority for it"
+            ) from None
+        return identity
+
+
+def load_certificate(pem: bytes) -> x509.Certificate:
+    """A certificate from PEM.
+
+    Raises:
+        ParameterError: it is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise ParameterError(f"not a PEM certificate: {error}") from error
+
+
+def _public_key(certificate: x509.Certificate) -> bytes:
+    encoded = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(encoded).digest()

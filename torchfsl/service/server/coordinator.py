@@ -1,0 +1,217 @@
+"""Server 0 drives the rounds: it opens them, waits for reports, and leads both through the steps.
+
+A step is one exchange: server 0 sends its message and gets server 1's. Server 1 follows, in
+`handlers`. After a crash of either, the same exchange is made again with the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import Any, Final
+
+from torchfsl.crypto.kdf import DIGEST_BYTES
+from torchfsl.errors import FslError, ProtocolError
+from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, share_bytes
+from torchfsl.service.net import calls
+from torchfsl.service.server.node import STEPS
+from torchfsl.service.server.peers import PeerLink, Relays
+from torchfsl.service.server.station import Station
+from torchfsl.service.state.ledger import RoundRow
+
+log = logging.getLogger("torchfsl.service.coordinator")
+
+_POLL_SECONDS: Final = 0.25
+_ANSWER_SECONDS: Final = 5.0
+"""After which an owner who waits for a step hears how far it is, and asks again."""
+
+
+class Coordinator:
+    """Drives one round at a time."""
+
+    def __init__(self, station: Station, link: PeerLink, relays: Relays) -> None:
+        """Nothing runs until `open` or `resume`."""
+        self._station, self._link, self._relays = station, link, relays
+        self._driver: asyncio.Task[None] | None = None
+        self._driven = self._to_close = -1
+
+    def resume(self) -> None:
+        """Go on with a round that a crash interrupted."""
+        running = self._station.node.running()
+        if running is not None:
+            self._start(running.number)
+
+    async def open(self, number: int, expected: int, seconds: float) -> dict[str, Any]:
+        """Open a round; returns when clients may send, or after some seconds if they may not yet.
+
+        The same call again goes on waiting.
+
+        Args:
+            number: above every earlier one.
+            expected: complete reports at both servers after which it closes early; 0 for none.
+            seconds: after which it closes in any case.
+
+        Raises:
+            ProtocolError: another round is running, or this one ended at once.
+        """
+        node = self._station.node
+        await self._station.run(
+            node.begin, number, expected=expected, closes_at=time.time() + seconds
+        )
+        if self._driver is not None and self._driven != number:
+            await asyncio.wait([self._driver])  # of a round that has ended: it is about to return
+        self._start(number)
+        await self._until(number, lambda row: row.state != "opening")
+        return await self.row(number)
+
+    async def close(self, number: int) -> dict[str, Any]:
+        """Close a round now; returns when it has ended, or after some seconds if it has not yet.
+
+        The same call again goes on waiting.
+        """
+        if self._station.node.ledger.round(number) is None:
+            raise ProtocolError(f"round {number} was never begun here")
+        self._to_close = number
+        await self._station.tell()
+        await self._until(number, lambda row: row.state in ("applied", "unopened"))
+        return await self.row(number)
+
+    async def abandon(self, number: int, reason: str) -> dict[str, Any]:
+        """End a round unopened at both servers. Again for one that has ended so is no error.
+
+        Raises:
+            ProtocolError: it can only be finished, or was never begun.
+            NotReady: it has ended here, and the other server does not answer.
+        """
+        station = self._station
+        row = station.node.ledger.round(number)
+        if row is None or row.state != "unopened":
+            await station.run(station.node.abandon, number, reason)
+            await self.stop()
+            await self._over(number)
+        request = calls.encode_request(round=number, reason=reason)
+        try:
+            await self._link.call("Abandon", request, limit=1 << 16)
+        except calls.RETRIED:
+            raise calls.NotReady(
+                f"round {number} has ended here, and the other server does not answer: ask again, "
+                "or open the next round, by which it ends there"
+            ) from None
+        return await self.row(number)
+
+    async def row(self, number: int) -> dict[str, Any]:
+        """A round as an answer to the owner."""
+        row = self._station.node.ledger.round(number)
+        assert row is not None
+        names = ("number", "state", "reports", "accepted", "bytes", "reason")
+        return {name: getattr(row, name) for name in names} | {"stalled": self._station.stalled}
+
+    async def stop(self) -> None:
+        """Stop driving; a later start resumes."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+
+    # --- the round ----------------------------------------------------------------------------
+
+    def _start(self, number: int) -> None:
+        if self._driver is None or self._driver.done():
+            self._driven, self._to_close = number, -1
+            self._driver = asyncio.create_task(self._drive(number))
+
+    async def _drive(self, number: int) -> None:
+        """Every step in order; those that were made before a crash return at once."""
+        station = self._station
+        station.stalled = ""
+        try:
+            for kind in STEPS:
+                await self._step(number, kind)
+        except FslError as error:
+            log.warning("round %d stops: %s", number, error)
+            await self._give_up(number, error)
+        finally:
+            self._driven = -1
+            await self._over(number)
+
+    async def _step(self, number: int, kind: Kind) -> None:
+        station, node = self._station, self._station.node
+        if await station.run(node.is_taken, number, kind):
+            return
+        if kind is Kind.REPORT_SET:
+            await self._collect(number)
+        own = await station.run(node.own, number, kind)
+        limit = HEADER_BYTES + DIGEST_BYTES + node.plan.max_clients * SET_ENTRY.size
+        limit += share_bytes(node.plan) if kind is Kind.SHARE else 0
+        theirs = await self._link.insist("Step", own, limit=limit, still=self._patient(kind))
+        station.stalled = ""
+        await station.run(node.note, number, kind, theirs)
+        if kind is Kind.ROUND_STATE:
+            station.gate.open()  # before the node takes messages, so that none is too late already
+        await station.run(node.take, number, kind)
+        await station.tell()
+
+    async def _collect(self, number: int) -> None:
+        """Take reports until it is time to close, and let the last one in be filed."""
+        station = self._station
+        row = station.node.ledger.round(number)
+        assert row is not None
+        if row.log_end is None:
+            self._relays.restart()
+            while not (self._to_close == number or time.time() >= row.closes_at):
+                if row.expected and await self._have(row.expected):
+                    break
+                await station.wait(max(0.01, min(_POLL_SECONDS, row.closes_at - time.time())))
+        await station.gate.close()
+
+    async def _have(self, expected: int) -> bool:
+        """Whether both servers have that many complete reports."""
+        station = self._station
+        if await station.run(lambda: station.node.server.num_complete) < expected:
+            return False
+        try:
+            answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)
+        except FslError:
+            return False
+        await asyncio.sleep(0.02)
+        return bool(json.loads(answer).get("complete", 0) >= expected)
+
+    def _patient(self, kind: Kind) -> Any:
+        """Keep trying for ever, and say so in the state."""
+
+        def still() -> bool:
+            self._station.stalled = f"waiting for the other server's {kind.name}"
+            return True
+
+        return still
+
+    async def _give_up(self, number: int, error: FslError) -> None:
+        """The peer refused a step, or the round ended here: end it, if it can still be ended."""
+        station = self._station
+        row = station.node.ledger.round(number)
+        if row is None or row.state in ("applied", "unopened"):
+            return
+        try:
+            await station.run(station.node.abandon, number, str(error))
+        except ProtocolError:
+            station.stalled = f"round {number} cannot be finished: {error}"
+
+    async def _over(self, number: int) -> None:
+        self._relays.stop()
+        await self._station.gate.close()
+        row = self._station.node.ledger.round(number)
+        if row is not None and row.state in ("applied", "unopened"):
+            self._station.stalled = ""
+        await self._station.tell()
+
+    async def _until(self, number: int, done: Any) -> None:
+        """Wait some seconds for a state of a round, as long as it is being driven."""
+        ledger, deadline = self._station.node.ledger, time.monotonic() + _ANSWER_SECONDS
+        while True:
+            row: RoundRow | None = ledger.round(number)
+            if row is None or done(row) or time.monotonic() >= deadline:
+                return
+            if self._driver is None or self._driver.done():
+                raise ProtocolError(f"round {number} stands still: {self._station.stalled}")
+            await self._station.wait(_POLL_SECONDS)

@@ -1,0 +1,194 @@
+"""How much a server takes in at a time: bytes in flight, calls of one party, the open round."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from torchfsl.errors import RejectedSubmission
+from torchfsl.service.net.calls import Overloaded
+from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.state.records import ReportLog, StoreDamaged, StoreFull
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one server process takes on.
+
+    Attributes:
+        bytes_in_flight: of requests that are being read or stored; more wait, which stops their
+            senders by flow control.
+        calls: concurrent calls over all connections; more are refused.
+        calls_per_client: concurrent calls of one client.
+        calls_per_connection: streams that one connection may have open.
+        wait_seconds: how long a request waits for room before it is refused.
+        idle_seconds: how long a sender or reader may pause inside a message.
+        call_seconds: how long a message may take to arrive as a whole.
+        peer_seconds: how long a client's call waits for the other server.
+    """
+
+    bytes_in_flight: int = 256 << 20
+    calls: int = 512
+    calls_per_client: int = 4
+    calls_per_connection: int = 64
+    wait_seconds: float = 30.0
+    idle_seconds: float = 20.0
+    call_seconds: float = 120.0
+    peer_seconds: float = 60.0
+
+
+class Budget:
+    """Bytes in flight."""
+
+    def __init__(self, limits: Limits) -> None:
+        """All of it is free."""
+        self._limits = limits
+        self._free = limits.bytes_in_flight
+        self._changed = asyncio.Condition()
+
+    @property
+    def used(self) -> int:
+        """Bytes in flight now."""
+        return self._limits.bytes_in_flight - self._free
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Hold `size` bytes, waiting for room if need be.
+
+        Raises:
+            Overloaded: there was no room in time.
+        """
+        size = min(size, self._limits.bytes_in_flight)
+        try:
+            async with asyncio.timeout(self._limits.wait_seconds), self._changed:
+                await self._changed.wait_for(lambda: self._free >= size)
+                self._free -= size
+        except TimeoutError:
+            raise Overloaded("the server has too much in flight: try again later") from None
+        try:
+            yield
+        finally:
+            self._free += size
+            await asyncio.shield(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+class Slots:
+    """Concurrent calls, over all and by caller."""
+
+    def __init__(self, limits: Limits) -> None:
+        """None is taken."""
+        self._limits = limits
+        self._calls: Counter[Identity] = Counter()
+        self.used = 0
+
+    @contextlib.contextmanager
+    def take(self, caller: Identity) -> Iterator[None]:
+        """Take a slot; servers and the owner always get one.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        is_client = caller.role is Role.CLIENT
+        if is_client and self.used >= self._limits.calls:
+            raise Overloaded("the server has too many calls: try again later")
+        if is_client and self._calls[caller] >= self._limits.calls_per_client:
+            raise Overloaded(f"{caller} has too many calls at once: finish one first")
+        self.used += 1
+        self._calls[caller] += 1
+        try:
+            yield
+        finally:
+            self.used -= 1
+            self._calls[caller] -= 1
+            if not self._calls[caller]:
+                del self._calls[caller]
+
+
+class Gate:
+    """Lets messages into the open round, and closes when the last one inside has been filed."""
+
+    def __init__(self) -> None:
+        """Closed."""
+        self._open = False
+        self._inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def open(self) -> None:
+        """Let messages in."""
+        self._open = True
+
+    async def close(self) -> None:
+        """Let nothing in any more; returns when nothing is inside."""
+        self._open = False
+        await self._empty.wait()
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Be inside.
+
+        Raises:
+            RejectedSubmission: the gate is closed.
+        """
+        if not self._open:
+            raise RejectedSubmission("the round is closed: the message came too late")
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+
+class GroupWriter:
+    """Appends to a report log; messages that wait together are made durable together."""
+
+    def __init__(self) -> None:
+        """Nothing waits."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-log")
+        self._waiting: list[tuple[ReportLog, bytes, asyncio.Future[memoryview]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def append(self, report_log: ReportLog, message: bytes) -> memoryview:
+        """A view of the message in the log, once it is on disk.
+
+        Raises:
+            StoreFull: there is no room.
+            StoreDamaged: the disk failed.
+        """
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting.append((report_log, message, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._write())
+        return await future
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            report_log = self._waiting[0][0]
+            batch = [entry for entry in self._waiting if entry[0] is report_log]
+            self._waiting = [entry for entry in self._waiting if entry[0] is not report_log]
+            messages = [message for _, message, _ in batch]
+            results: list[memoryview | StoreFull] | list[StoreDamaged]
+            try:
+                results = await loop.run_in_executor(self._thread, report_log.append, messages)
+            except StoreDamaged as error:
+                results = [error] * len(batch)
+            for (_, _, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, memoryview):
+                    future.set_result(result)
+                else:
+                    future.set_exception(result)
+        self._task = None

@@ -1,0 +1,177 @@
+"""What one server says to the other: steps of the round, and clients' public parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.service.net import calls
+from torchfsl.service.net.channels import TlsFiles, aio_channel
+from torchfsl.service.server.station import Station
+
+log = logging.getLogger("torchfsl.service.peers")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 3.0
+_RELAYS_AT_ONCE: Final = 8
+_ADDRESS: Final = struct.Struct("<QQ")  # round and client in a message's header
+_RELAY_OF: Final = {int(Kind.TREES): Kind.TREES_RELAY, int(Kind.REPORT): Kind.REPORT_RELAY}
+
+
+class PeerLink:
+    """The channel to the other server.
+
+    Args:
+        url: of the other server.
+        party: its number.
+        files: this server's key and certificate.
+        attempt_seconds: of one attempt.
+
+    Attributes:
+        unreachable: the last call got no answer; for a metric.
+    """
+
+    def __init__(
+        self, url: str, party: int, files: TlsFiles, *, attempt_seconds: float = 600.0
+    ) -> None:
+        """Nothing is sent yet."""
+        self._url, self._party, self._files = url, party, files
+        self._seconds = attempt_seconds
+        self._channel: grpc.aio.Channel | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self.unreachable = False
+
+    async def call(self, method: str, *parts: bytes | memoryview, limit: int) -> bytes:
+        """One attempt to send the parts as one message.
+
+        Raises:
+            FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
+        """
+        if self._channel is None:
+            self._channel = aio_channel(self._url, self._party, self._files)
+        channel = self._channel
+        invoke = channel.stream_stream(calls.path(method))
+        answer: list[bytes] = []
+        size = 0
+        try:
+            call = invoke(
+                calls.chunks(*parts),
+                timeout=self._seconds,
+                metadata=grpc.aio.Metadata(*calls.metadata()),
+            )
+            async for chunk in call:
+                answer.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    call.cancel()
+                    raise ProtocolError(f"server {self._party} answers with too many bytes")
+        except grpc.aio.AioRpcError as error:
+            failure = calls.error_of(error, f"server {self._party}")
+            self.unreachable = isinstance(failure, calls.NotReady)
+            if self.unreachable and self._channel is channel:
+                self._channel = None  # the next call reads key and certificate again
+                self._leave(channel)
+            raise failure from None
+        self.unreachable = False
+        return b"".join(answer)
+
+    async def insist(
+        self, method: str, *parts: bytes | memoryview, limit: int, still: Callable[[], bool]
+    ) -> bytes:
+        """Send the same bytes until the peer answers or refuses, as long as `still` holds.
+
+        Raises:
+            FslError: the peer refused.
+            NotReady: `still` does not hold any more.
+        """
+        pause = _FIRST_PAUSE
+        while still():
+            try:
+                return await self.call(method, *parts, limit=limit)
+            except calls.RETRIED as error:
+                log.info(
+                    "the peer does not answer yet", extra={"method": method, "why": str(error)}
+                )
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        raise calls.NotReady("the other server did not answer before the round ended")
+
+    def _leave(self, channel: grpc.aio.Channel) -> None:
+        """Close a channel once the other calls on it have ended."""
+        ending = asyncio.create_task(channel.close(grace=self._seconds))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """Close every channel, calls under way included."""
+        for ending in self._ending:
+            ending.cancel()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+
+class Relays:
+    """Public parts on their way to the peer; each is sent until the peer has it or refuses it."""
+
+    def __init__(self, station: Station, link: PeerLink) -> None:
+        """Nothing is on its way."""
+        self._station, self._link = station, link
+        self._tasks: dict[tuple[int, Kind, int], asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(_RELAYS_AT_ONCE)
+
+    def start(self, kind: Kind, round_number: int, client: int) -> asyncio.Task[None]:
+        """The task that relays what `client` sent as `kind` in a round; one for each.
+
+        It ends with None when the peer has stored the part, else with the peer's refusal.
+        """
+        key = (round_number, _RELAY_OF[kind], client)
+        task = self._tasks.get(key)
+        if task is None or (task.done() and not task.cancelled() and task.exception() is not None):
+            task = self._tasks[key] = asyncio.create_task(self._relay(*key))
+            task.add_done_callback(_retrieve)
+        return task
+
+    def restart(self) -> None:
+        """Relay everything in the report log again: the peer takes a resend for what it is."""
+        for message in self._station.node.report_log:
+            number, client = _ADDRESS.unpack_from(message, 8)
+            if message[6] in _RELAY_OF and client % 2 == self._station.node.party:
+                self.start(Kind(message[6]), number, client)
+
+    def stop(self) -> None:
+        """Forget everything: the round is over."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks = {}
+
+    async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
+        station = self._station
+        async with self._room:
+            head, public = await station.run(station.node.server.relay_parts, kind, client)
+            if _ADDRESS.unpack_from(head, 8)[0] != round_number:
+                raise RejectedSubmission("the round closed before the message was relayed")
+            await self._link.insist(
+                "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
+            )
+            station.counts[kind.name + " sent"] += 1
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Note a failed relay; who waits for it hears it too."""
+    if task.cancelled():
+        return
+    error = task.exception()
+    if isinstance(error, FslError):
+        log.info("a relay was refused: %s", error)
+    elif error is not None:
+        log.error("a relay failed", exc_info=error)

@@ -1,0 +1,221 @@
+"""The server process: settings, sockets, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import shutil
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+import grpc.aio
+
+from torchfsl.errors import ParameterError
+from torchfsl.service.net.calls import FRAME_LIMIT
+from torchfsl.service.net.channels import TlsFiles, server_credentials, target
+from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.server.coordinator import Coordinator
+from torchfsl.service.server.handlers import Handlers
+from torchfsl.service.server.intake import Limits
+from torchfsl.service.server.node import Node
+from torchfsl.service.server.observe import ObservationServer, Observer
+from torchfsl.service.server.peers import PeerLink, Relays
+from torchfsl.service.server.station import Station
+from torchfsl.service.server.storage import NodeSettings
+
+log = logging.getLogger("torchfsl.service")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """One server process.
+
+    Attributes:
+        party: 0 or 1.
+        listen: `HOST:PORT`; port 0 takes a free one.
+        peer: URL of the other server.
+        state: folder of the durable state.
+        tls: key, certificates, authorities.
+        metrics: `HOST:PORT` of metrics and health; empty for none.
+        node: limits of the state.
+        limits: limits of the traffic.
+    """
+
+    party: int
+    listen: str
+    peer: str
+    state: Path
+    tls: TlsFiles
+    metrics: str = ""
+    node: NodeSettings = field(default_factory=NodeSettings)
+    limits: Limits = field(default_factory=Limits)
+
+
+class ServerProcess:
+    """A running server; `start`, then `port` is known."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """Recover the state; no socket is open yet."""
+        identity = settings.tls.identity()
+        for name, url in (("listen", f"https://{settings.listen}"), ("peer", settings.peer)):
+            try:
+                target(url)
+            except ParameterError as error:
+                raise ParameterError(f"--{name}: {error}") from None
+        if identity != Identity(Role.SERVER, settings.party):
+            raise ParameterError(
+                f"the certificate is that of {identity}, this is to be server {settings.party}"
+            )
+        self.settings = settings
+        self._authorities = settings.tls.authorities()
+        self._lock = _lock(settings.state)
+        self.node = Node(settings.party, settings.state, self._authorities, settings.node)
+        self.observer = Observer()
+        self.port = 0
+        self.metrics_port = 0
+
+    async def start(self) -> None:
+        """Listen, and go on with an interrupted round."""
+        settings, limits = self.settings, self.settings.limits
+        self.station = Station(self.node, limits)
+        other = 1 - settings.party
+        self._link = PeerLink(settings.peer, other, settings.tls)
+        self._relays = Relays(self.station, self._link)
+        self._coordinator = (
+            Coordinator(self.station, self._link, self._relays) if settings.party == 0 else None
+        )
+        self.handlers = Handlers(
+            self.station, self._authorities, self._relays, self._coordinator, self.observer
+        )
+        self._server = grpc.aio.server(options=_options(limits))
+        self._server.add_generic_rpc_handlers((self.handlers,))
+        credentials = server_credentials(settings.tls, settings.party)
+        try:
+            self.port = self._server.add_secure_port(settings.listen, credentials)
+        except RuntimeError as error:
+            raise ParameterError(
+                f"cannot listen on {settings.listen}: it is in use, or not an address of this "
+                "machine"
+            ) from error
+        await self._server.start()
+        self._watch()
+        if settings.metrics:
+            host, _, port = settings.metrics.rpartition(":")
+            self._http = ObservationServer(host, int(port), self.observer, self.health)
+            self.metrics_port = self._http.port
+        if self.station.is_open:
+            self._relays.restart()
+        if self._coordinator is not None:
+            self._coordinator.resume()
+        log.info("server %d listens on port %d", settings.party, self.port)
+
+    async def stop(self) -> None:
+        """Stop taking calls, let those that run end, close everything."""
+        await self._server.stop(grace=5.0)
+        if self._coordinator is not None:
+            await self._coordinator.stop()
+        self._relays.stop()
+        await self._link.close()
+        if self.metrics_port:
+            self._http.close()
+        await asyncio.to_thread(self.station.close)
+        self._lock.close()
+
+    def health(self) -> dict[str, Any]:
+        """Whether the server can do its work, and why not."""
+        node, station = self.node, self.station
+        last = node.ledger.last_round()
+        free = shutil.disk_usage(node.folder).free
+        return {
+            "ok": not (node.halted or station.stalled) and free > self.settings.node.reserve_bytes,
+            "party": node.party,
+            "task": node.task is not None,
+            "round": last.number if last else -1,
+            "state": last.state if last else "",
+            "halted": node.halted,
+            "stalled": station.stalled,
+            "disk_free_bytes": free,
+        }
+
+    def _watch(self) -> None:
+        station, node = self.station, self.node
+        watch = self.observer.watch
+        watch("bytes_in_flight", "Bytes of requests in flight.", lambda: float(station.budget.used))
+        watch("calls_in_flight", "Calls in flight.", lambda: float(station.slots.used))
+        watch("round", "Number of the last round.", lambda: _number(node))
+        watch("rounds_applied", "Rounds applied.", lambda: _rounds(node, "applied"))
+        watch("rounds_unopened", "Rounds that ended unopened.", lambda: _rounds(node, "unopened"))
+        watch("round_open", "1 while reports are taken.", lambda: float(station.is_open))
+        watch("halted", "1 if the session is halted.", lambda: float(bool(node.halted)))
+        watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
+        watch(
+            "peer_unreachable", "1 if the last call to the other server got no answer.",
+            lambda: float(self._link.unreachable),
+        )  # fmt: skip
+        watch(
+            "disk_free_bytes", "Free bytes on the disk of the state folder.",
+            lambda: float(shutil.disk_usage(node.folder).free),
+        )  # fmt: skip
+
+
+async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
+    """Run until SIGTERM or SIGINT; `ready` is called with the process once it listens."""
+    process = ServerProcess(settings)
+    await process.start()
+    if ready is not None:
+        ready(process)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+    log.info("server %d stops", settings.party)
+    await process.stop()
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Take the state folder; the lock ends with the process, however it ends.
+
+    Raises:
+        ParameterError: another process has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ParameterError(f"another server runs on the state in {folder}: stop it") from None
+    return file
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", FRAME_LIMIT),
+        ("grpc.max_send_message_length", FRAME_LIMIT),
+        ("grpc.max_concurrent_streams", limits.calls_per_connection),
+        ("grpc.max_metadata_size", 8192),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", 15_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_connection_idle_ms", 600_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ]
+
+
+def _number(node: Node) -> float:
+    last = node.ledger.last_round()
+    return float(last.number) if last else -1.0
+
+
+def _rounds(node: Node, state: str) -> float:
+    return float(len(node.ledger.rounds("WHERE state = ?", state)))

@@ -1,0 +1,140 @@
+"""A server's node inside an event loop: one thread for the node, one for the log, waiters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.server.server import RoundState
+from torchfsl.service.net.calls import NotReady
+from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
+from torchfsl.service.server.node import Node
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Station:
+    """Everything the handlers and the coordinator share.
+
+    Attributes:
+        node: only called through `run`.
+        gate: open while messages are taken.
+        counts: protocol messages of this process by kind, and resends.
+        stalled: why the round does not go on, or empty.
+    """
+
+    def __init__(self, node: Node, limits: Limits) -> None:
+        """Start the threads; the gate is open if the node's round is."""
+        self.node, self.limits = node, limits
+        self.budget, self.slots, self.gate = Budget(limits), Slots(limits), Gate()
+        self.writer = GroupWriter()
+        self.counts: Counter[str] = Counter()
+        self.stalled = ""
+        self._filed = asyncio.Condition()
+        self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._engine = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-node")
+        if node.task is not None and node.server.state is RoundState.OPEN:
+            self.gate.open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the node's round takes messages."""
+        return self.node.task is not None and self.node.server.state is RoundState.OPEN
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the servers are comparing their models."""
+        return self.node.task is not None and self.node.server.state is RoundState.OPENING
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the node in its thread; calls are made one after the other, in this order."""
+        return await asyncio.wrap_future(self._engine.submit(function, *args, **kwargs))
+
+    async def wait_for_begin(self) -> None:
+        """Hold a caller that is early until the servers have compared their models.
+
+        Raises:
+            NotReady: they have not in time.
+        """
+        clock = asyncio.get_running_loop().time
+        limit = clock() + self.limits.peer_seconds
+        while self.is_opening:
+            if clock() >= limit:
+                raise NotReady("the round is being opened: try again")
+            await self.wait(min(1.0, self.limits.peer_seconds))
+
+    async def accept(self, kind: Kind, message: bytes) -> bool:
+        """Store a message and let it count. True if it was new.
+
+        Once begun this runs to its end, even if the caller has gone: what is in the log is filed.
+
+        Raises:
+            RejectedSubmission, ProtocolError: refused.
+            StoreFull: not stored.
+        """
+        await self.wait_for_begin()
+        if await self.run(self.node.holds, message):
+            self.counts["resend"] += 1
+            return False
+        await asyncio.shield(asyncio.create_task(self._store(message)))
+        self.counts[kind.name] += 1
+        return True
+
+    async def _store(self, message: bytes) -> None:
+        with self.gate.enter():
+            view = await self.writer.append(self.node.report_log, message)
+            try:
+                await self.run(self.node.file, view)
+            finally:
+                await self.tell(int.from_bytes(message[16:24], "little"))
+
+    async def tell(self, client: int | None = None) -> None:
+        """Wake those who wait for the round, and for messages of one client, or of all."""
+        waiting = self._waiting.values() if client is None else [self._waiting.get(client, set())]
+        for events in waiting:
+            for event in events:
+                event.set()
+        async with self._filed:
+            self._filed.notify_all()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something happened, at most `seconds`."""
+        try:
+            async with asyncio.timeout(seconds), self._filed:
+                await self._filed.wait()
+        except TimeoutError:
+            return
+
+    async def wait_for_trees(self, client: int) -> None:
+        """Until the peer has relayed a client's trees.
+
+        Raises:
+            NotReady: it did not in time.
+            RejectedSubmission: they were refused.
+        """
+        told = asyncio.Event()
+        self._waiting.setdefault(client, set()).add(told)
+        try:
+            async with asyncio.timeout(self.limits.peer_seconds):
+                while not await self.run(self.node.server.has_trees, client):
+                    await told.wait()
+                    told.clear()
+                    if not self.is_open:
+                        raise RejectedSubmission("the round closed before the trees were complete")
+        except TimeoutError:
+            raise NotReady("the other server has not relayed the trees: send them again") from None
+        finally:
+            self._waiting[client].discard(told)
+            if not self._waiting[client]:
+                del self._waiting[client]
+
+    def close(self) -> None:
+        """Stop the threads once what runs has ended."""
+        self._engine.shutdown(wait=True)
+        self.node.ledger.close()

@@ -1,0 +1,93 @@
+"""Named arrays and a few settings as one byte string, without pickle.
+
+0  magic "TFSA"     4  version 1, 2 bytes     6  zero, 2 bytes     8  length J of the JSON
+16 JSON {"arrays": [[name, dtype, shape], ...], "meta": {...}}
+16 + J  the arrays' little-endian bytes, in order           then SHA-256 of all before: 32 bytes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from torchfsl.errors import DecodeError
+from torchfsl.types import Array
+
+_HEADER: Final = struct.Struct("<4sHHQ")
+_MAGIC: Final = b"TFSA"
+_VERSION: Final = 1
+_DIGEST_BYTES: Final = 32
+_MAX_JSON: Final = 1 << 25
+_DTYPES: Final = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+     "float16", "float32", "float64")
+)  # fmt: skip
+
+
+def encode(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> bytes:
+    """The arrays and the settings as bytes; inverse of `decode`."""
+    described: list[list[Any]] = []
+    parts: list[bytes] = []
+    for name, value in arrays.items():
+        array = np.ascontiguousarray(value)
+        assert array.dtype.name in _DTYPES, array.dtype
+        described.append([name, array.dtype.name, list(value.shape)])
+        parts.append(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+    text = json.dumps({"arrays": described, "meta": dict(meta)}).encode()
+    body = b"".join((_HEADER.pack(_MAGIC, _VERSION, 0, len(text)), text, *parts))
+    return body + hashlib.sha256(body).digest()
+
+
+def decode(data: bytes | memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays (copies) and the settings.
+
+    Raises:
+        DecodeError: not what `encode` writes, or a byte was changed.
+    """
+    view = memoryview(data)
+    if len(view) < _HEADER.size + _DIGEST_BYTES:
+        raise DecodeError("arrays: too short")
+    magic, version, zero, size = _HEADER.unpack_from(view)
+    if (magic, version, zero) != (_MAGIC, _VERSION, 0):
+        raise DecodeError(f"arrays: magic {magic!r} version {version}, this side reads {_VERSION}")
+    end = len(view) - _DIGEST_BYTES
+    if size > min(_MAX_JSON, end - _HEADER.size):
+        raise DecodeError("arrays: the description is longer than the data")
+    if hashlib.sha256(view[:end]).digest() != view[end:]:
+        raise DecodeError("arrays: damaged, the digest does not fit")
+    start = _HEADER.size + size
+    described, meta = _description(bytes(view[_HEADER.size : start]))
+    arrays: dict[str, Array] = {}
+    for name, dtype, shape in described:
+        kind = np.dtype(dtype)
+        stop = start + math.prod(shape) * kind.itemsize
+        if stop > end or name in arrays:
+            raise DecodeError("arrays: more values than bytes, or a name twice")
+        flat = np.frombuffer(view[start:stop], dtype=kind.newbyteorder("<"))
+        arrays[name] = flat.astype(kind).reshape(shape)
+        start = stop
+    if start != end:
+        raise DecodeError("arrays: trailing bytes")
+    return arrays, meta
+
+
+def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], dict[str, Any]]:
+    try:
+        fields = json.loads(text)
+        described, meta = fields["arrays"], fields["meta"]
+        found = [(name, dtype, tuple(shape)) for name, dtype, shape in described]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DecodeError(f"arrays: no valid description: {error}") from error
+    for name, dtype, shape in found:
+        sizes_fit = all(type(n) is int and 0 <= n < 1 << 40 for n in shape) and len(shape) <= 32
+        if not isinstance(name, str) or dtype not in _DTYPES or not sizes_fit:
+            raise DecodeError("arrays: a name, dtype or shape is not valid")
+    if not isinstance(meta, dict):
+        raise DecodeError("arrays: settings are not an object")
+    return found, meta

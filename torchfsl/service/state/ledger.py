@@ -1,0 +1,227 @@
+"""A server's durable state but reports and models: task, rounds, what was said to the peer.
+
+SQLite with a write-ahead log and `synchronous=FULL`: a transaction that returned survives a crash.
+`secure_delete` overwrites what is deleted. Every change is one transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torchfsl.errors import FslError
+from torchfsl.fsl.messages import Kind
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds (
+    number TEXT PRIMARY KEY, state TEXT NOT NULL, expected INTEGER NOT NULL,
+    opened_at REAL NOT NULL, closes_at REAL NOT NULL, ended_at REAL,
+    log_end INTEGER, reports INTEGER NOT NULL DEFAULT 0, accepted INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS steps (
+    round TEXT NOT NULL, sent INTEGER NOT NULL, kind INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (round, sent, kind));
+CREATE TABLE IF NOT EXISTS sessions (client TEXT PRIMARY KEY, body BLOB NOT NULL);
+"""
+_FORMAT: Final = b"1"
+_COLUMNS: Final = (
+    "number, state, expected, opened_at, closes_at, ended_at, log_end, reports, accepted, bytes, "
+    "reason"
+)
+
+OPEN_STATES: Final = (
+    "opening", "open", "closed", "agreed", "verified", "aggregated", "committed", "opened",
+)  # fmt: skip
+"""States of a round that has not ended, in order; it ends `applied` or `unopened`."""
+
+
+class LedgerError(FslError):
+    """The state folder cannot be used. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """What is known of one round.
+
+    Attributes:
+        number: round.
+        state: one of `OPEN_STATES`, `applied`, `unopened`.
+        expected: complete reports after which it may close early; 0 for none.
+        opened_at: seconds since the epoch.
+        closes_at: the same; when reports stop being taken.
+        ended_at: the same; None while it runs.
+        log_end: messages of the report log that count; None while it is open.
+        reports: complete reports at the close.
+        accepted: reports in the sum.
+        bytes: of all messages.
+        reason: why it was not opened.
+    """
+
+    number: int
+    state: str
+    expected: int
+    opened_at: float
+    closes_at: float
+    ended_at: float | None
+    log_end: int | None
+    reports: int
+    accepted: int
+    bytes: int
+    reason: str
+
+
+def _key(number: int) -> str:
+    """Numbers up to 2**64 in SQLite, sorting like numbers."""
+    return f"{number:020d}"
+
+
+class Ledger:
+    """The SQLite file of one server. Usable from any thread.
+
+    Args:
+        path: made when missing.
+
+    Raises:
+        LedgerError: another process uses it, or another version wrote it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file."""
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA secure_delete=ON")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot use the state in {path}: {error}") from error
+        path.chmod(0o600)
+        if (self.setting("format") or _FORMAT) != _FORMAT:
+            raise LedgerError(f"{path} was written by a newer torchfsl: upgrade this server")
+        self.put_setting("format", _FORMAT)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside is stored together, or nothing is. May be nested."""
+        with self._lock:
+            if self._db.in_transaction:
+                yield
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    # --- settings -----------------------------------------------------------------------------
+
+    def setting(self, name: str) -> bytes | None:
+        """A stored value, or None."""
+        row = self._one("SELECT value FROM settings WHERE name = ?", name)
+        return None if row is None else bytes(row[0])
+
+    def put_setting(self, name: str, value: bytes | None) -> None:
+        """Store a value; None deletes it."""
+        if value is None:
+            self._do("DELETE FROM settings WHERE name = ?", name)
+        elif self.setting(name) != value:
+            self._do("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    def start_round(self, number: int, expected: int, closes_at: float) -> None:
+        """Record that a round begins."""
+        self._do(
+            "INSERT INTO rounds (number, state, expected, opened_at, closes_at) "
+            "VALUES (?, 'opening', ?, ?, ?)",
+            _key(number), expected, time.time(), closes_at,
+        )  # fmt: skip
+
+    def change_round(self, number: int, **fields: Any) -> None:
+        """Set columns of a round."""
+        columns = ", ".join(f"{name} = ?" for name in fields)
+        self._do(
+            f"UPDATE rounds SET {columns} WHERE number = ?",  # noqa: S608 (names are ours)
+            *fields.values(), _key(number),
+        )  # fmt: skip
+
+    def round(self, number: int) -> RoundRow | None:
+        """A round, or None."""
+        rows = self.rounds("WHERE number = ?", _key(number))
+        return rows[0] if rows else None
+
+    def last_round(self) -> RoundRow | None:
+        """The round of the highest number, or None before the first."""
+        rows = self.rounds("ORDER BY number DESC LIMIT 1")
+        return rows[0] if rows else None
+
+    def rounds(self, clause: str = "ORDER BY number", *values: Any) -> list[RoundRow]:
+        """Rounds by an SQL clause."""
+        with self._lock:
+            query = f"SELECT {_COLUMNS} FROM rounds {clause}"  # noqa: S608 (clauses are ours)
+            found = self._db.execute(query, values).fetchall()
+        return [RoundRow(int(row[0]), *row[1:]) for row in found]
+
+    def delete_rounds(self) -> None:
+        """Forget all rounds and what was said in them."""
+        with self.transaction():
+            self._do("DELETE FROM rounds")
+            self._do("DELETE FROM steps")
+
+    # --- what was said between the servers ----------------------------------------------------
+
+    def step(self, number: int, kind: Kind, *, sent: bool) -> bytes | None:
+        """A message of the round machine, ours if `sent`, or None."""
+        row = self._one(
+            "SELECT body FROM steps WHERE round = ? AND sent = ? AND kind = ?",
+            _key(number), sent, int(kind),
+        )  # fmt: skip
+        return None if row is None else bytes(row[0])
+
+    def put_step(self, number: int, kind: Kind, body: bytes, *, sent: bool) -> None:
+        """Store a message of the round machine; it never changes after."""
+        self._do("INSERT INTO steps VALUES (?, ?, ?, ?)", _key(number), sent, int(kind), body)
+
+    def delete_steps_before(self, number: int) -> None:
+        """Forget what was said in older rounds."""
+        self._do("DELETE FROM steps WHERE round < ?", _key(number))
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def sessions(self) -> dict[int, bytes]:
+        """Stored trees by client."""
+        with self._lock:
+            found = self._db.execute("SELECT client, body FROM sessions").fetchall()
+        return {int(client): bytes(body) for client, body in found}
+
+    def put_session(self, client: int, body: bytes) -> None:
+        """Store a client's trees."""
+        self._do("INSERT OR REPLACE INTO sessions VALUES (?, ?)", _key(client), body)
+
+    def delete_session(self, client: int) -> None:
+        """Forget a client's trees."""
+        self._do("DELETE FROM sessions WHERE client = ?", _key(client))
+
+    def _one(self, query: str, *values: Any) -> Any:
+        with self._lock:
+            return self._db.execute(query, values).fetchone()
+
+    def _do(self, query: str, *values: Any) -> None:
+        with self.transaction():
+            self._db.execute(query, values)

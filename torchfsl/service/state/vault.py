@@ -1,0 +1,96 @@
+"""Files of a state folder: model versions, opened sums, trees of sessions; written whole or not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchfsl.errors import DecodeError
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.server.reports import Part, TreeRecord
+from torchfsl.service.state import arrays
+from torchfsl.service.state.records import sync_folder
+from torchfsl.submodel.opened import Opened
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file in one step: after a crash it holds the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(path.name + ".part")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def encode_opened(opened: Opened, round_number: int) -> bytes:
+    """The opened sums of a round."""
+    values = {f"sums/{name}": value for name, value in opened.sums.items()}
+    values |= {f"lanes/{name}": value for name, value in opened.lanes.items()}
+    values["clients"] = np.array(opened.clients, dtype=np.uint64)
+    meta = {
+        "round": round_number,
+        "num_clients": opened.num_clients,
+        "total_weight": opened.total_weight,
+    }
+    return arrays.encode(values, meta)
+
+
+def decode_opened(data: bytes) -> tuple[Opened, int]:
+    """Inverse of `encode_opened`: the sums and the round.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    values, meta = arrays.decode(data)
+    try:
+        clients = tuple(int(client) for client in values.pop("clients"))
+        sums = {n.removeprefix("sums/"): v for n, v in values.items() if n.startswith("sums/")}
+        lanes = {n.removeprefix("lanes/"): v for n, v in values.items() if n.startswith("lanes/")}
+        opened = Opened(sums, lanes, meta["num_clients"], meta["total_weight"], clients)
+        return opened, int(meta["round"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecodeError(f"not opened sums: {error}") from error
+
+
+_PART_FIELDS = ("nonces", "public", "commitment", "relayed_nonces")
+
+
+def encode_trees(record: TreeRecord) -> bytes:
+    """Trees of a session, secrets included."""
+    parts: dict[str, bytes | memoryview | None] = {
+        name: getattr(record.part, name) for name in _PART_FIELDS
+    }
+    parts["master_seed"] = record.master_seed
+    parts |= {f"seen/{int(kind)}": digest for kind, digest in record.part.seen.items()}
+    given = {name: part for name, part in parts.items() if part is not None}
+    values = {name: np.frombuffer(part, dtype=np.uint8) for name, part in given.items()}
+    meta: dict[str, Any] = {
+        "opening_round": str(record.opening_round),
+        "epochs": record.epochs,
+        "verified": record.verified,
+    }
+    return arrays.encode(values, meta)
+
+
+def decode_trees(data: bytes) -> TreeRecord:
+    """Inverse of `encode_trees`."""
+    values, meta = arrays.decode(data)
+    parts = {name: value.tobytes() for name, value in values.items()}
+    seen = {Kind(int(n[5:])): value for n, value in parts.items() if n.startswith("seen/")}
+    part = Part(
+        parts.get("nonces", b""),
+        parts.get("public"),
+        parts.get("commitment"),
+        parts.get("relayed_nonces"),
+        seen,
+    )
+    return TreeRecord(
+        int(meta["opening_round"]), part, parts.get("master_seed"), meta["epochs"], meta["verified"]
+    )

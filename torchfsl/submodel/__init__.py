@@ -1,0 +1,51 @@
+"""What a client sends and a server applies, whatever the protocol; no torch.
+
+Read `segments` (tensors and their parts), `plan`, `update`, `opened` (a round's sums),
+`server_model` with its optimizers, and `aggregation`: the interface that every protocol offers and
+that the engine and the trainer know.
+
+Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchfsl.faces import lazily
+
+if TYPE_CHECKING:
+    from torchfsl.submodel.aggregation import Aggregation as Aggregation
+    from torchfsl.submodel.aggregation import Participant as Participant
+    from torchfsl.submodel.aggregation import Receipt as Receipt
+    from torchfsl.submodel.aggregation import RoundSession as RoundSession
+    from torchfsl.submodel.opened import Opened as Opened
+    from torchfsl.submodel.plan import SubmodelPlan as SubmodelPlan
+    from torchfsl.submodel.segments import Segment as Segment
+    from torchfsl.submodel.segments import SegmentSpec as SegmentSpec
+    from torchfsl.submodel.segments import TensorSpec as TensorSpec
+    from torchfsl.submodel.server_model import ServerModel as ServerModel
+    from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
+    from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
+    from torchfsl.submodel.update import RawSegment as RawSegment
+    from torchfsl.submodel.update import SegmentUpdate as SegmentUpdate
+    from torchfsl.submodel.update import Update as Update
+
+_HOMES = {
+    "Aggregation": "aggregation",
+    "Participant": "aggregation",
+    "Receipt": "aggregation",
+    "RoundSession": "aggregation",
+    "Opened": "opened",
+    "RawSegment": "update",
+    "Segment": "segments",
+    "SegmentSpec": "segments",
+    "SegmentUpdate": "update",
+    "ServerAdam": "server_optimizers",
+    "ServerModel": "server_model",
+    "ServerSGD": "server_optimizers",
+    "SubmodelPlan": "plan",
+    "TensorSpec": "segments",
+    "Update": "update",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,90 @@
+"""The seam between what is learnt and the protocol that sums it.
+
+A round is: `open_round`, for each client `participant(client).start_round(...)` with `download`,
+`retrieve` and `submit`, then `close_round`, which opens the integer sums and applies them to the
+model. The engine and the trainer know these interfaces only; every protocol offers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy.typing as npt
+
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import Update
+from torchfsl.types import Array, Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a submission cost and left out.
+
+    Attributes:
+        upload_bytes: bytes sent to both servers in this round so far, headers included.
+        download_bytes: bytes received from both.
+        unmatched: by segment, the selected positions that found no bin and were not sent (with
+            probability at most 2**-40 any); keep their values in the residual.
+    """
+
+    upload_bytes: int
+    download_bytes: int
+    unmatched: dict[str, Indices]
+
+
+class RoundSession(Protocol):
+    """A client in one round, as `torchfsl.fsl.client.round.ClientRound` is one."""
+
+    def download(self) -> Mapping[str, Array]:
+        """The clear tensors of the model: all outside retrieving segments."""
+
+    def retrieve(self) -> Mapping[str, tuple[Indices, Array]]:
+        """By retrieving segment the rows asked for: indices and `[k, tau]` values."""
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        """Hand in the quantised update."""
+
+    def abort(self) -> Receipt:
+        """Hand in nothing, in a report like any other."""
+
+
+class Participant(Protocol):
+    """A client of a task, as `torchfsl.Client` is one; simulations may bring their own."""
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan."""
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> RoundSession:
+        """Take part in the open round, asking for the rows of the retrieving segments."""
+
+
+class Aggregation(Protocol):
+    """Sums updates exactly and holds the model they change."""
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan."""
+
+    @property
+    def server_seconds(self) -> float:
+        """Time spent as a server since the round was opened; of both where there are two."""
+
+    @property
+    def model(self) -> ServerModel:
+        """The current model."""
+
+    def open_round(self, round_number: int) -> None:
+        """Begin a round; numbers rise."""
+
+    def participant(self, client: int) -> Participant:
+        """The client of that number."""
+
+    def close_round(self) -> Opened:
+        """Open the sums over this round's clients and apply them to the model."""

@@ -1,0 +1,90 @@
+"""A client's L2 norm bound, kept by the rounded values themselves.
+
+Differential privacy needs the sensitivity of what is summed, the integers after rounding, and
+stochastic rounding can push a norm above that of the real values. So the real vector is scaled
+down to a norm that leaves room for rounding, and rounding is repeated with fresh coins, on values a
+little smaller each time, until the integers keep the bound (after the conditional rounding of
+Kairouz, Liu, Steinke, The distributed discrete Gaussian mechanism, 2021, section 4.1). Whether they
+keep it is decided on integers, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.types import Whole
+
+Reals = npt.NDArray[np.float64]
+
+TRIES: Final = 32
+"""Roundings before values are cut towards zero instead; one mostly succeeds."""
+
+_LIMB: Final = 21
+_CHUNK: Final = 1 << 20
+
+
+def norm_squared(parts: Mapping[str, Whole]) -> int:
+    """Sum of the squares of all values of all parts, exact for any `int64`."""
+    total = 0
+    for values in parts.values():
+        flat = np.abs(values.reshape(-1)).astype(np.uint64)  # |-2**63| wraps to the right word
+        for start in range(0, len(flat), _CHUNK):
+            part = flat[start : start + _CHUNK]
+            # Three limbs of 21 bits and a last bit: products below 2**42, sums below 2**62.
+            limbs = np.stack(
+                [(part >> np.uint64(_LIMB * i)) & np.uint64((1 << _LIMB) - 1) for i in range(4)]
+            ).astype(np.int64)
+            products = limbs @ limbs.T
+            total += sum(
+                int(products[i, j]) << (_LIMB * (i + j)) for i in range(4) for j in range(4)
+            )
+    return total
+
+
+def target_norm(bound: int, num_values: int) -> float:
+    """Norm of real values, in ring units, whose stochastic rounding mostly stays within `bound`.
+
+    The largest c with c**2 + d/4 + c + sqrt(d)/2 <= bound**2: rounding d values of norm c exceeds
+    that with probability at most exp(-1/2), and far less often in practice.
+
+    Args:
+        bound: at least sqrt(d).
+        num_values: d.
+    """
+    room = bound * bound - num_values / 4 - math.sqrt(num_values) / 2
+    return (math.sqrt(1 + 4 * max(room, 0.0)) - 1) / 2
+
+
+def round_within(
+    bound: int,
+    num_values: int,
+    scaled: Mapping[str, Reals],
+    round_once: Callable[[Mapping[str, Reals], int], dict[str, Whole]],
+) -> dict[str, Whole]:
+    """Integers near the given values, scaled down if need be; their exact norm is at most `bound`.
+
+    Args:
+        bound: `plan.l2_bound`, above 0.
+        num_values: `plan.values_per_client`; public, so that the room left for rounding is.
+        scaled: by segment, finite values in ring units, each within the encoding's clip.
+        round_once: rounds every value to a neighbouring integer; a second argument other than
+            before gives fresh coins (or the same result, with rounding to the nearest).
+    """
+    norm = math.sqrt(sum(float(np.vdot(values, values)) for values in scaled.values()))
+    target = target_norm(bound, num_values)
+    if norm > target:
+        scaled = {name: values * (target / norm) for name, values in scaled.items()}
+    for attempt in range(TRIES):
+        shrunk = 1 - attempt / (2 * TRIES)  # so that rounding to the nearest succeeds, too
+        whole = round_once({name: values * shrunk for name, values in scaled.items()}, attempt)
+        if norm_squared(whole) <= bound * bound:
+            return whole
+    whole = {name: np.trunc(values).astype(np.int64) for name, values in scaled.items()}
+    while norm_squared(whole) > bound * bound:  # only by the last bits of the float norm, if ever
+        whole = {name: values - np.sign(values) for name, values in whole.items()}
+    return whole

@@ -1,0 +1,215 @@
+"""What a task's parties agree on whatever the protocol: segments, encoding, cohort, lane, noise.
+
+A protocol's own plan extends `SubmodelPlan` by how it lays the segments out. The digest covers
+every field of the plan at hand and binds the messages. Nothing depends on a client's data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import Segment, TensorSpec
+
+Lane = Literal["none", "count", "weight"]
+
+_LANES: Final = ("none", "count", "weight")
+_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "l2_bound", "noise_sigma",
+                  "lane_sigma")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmodelPlan:
+    """What is learnt, from how many, at which precision. Equal plans have equal digests.
+
+    Attributes:
+        session: 16 random bytes in hex, fresh for every task.
+        encoding: fixed-point parameters.
+        max_clients: most reports a round may open.
+        min_clients: fewest reports a round may open; one opened report is one client's update.
+        segments: the parts of the update; names are unique.
+        lane: `count` or `weight` adds one lane to each position, which opens how many clients
+            (or which weight) contributed to it. Off by default: it discloses more.
+        max_weight: largest weight a client may claim; 1 without the weight lane.
+        l2_bound: largest L2 norm of a client's quantised values, over all segments together and
+            before its weight, in ring units; 0 means none. Clients scale their update down to it.
+        noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
+            server adds to every value of every sum; 0 means none.
+        lane_sigma: the same for the count or weight lane.
+    """
+
+    session: str
+    encoding: FixedPoint
+    max_clients: int
+    segments: tuple[Segment, ...]
+    min_clients: int = 2
+    lane: Lane = "none"
+    max_weight: int = 1
+    l2_bound: int = 0
+    noise_sigma: int = 0
+    lane_sigma: int = 0
+
+    def __post_init__(self) -> None:
+        check_hex("session", self.session, 16)
+        expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
+        if not 1 <= self.min_clients <= self.max_clients:
+            raise ParameterError(
+                f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
+                "plan for more clients, or lower min_clients (1 opens a single client's update)"
+            )
+        if self.lane not in _LANES:
+            raise ParameterError(f"lane is {self.lane!r}; choose one of {_LANES}")
+        if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
+            raise ParameterError("max_weight is at least 1, and 1 unless lane is 'weight'")
+        self.encoding.check_headroom(self.max_clients, self.max_weight)
+        self._check_noise()
+        names = [segment.name for segment in self.segments]
+        if not names or len(set(names)) != len(names):
+            raise ParameterError("a plan needs segments, and their names must differ")
+        owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
+        if len(set(owned)) != len(owned):
+            raise ParameterError("a tensor stands in two segments: aggregate it once")
+
+    def _check_noise(self) -> None:
+        """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
+        bound, sigma, lane_sigma = self.l2_bound, self.noise_sigma, self.lane_sigma
+        if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
+            raise ParameterError(f"l2_bound is not negative, both sigmas lie in 0..{MAX_SIGMA}")
+        if bound and bound * bound < self.values_per_client:
+            raise ParameterError(
+                f"l2_bound is {bound}: rounding {self.values_per_client} values alone can exceed "
+                f"it; use more frac_bits, or a bound of {math.isqrt(self.values_per_client) + 1}"
+            )
+        if sigma and not bound:
+            raise ParameterError("noise guarantees nothing without l2_bound: set both")
+        if (lane_sigma > 0) != (sigma > 0 and self.lane != "none"):
+            raise ParameterError(
+                "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
+                "exact count beside noisy values would give them away"
+            )
+        cohort, capacity = self.max_clients * self.max_weight, self.encoding.capacity
+        for what, most, s in (
+            ("a sum", self.encoding.q_max, sigma),
+            ("the lane's sum", 1, lane_sigma),
+        ):
+            # Both servers' noise: nine standard deviations of sqrt(2) s, rounded up.
+            if cohort * most + math.isqrt(162 * s * s) + (s > 0) > capacity:
+                raise ParameterError(
+                    f"{what} of {self.max_clients} clients with both servers' noise would overflow "
+                    f"the ring's limit {capacity}: use more ring_bits, fewer frac_bits, less noise"
+                )
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON: 32 bytes."""
+        return hashlib.sha256(self.to_json().encode()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, SubmodelPlan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def segment(self, name: str) -> Segment:
+        """The segment called `name`.
+
+        Raises:
+            ParameterError: there is none.
+        """
+        for segment in self.segments:
+            if segment.name == name:
+                return segment
+        raise ParameterError(
+            f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}"
+        )
+
+    @functools.cached_property
+    def retrieving(self) -> tuple[Segment, ...]:
+        """Segments whose rows clients fetch privately before training."""
+        return tuple(s for s in self.segments if s.retrieve)
+
+    @property
+    def asked_early(self) -> tuple[Segment, ...]:
+        """Segments whose positions a client names before training, not with its report."""
+        return self.retrieving
+
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether a client's positions stay the same over several rounds (a fixed submodel)."""
+        return False
+
+    @property
+    def values_are_bounded(self) -> bool:
+        """Whether a client's values are quantised numbers of at most `encoding.q_max`."""
+        return True
+
+    @property
+    def lane_values(self) -> int:
+        """Extra ring values a position: 1 with a count or weight lane, else 0."""
+        return 0 if self.lane == "none" else 1
+
+    @property
+    def values_per_client(self) -> int:
+        """Most values that one client's update has, over all segments, lanes not counted."""
+        return sum(s.k_max * s.tau for s in self.segments)
+
+    def value_bytes(self, segment: Segment) -> int:
+        """Ring bytes W/8 of one position of a segment with selected positions, lane included."""
+        return (segment.tau + self.lane_values) * self.encoding.ring_bits // 8
+
+    @property
+    def clear_tensors(self) -> tuple[TensorSpec, ...]:
+        """Tensors that clients download in the clear: all outside retrieving segments."""
+        return tuple(t for s in self.segments if not s.retrieve for t in s.tensors)
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no white space, every field present."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def check_hex(field: str, value: str, size: int) -> None:
+    """Refuse anything but `size` bytes in lower-case hex.
+
+    Raises:
+        ParameterError: it is something else.
+    """
+    try:
+        right = bytes.fromhex(value).hex() == value and len(value) == 2 * size
+    except (ValueError, TypeError):
+        right = False
+    if not right:
+        raise ParameterError(f"{field} must be {size} bytes in lower-case hex")
+
+
+def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse fields that are no plain integers.
+
+    Raises:
+        ParameterError: naming the first one.
+    """
+    for name in names:
+        if type(fields[name]) is not int:
+            raise ParameterError(f"{name} is {fields[name]!r}, not an integer")
+
+
+def check_number(what: str, given: object) -> int:
+    """A round's or client's number as an int.
+
+    Raises:
+        ParameterError: no whole number in [0, 2**64).
+    """
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)")
+    if not 0 <= given < 1 << 64:
+        raise ParameterError(f"{what} is {given}: round and client numbers lie in [0, 2**64)")
+    return int(given)

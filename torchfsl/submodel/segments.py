@@ -1,0 +1,204 @@
+"""What is learnt: tensors, and segments of them with one policy each, whatever the protocol.
+
+A protocol adds to a `Segment` how it lays the positions out (`fsl.plan.layout` is one such place).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from torchfsl.errors import ParameterError
+from torchfsl.types import Indices
+
+Policy = Literal["rows", "blocks", "scalars", "dense"]
+
+MAX_POSITIONS: Final = 1 << 32
+"""Largest index space m of one segment."""
+
+_POLICIES: Final = ("rows", "blocks", "scalars", "dense")
+_DTYPES: Final = {"float16": 2, "float32": 4, "float64": 8}
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """`number / divisor`, rounded up."""
+    return -(-number // divisor)
+
+
+def ceil_shift(number: int, bits: int) -> int:
+    """`number / 2**bits`, rounded up."""
+    return -(-number >> bits)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape and dtype of one tensor of the model."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        _check_name("a tensor", self.name)
+        if any(type(n) is not int or n < 0 for n in self.shape):
+            raise ParameterError(f"{self.name}: shape {self.shape} is not a tuple of sizes")
+        if self.dtype not in _DTYPES:
+            raise ParameterError(f"{self.name}: dtype {self.dtype}; choose one of {list(_DTYPES)}")
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return _DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of the update with one policy.
+
+    The index space is the concatenation of the tensors in order. `rows`: a position is a tensor
+    row of width tau. `blocks`: each tensor flattened and zero-padded to a multiple of tau.
+    `scalars`, `dense`: flattened elements, tau = 1. A segment with a `subset` is protected over
+    that part of the index space only; clients and sums go on counting in the whole of it.
+
+    Attributes:
+        name: unique in the plan.
+        policy: how positions are chosen and sent.
+        tensors: the tensors, in index order.
+        m: positions that may be selected: all, or those of the subset.
+        tau: values a position.
+        k_max: largest number of positions a client may select; public.
+        retrieve: whether clients fetch their rows privately before training.
+        subset: the positions, strictly increasing, that any client may select; everything if empty.
+            Comes from a private set union.
+    """
+
+    name: str
+    policy: Policy
+    tensors: tuple[TensorSpec, ...]
+    m: int
+    tau: int
+    k_max: int
+    retrieve: bool = False
+    subset: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name("a segment", self.name)
+        where = f"segment {self.name!r}"
+        if self.policy not in _POLICIES:
+            raise ParameterError(f"{where}: policy {self.policy!r}; choose one of {_POLICIES}")
+        if not self.tensors:
+            raise ParameterError(f"{where} has no tensors")
+        if not 1 <= self.m <= MAX_POSITIONS:
+            raise ParameterError(f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions")
+        if self.tau < 1 or not 1 <= self.k_max <= self.m:
+            raise ParameterError(f"{where}: needs tau >= 1 and 1 <= k_max <= m = {self.m}")
+        if self.m != (len(self.subset) or self.index_space):
+            raise ParameterError(f"{where}: m = {self.m} does not fit its tensors or subset")
+        self._check_subset(where)
+        if len({t.dtype for t in self.tensors}) > 1 and self.policy == "rows":
+            raise ParameterError(f"{where}: its tensors have different dtypes")
+        if self.policy in ("scalars", "dense") and self.tau != 1:
+            raise ParameterError(f"{where}: {self.policy} has tau = 1; choose blocks for more")
+        if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
+            raise ParameterError(f"{where}: only rows can be retrieved privately")
+
+    def _check_subset(self, where: str) -> None:
+        if not self.subset:
+            return
+        if self.policy == "dense" or set(map(type, self.subset)) != {int}:
+            raise ParameterError(f"{where}: a subset holds positions of a segment with trees")
+        if not 0 <= self.subset[0] <= self.subset[-1] < self.index_space or any(
+            low >= high for low, high in itertools.pairwise(self.subset)
+        ):
+            raise ParameterError(
+                f"{where}: a subset is strictly increasing in [0, {self.index_space})"
+            )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every position is sent by every client."""
+        return self.policy == "dense"
+
+    @property
+    def index_space(self) -> int:
+        """All positions of the tensors; above m for a segment with a subset."""
+        return positions(self.policy, self.tensors, self.tau)
+
+    def tree_positions(self, indices: Indices) -> Indices:
+        """Positions `int64[k]` of the index space, as the trees count them; -1 outside them."""
+        if not self.subset:
+            return indices
+        subset = subset_array(self.subset)
+        found = np.minimum(np.searchsorted(subset, indices), self.m - 1)
+        return np.where(subset[found] == indices, found, -1)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of the model's own numbers (not ring values)."""
+        return self.tau * self.tensors[0].item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """What the caller wants of one segment; a protocol's planner adds the layout.
+
+    `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
+    a position for `blocks`, the row width for `rows`; `subset` as in `Segment`.
+    """
+
+    name: str
+    policy: Policy
+    tensors: tuple[TensorSpec, ...]
+    k_max: int = 0
+    tau: int = 1
+    retrieve: bool = False
+    subset: tuple[int, ...] = ()
+
+
+@functools.lru_cache(maxsize=8)
+def subset_array(subset: tuple[int, ...]) -> Indices:
+    """A segment's subset as `int64[m]`, read-only."""
+    array = np.array(subset, dtype=np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
+    """Size m of the index space of `tensors` under `policy`.
+
+    Raises:
+        ParameterError: rows of another width than tau, or tau below 1.
+    """
+    if tau < 1:
+        raise ParameterError(f"tau is {tau}; a position has at least one value")
+    if policy == "rows":
+        for tensor in tensors:
+            if len(tensor.shape) < 2 or math.prod(tensor.shape[1:]) != tau:
+                raise ParameterError(f"{tensor.name}: rows of {tensor.shape} are not {tau} wide")
+        return sum(tensor.shape[0] for tensor in tensors)
+    return sum(-(-tensor.numel // tau) for tensor in tensors)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ParameterError(f"{what} needs a name of printable characters, got {name!r}")
+
+
+def tensor_spans(segment: Segment) -> Iterator[tuple[TensorSpec, slice]]:
+    """The segment's tensors, each with its range of positions in the index space."""
+    start = 0
+    for tensor in segment.tensors:
+        count = tensor.shape[0] if segment.policy == "rows" else -(-tensor.numel // segment.tau)
+        yield tensor, slice(start, start + count)
+        start += count

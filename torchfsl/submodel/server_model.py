@@ -1,0 +1,167 @@
+"""The model at a server: state, deterministic update, digest. NumPy only, no torch.
+
+Both servers apply the same opened sums and must end with the same bits, on any processor and with
+any number of threads: one differing bit would turn retrieved rows into garbage. So every step is
+one correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
+fuses, and the result is rounded once to the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.segments import Segment, TensorSpec, subset_array, tensor_spans
+from torchfsl.submodel.server_optimizers import ServerOptimizer, ServerSGD
+from torchfsl.types import Array, Float64
+
+_CHUNK = 1 << 16
+_OVERFLOW = (
+    "{name}: the aggregate would make {count} of its values infinite, as float16 ends at 65504; "
+    "nothing was applied: lower the server's learning rate or FixedPoint(clip=), use "
+    "reduce='mean', or train the parameter in float32 or bfloat16"
+)
+
+
+def state_digest(state: Mapping[str, Array]) -> bytes:
+    """SHA-256 over sorted names, dtypes, shapes and little-endian bytes: 32 bytes."""
+    hasher = hashlib.sha256()
+    for name in sorted(state):
+        value = np.ascontiguousarray(state[name])
+        value = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        shape = ",".join(str(n) for n in value.shape)
+        hasher.update(kdf.frame(name.encode(), value.dtype.name.encode(), shape.encode()))
+        hasher.update(value.tobytes())
+    return hasher.digest()
+
+
+class ServerModel:
+    """State of the model at one server.
+
+    Args:
+        state: name to array, as a torch state_dict in NumPy; copied, tied tensors stay tied.
+        optimizer: applied to the aggregate.
+        source: `delta` (reports hold changes of the model) or `gradient` (they hold gradients).
+        reduce: `mean` over the cohort, by weight under a weight lane, by row count under a count
+            lane; or `sum`.
+    """
+
+    def __init__(
+        self,
+        state: Mapping[str, Array],
+        optimizer: ServerOptimizer | None = None,
+        *,
+        source: Literal["delta", "gradient"] = "delta",
+        reduce: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        """Copy the state.
+
+        Raises:
+            ParameterError: no mapping, or a setting is unknown.
+        """
+        if not isinstance(state, Mapping):
+            raise ParameterError(
+                f"the model's state is of type {type(state).__name__}: pass a mapping from names "
+                "to arrays, as handle.server_state() gives it"
+            )
+        given = {name: np.asarray(value) for name, value in state.items()}
+        copies: dict[tuple[Any, ...], Array] = {}
+        self.state: dict[str, Array] = {}
+        for name, value in given.items():  # all alive, so that one address is one memory
+            key = (*value.__array_interface__["data"], value.dtype, value.shape, value.strides)
+            if key not in copies or not value.size:
+                native = value.dtype.newbyteorder("=")
+                copies[key] = np.array(value, dtype=native, order="C")
+            self.state[name] = copies[key]
+        self.optimizer: ServerOptimizer = ServerSGD() if optimizer is None else optimizer
+        if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
+            raise ParameterError("source is delta or gradient, reduce is mean or sum")
+        self.source, self.reduce = source, reduce
+
+    def check(self, plan: SubmodelPlan) -> None:
+        """Check that every tensor of the plan is here with its shape and dtype.
+
+        Raises:
+            ParameterError: one is not.
+        """
+        for tensor in (t for s in plan.segments for t in s.tensors):
+            value = self.state.get(tensor.name)
+            if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
+                found = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
+                raise ParameterError(
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
+                )
+
+    def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
+        """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`."""
+        parts = [self.state[t.name].reshape(t.shape[0], segment.tau) for t in segment.tensors]
+        table = np.ascontiguousarray(np.concatenate(parts))
+        if segment.subset:
+            table = table[subset_array(segment.subset)]
+        little = table.astype(table.dtype.newbyteorder("<"), copy=False)
+        return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
+
+    def apply(self, plan: SubmodelPlan, opened: Opened) -> None:
+        """Apply the opened sums of a round.
+
+        float16 tensors, whose numbers end at 65504, are stepped on copies, before all others.
+
+        Raises:
+            ProtocolError: a float16 parameter would overflow. Neither the model nor the
+                optimizer has changed then.
+        """
+        narrow = {t.name for s in plan.segments for t in s.tensors if t.dtype == "float16"}
+        before = self.optimizer.state() if narrow else {}
+        staged = {name: self.state[name].copy() for name in narrow}
+        self.optimizer.advance()
+        self._steps(plan, opened, staged)
+        for name, value in staged.items():
+            num_lost = np.count_nonzero(~np.isfinite(value) & np.isfinite(self.state[name]))
+            if num_lost:
+                self.optimizer.load_state(before)
+                raise ProtocolError(_OVERFLOW.format(name=name, count=num_lost))
+        self._steps(plan, opened, {n: v for n, v in self.state.items() if n not in narrow})
+        for name, value in staged.items():
+            self.state[name][...] = value
+
+    def _steps(self, plan: SubmodelPlan, opened: Opened, state: Mapping[str, Array]) -> None:
+        """One step of every tensor of the plan that `state` holds, changed there."""
+        for segment in plan.segments:
+            spans = [(t, span) for t, span in tensor_spans(segment) if t.name in state]
+            if spans:
+                mean = self._reduce(plan, segment, opened)
+            for tensor, span in spans:
+                change = mean[span].reshape(-1)[: tensor.numel]
+                self._step(tensor, state[tensor.name].reshape(-1), change)
+
+    def _reduce(self, plan: SubmodelPlan, segment: Segment, opened: Opened) -> Float64:
+        total = plan.encoding.dequantise(opened.sums[segment.name])
+        if self.reduce == "sum":
+            return total
+        lane = opened.lanes.get(segment.name)
+        if segment.policy == "dense":
+            return total / float(max(opened.total_weight, 1))
+        if lane is None:
+            return total / float(opened.num_clients)
+        return total / np.maximum(lane, 1).astype(np.float64)[:, None]
+
+    def _step(self, tensor: TensorSpec, flat: Array, change: Float64) -> None:
+        for start in range(0, tensor.numel, _CHUNK):
+            stop = min(start + _CHUNK, tensor.numel)
+            part = flat[start:stop].astype(np.float64)
+            gradient = change[start:stop] if self.source == "gradient" else -change[start:stop]
+            self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
+            with np.errstate(over="ignore"):  # `apply` looks for what became infinite
+                flat[start:stop] = part
+
+    def digest(self) -> bytes:
+        """`state_digest` of the state."""
+        return state_digest(self.state)

@@ -1,0 +1,213 @@
+"""A client's sparse update: per segment the selected positions and their quantised values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.fixed_point import ClipReport
+from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.errors import ParameterError
+from torchfsl.submodel import norm_bound
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.segments import Segment
+from torchfsl.types import Indices, Whole
+
+Reals = npt.NDArray[np.floating]
+Exact = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSegment:
+    """Selected positions and real values, before quantisation.
+
+    `indices`: `int64[k]`, strictly increasing; None for `dense`. `values`: `float[k, tau]`
+    (`[m, 1]` or `[m]` for `dense`).
+    """
+
+    indices: Indices | None = field(repr=False)
+    values: Reals = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUpdate:
+    """Selected positions and quantised values, `int64[k, tau]`; `indices` is None for `dense`."""
+
+    indices: Indices | None = field(repr=False)
+    values: Whole = field(repr=False)
+
+
+Update = dict[str, SegmentUpdate]
+
+
+def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
+    """The indices as `int64[k]`, strictly increasing, at most k_max of them.
+
+    They count in the segment's whole index space and lie in its subset, if it has one.
+
+    Raises:
+        ParameterError: they are not.
+    """
+    given = np.asarray(indices)
+    where = f"segment {segment.name!r}"
+    if given.ndim != 1 or not (given.size == 0 or given.dtype.kind in "iu"):
+        raise ParameterError(f"{where}: indices must be a one-dimensional integer array")
+    if len(given) > segment.k_max:
+        raise ParameterError(
+            f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
+            "keep the most important ones or plan a larger k_max"
+        )
+    if given.size:
+        increasing = bool((given[1:] > given[:-1]).all())
+        least, most = (given[0], given[-1]) if increasing else (given.min(), given.max())
+        space = segment.index_space if segment.subset else segment.m
+        if least < 0 or most >= space:
+            raise ParameterError(f"{where}: an index lies outside [0, {space})")
+        if not increasing:
+            raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)")
+    rows = given.astype(np.int64)
+    if segment.subset and np.any(segment.tree_positions(rows) < 0):
+        raise ParameterError(
+            f"{where}: a position lies outside the union that this plan is restricted to: keep it "
+            "for a later round, or take part in the next union"
+        )
+    return rows
+
+
+def quantise(
+    plan: SubmodelPlan, raw: Mapping[str, RawSegment], *, rounding_seed: bytes | None = None
+) -> tuple[Update, dict[str, npt.NDArray[np.float64]], ClipReport]:
+    """Quantise every segment of an update.
+
+    Args:
+        plan: gives segments and encoding.
+        raw: one entry for every segment of the plan.
+        rounding_seed: secret of at least 16 bytes, for stochastic rounding only; each use of a
+            seed rounds the same way.
+
+    Returns:
+        The update, the quantisation errors (raw - decoded, `float64[k, tau]`, for the residual),
+        and the clip report over all segments. Under `plan.l2_bound` the update is scaled down to
+        it, and what that takes away is part of the errors.
+
+    Raises:
+        ParameterError: unknown or missing segment, wrong shape, NaN or infinity, bad indices.
+    """
+    if set(raw) != {segment.name for segment in plan.segments}:
+        raise ParameterError(
+            f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}"
+        )
+    if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
+        raise ParameterError(
+            f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted"
+        )
+    indices: dict[str, Indices | None] = {}
+    reals: dict[str, Exact] = {}
+    for segment in plan.segments:
+        part = raw[segment.name]
+        chosen = None if segment.policy == "dense" else check_indices(segment, _given(part))
+        indices[segment.name] = chosen
+        reals[segment.name] = _reals(segment, part, segment.m if chosen is None else len(chosen))
+    whole, report = _round(plan, reals, rounding_seed, 0)
+    if plan.l2_bound:
+        whole = _round_within_norm(plan, reals, rounding_seed)
+    update = {name: SegmentUpdate(indices[name], values) for name, values in whole.items()}
+    decode = plan.encoding.dequantise
+    errors = {name: reals[name] - decode(values) for name, values in whole.items()}
+    return update, errors, report
+
+
+def _reals(segment: Segment, part: RawSegment, count: int) -> Exact:
+    reals = np.asarray(part.values, dtype=np.float64)
+    if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
+        raise ParameterError(
+            f"segment {segment.name!r}: values of shape {reals.shape}, expected "
+            f"({count}, {segment.tau})"
+        )
+    return reals.reshape(count, segment.tau)
+
+
+def _round(
+    plan: SubmodelPlan, reals: Mapping[str, Exact], seed: bytes | None, attempt: int
+) -> tuple[dict[str, Whole], ClipReport]:
+    """Quantise every segment, with coins of its own for every segment and attempt."""
+    whole: dict[str, Whole] = {}
+    report = ClipReport(0, 0, 0.0)
+    for name, values in reals.items():
+        key = None
+        if seed is not None:
+            context = kdf.frame(name.encode(), attempt.to_bytes(4, "little"))
+            key = kdf.derive(seed, kdf.LABEL_ROUNDING, context)
+        whole[name], clipped = plan.encoding.quantise(values, rounding_key=key)
+        report = report.merge(clipped)
+    return whole, report
+
+
+def _round_within_norm(
+    plan: SubmodelPlan, reals: Mapping[str, Exact], seed: bytes | None
+) -> dict[str, Whole]:
+    """Quantise every segment so that the norm of all integers together is within the bound."""
+    encoding, bits = plan.encoding, plan.encoding.frac_bits
+    scaled = {
+        name: np.ldexp(np.clip(values, -encoding.clip, encoding.clip), bits)
+        for name, values in reals.items()
+    }
+
+    def round_once(ring_units: Mapping[str, Exact], attempt: int) -> dict[str, Whole]:
+        values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
+        return _round(plan, values, seed, attempt)[0]
+
+    return norm_bound.round_within(plan.l2_bound, plan.values_per_client, scaled, round_once)
+
+
+def _given(part: RawSegment) -> Indices:
+    if part.indices is None:
+        raise ParameterError("only a dense segment may leave out its indices")
+    return part.indices
+
+
+def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> None:
+    """Check that an update fits the plan: segments, shapes, indices, magnitudes, norm.
+
+    Raises:
+        ParameterError: it does not.
+    """
+    if set(update) != {segment.name for segment in plan.segments}:
+        raise ParameterError(
+            f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}"
+        )
+    for segment in plan.segments:
+        part = update[segment.name]
+        where = f"segment {segment.name!r}"
+        if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
+            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array")
+        if (part.indices is None) != (segment.policy == "dense"):
+            raise ParameterError(f"{where}: indices are for tree segments only")
+        if part.indices is not None and not _is_int64(part.indices):
+            raise ParameterError(f"{where}: indices must be a plain int64 array")
+        count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
+        if part.values.shape != (count, segment.tau):
+            raise ParameterError(
+                f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})"
+            )
+        limit = plan.encoding.q_max
+        if not plan.values_are_bounded:
+            continue
+        if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
+            raise ParameterError(
+                f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding"
+            )
+    whole = {name: part.values for name, part in update.items()}
+    if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
+        raise ParameterError(
+            f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it"
+        )
+
+
+def _is_int64(array: object) -> bool:
+    """A plain array: subclasses, masked arrays for one, have an arithmetic of their own."""
+    return type(array) is np.ndarray and array.dtype == np.int64
