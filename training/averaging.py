@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from training.aggregation import Array
+from training.aggregations.plain import Array
 
 
 class MeanModel:

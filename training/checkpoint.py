@@ -20,7 +20,7 @@ import torch
 from torchfsl import Plan
 from torchfsl.engine.residual import Residual
 from torchfsl.submodel.server_model import ServerModel
-from training.aggregation import Array
+from training.aggregations.plain import Array
 
 _INDEX = "index.json"
 _MODEL, _OPTIMIZER, _MEAN = "model/", "optimizer/", "mean/"

@@ -194,7 +194,7 @@ class Config:
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
         seed: of everything but keys, masks and hash seeds.
-        aggregation: see `training.aggregation`.
+        aggregation: see `training.aggregations.plain`.
         above_break_even: what `fsl` does with a segment whose trees cost more than dense shares:
             refuse, switch to dense shares, or keep the trees.
         malicious_security: check words on trees, by which servers refuse malformed reports, and

@@ -12,8 +12,8 @@ from training.config import Config
 from training.curves import plot_curves
 from training.federation import Federation, build
 from training.run_folder import RunFolder
-from training.task import Task
-from training.tasks import build_task
+from training.tasks.build import build_task
+from training.tasks.task import Task
 from training.trainer import RoundRecord, Trainer
 
 

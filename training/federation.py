@@ -15,11 +15,11 @@ from torchfsl.engine.handle import Handle
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
-from training.aggregation import Array, Plain, TwoServers
-from training.audit import Audit
+from training.aggregations.audit import Audit
+from training.aggregations.plain import Array, Plain, TwoServers
 from training.config import Config
 from training.local import make_optimizer
-from training.task import Task
+from training.tasks.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def build(
     elif in_process:
         aggregation = TwoServers(plan, (models[0], models[1]))
     else:
-        from training.remote import RemoteServers  # needs the service extra
+        from training.aggregations.remote import RemoteServers  # needs the service extra
 
         aggregation = RemoteServers(
             config, plan, models[0], clients=task.num_clients, finished=finished

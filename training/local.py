@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from training.config import Local
-from training.task import Batch, Work
+from training.tasks.task import Batch, Work
 
 
 def make_optimizer(model: nn.Module, local: Local) -> Optimizer:

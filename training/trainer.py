@@ -13,10 +13,10 @@ from torchfsl.engine.residual import Residual
 from torchfsl.submodel.aggregation import Receipt
 from training.averaging import MeanModel
 from training.config import Config
+from training.data.prf import Stream
 from training.federation import Federation
 from training.local import begin_local_training, train
-from training.prf import Stream
-from training.task import Task
+from training.tasks.task import Task
 
 
 @dataclass(slots=True)

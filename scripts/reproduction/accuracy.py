@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import bench_measure
 import numpy as np
 
-from reproduction import paper
-from reproduction.results import write_result
+from scripts.bench import measure as bench_measure
+from scripts.reproduction import paper
+from scripts.reproduction.results import write_result
 from training.config import Config, Images, Local, Rest, Sentences
 from training.experiment import run_experiment
 from training.presets import PRESETS
@@ -330,7 +330,7 @@ def _claimed(folder: Path) -> Iterator[bool]:
 
 
 class Progress:
-    """A line for each evaluation: `metric` of `training.metrics`."""
+    """A line for each evaluation: `metric` of `training.tasks.metrics`."""
 
     def __init__(self, metric: str) -> None:
         """Nothing shown yet."""

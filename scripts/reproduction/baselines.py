@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import bench_measure
-import bench_round
 import numpy as np
 
-from reproduction import paper
-from reproduction.one_round import dense_plan, measure
+from scripts.bench import measure as bench_measure
+from scripts.bench import round as bench_round
+from scripts.reproduction import paper
+from scripts.reproduction.one_round import dense_plan, measure
 
 CLIENTS = 10
-SECAGG_PLUS = Path(__file__).resolve().parent.parent / "secagg_plus.py"
+SECAGG_PLUS = "scripts.reproduction.secagg_plus"
 
 
 def baselines(flower_python: str | None) -> dict[str, Any]:
@@ -79,7 +79,15 @@ def _secagg_plus(python: str | None, parameters: int) -> dict[str, Any] | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "figures.json"
-        command = [python, SECAGG_PLUS, "--parameters", str(parameters), "--clients", str(CLIENTS)]
+        command = [
+            python,
+            "-m",
+            SECAGG_PLUS,
+            "--parameters",
+            str(parameters),
+            "--clients",
+            str(CLIENTS),
+        ]
         subprocess.run([*command, "--json", target], check=True, stdout=subprocess.DEVNULL)
         figures: dict[str, Any] = json.loads(target.read_text())
     return figures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reproduction import paper
-from reproduction.one_round import measure, one_segment_plan
+from scripts.reproduction import paper
+from scripts.reproduction.one_round import measure, one_segment_plan
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import messages
 from torchfsl.fsl.costs import predict

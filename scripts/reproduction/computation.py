@@ -6,10 +6,9 @@ import dataclasses
 import time
 from typing import Any, Final
 
-import bench_measure
-
-from reproduction import paper
-from reproduction.one_round import Costs, measure, one_segment_plan
+from scripts.bench import measure as bench_measure
+from scripts.reproduction import paper
+from scripts.reproduction.one_round import Costs, measure, one_segment_plan
 from torchfsl.fsl.cuckoo import placement as cuckoo
 
 ROUNDS: Final = {10: 300, 15: 40, 20: 8}

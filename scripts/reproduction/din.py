@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import bench_measure
-import bench_round
 import numpy as np
 import torch
 
 import torchfsl
 from models import DIN
-from reproduction import paper
+from scripts.bench import measure as bench_measure
+from scripts.bench import round as bench_round
+from scripts.reproduction import paper
 from torchfsl import Client, FixedPoint, Plan, Server
 from torchfsl.fsl import messages
 from torchfsl.fsl.plan.planner import build_plan

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.accuracy import Progress, run_or_read
 from training.presets import PRESETS
 
 AGGREGATIONS = ("plain", "dense", "fsl")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reproduction import paper
+from scripts.reproduction import paper
 from torchfsl.fsl.cuckoo.bounds import choose_layout, stash_for
 from torchfsl.kernels import backends
 

@@ -31,7 +31,7 @@ def weights(log: int) -> str:
 
 def missing(name: str) -> str:
     """What stands where a table has no figures."""
-    return f"*Not run yet: `python scripts/reproduce.py {name}`.*\n"
+    return f"*Not run yet: `scripts/reproduce {name}`.*\n"
 
 
 def stamp(figures: dict[str, Any]) -> str:
@@ -51,4 +51,5 @@ def machine(figures: dict[str, Any]) -> str:
 
 def command(figures: dict[str, Any]) -> str:
     """The command that gave the figures, its data folder called DATA."""
-    return re.sub(r"--data \S+", "--data DATA", figures["command"])
+    text = figures["command"].replace("python scripts/reproduce.py", "scripts/reproduce")  # older
+    return re.sub(r"--data \S+", "--data DATA", text)

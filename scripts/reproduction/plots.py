@@ -8,10 +8,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from reproduction import paper
-from reproduction.communication import break_even
-from reproduction.one_round import one_segment_plan
-from reproduction.results import FOLDER, read_accuracies, read_result
+from scripts.reproduction import paper
+from scripts.reproduction.communication import break_even
+from scripts.reproduction.one_round import one_segment_plan
+from scripts.reproduction.results import FOLDER, read_accuracies, read_result
 from torchfsl.fsl import messages
 
 matplotlib.use("Agg")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import paper, plots, training_report
-from reproduction.communication import MIB
-from reproduction.markdown import missing, seconds, size, stamp, table, weights
-from reproduction.results import read_result
+from scripts.reproduction import paper, plots, training_report
+from scripts.reproduction.communication import MIB
+from scripts.reproduction.markdown import missing, seconds, size, stamp, table, weights
+from scripts.reproduction.results import read_result
 
 TARGET = Path("RESULTS.md")
 SOCKETS = Path("docs") / "results" / "service-load.json"
@@ -24,7 +24,7 @@ OPENING = """# Results
 Every table and figure of the FSL paper's evaluation ("Towards Secure and Practical Federated
 Submodel Learning", section 7), run again with torchfsl, and what the paper does not have: 32-bit
 values, checks against malicious clients, private retrieval, error feedback. This page is made by
-`python scripts/reproduce.py report` from the JSON files in `results/`, which the command below each
+`scripts/reproduce report` from the JSON files in `results/`, which the command below each
 table writes; DATA is a folder of data sets. The paper's figures come from 64 cores at 2.5 GHz and
 188 GB; ours from **2 cores** and 23 GB, the machine named with each table. MB are 10^6 bytes, MiB
 2^20. In the tables m is the number of positions of a model, k of those that a client sends, l the
@@ -418,7 +418,7 @@ def _din() -> str:
         f"{size(sockets['download_bytes_per_client'])} down a client, "
         f"{sockets['clients_per_second']:.0f} clients/s; transport and storage take "
         f"{100 * sockets['transport_and_storage_share']:.0f} % of the servers' processor time. "
-        f"`python scripts/bench_service.py`, {sockets['date']} (docs/service-results.md).\n\n"
+        f"`python -m scripts.bench.service`, {sockets['date']} (docs/service-results.md).\n\n"
         if sockets
         else ""
     )

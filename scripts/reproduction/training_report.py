@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reproduction import paper
-from reproduction.markdown import command, machine, missing, size, stamp, table
-from reproduction.results import read_accuracies, read_result
+from scripts.reproduction import paper
+from scripts.reproduction.markdown import command, machine, missing, size, stamp, table
+from scripts.reproduction.results import read_accuracies, read_result
 
 Figures = dict[str, Any]
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from adversary import carried_by, deliver, servers_of, sums
-from federation import Wire
-from forged_reports import forge
-from forged_reports import make_plan as one_segment
 
+from scripts.attacks.forged_reports import forge
+from scripts.attacks.forged_reports import make_plan as one_segment
+from tests.support.adversary import carried_by, deliver, servers_of, sums
+from tests.support.federation import Wire
 from torchfsl.errors import DecodeError, FslError, RejectedSubmission
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adversary import (
+
+from scripts.attacks.forged_reports import (
+    equal_roots,
+    fit_check_words,
+    forge,
+    grow,
+    merge_keys,
+    select_two_points,
+)
+from scripts.attacks.forged_reports import make_plan as one_segment
+from tests.support.adversary import (
     LIMIT,
     attacked_round,
     carried_by,
@@ -18,17 +28,7 @@ from adversary import (
     servers_of,
     sums,
 )
-from federation import Wire, make_plan, make_segment
-from forged_reports import (
-    equal_roots,
-    fit_check_words,
-    forge,
-    grow,
-    merge_keys,
-    select_two_points,
-)
-from forged_reports import make_plan as one_segment
-
+from tests.support.federation import Wire, make_plan, make_segment
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf import trees as dpf

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversary import (
+
+from scripts.attacks.forged_reports import Forgery, forge
+from scripts.attacks.forged_reports import make_plan as one_segment
+from tests.support.adversary import (
     LIMIT,
     View,
     altering,
@@ -24,10 +27,7 @@ from adversary import (
     servers_of,
     sums,
 )
-from federation import Wire
-from forged_reports import Forgery, forge
-from forged_reports import make_plan as one_segment
-
+from tests.support.federation import Wire
 from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages

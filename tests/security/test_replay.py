@@ -6,7 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from adversary import (
+
+from scripts.attacks.forged_reports import Forgery, fit_check_words, forge
+from scripts.attacks.forged_reports import make_plan as one_segment
+from tests.support.adversary import (
     LIMIT,
     attacked_round,
     carried_by,
@@ -17,10 +20,7 @@ from adversary import (
     servers_of,
     sums,
 )
-from federation import Wire, make_plan, make_segment, random_update, submit
-from forged_reports import Forgery, fit_check_words, forge
-from forged_reports import make_plan as one_segment
-
+from tests.support.federation import Wire, make_plan, make_segment, random_update, submit
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan

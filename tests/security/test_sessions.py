@@ -11,8 +11,9 @@ import math
 
 import numpy as np
 import pytest
-from adversary import ignore_commitments, ignore_digests
-from federation import (
+
+from tests.support.adversary import ignore_commitments, ignore_digests
+from tests.support.federation import (
     Wire,
     assert_exact,
     make_plan,
@@ -20,8 +21,7 @@ from federation import (
     make_servers,
     random_update,
 )
-from reference import plaintext
-
+from tests.support.reference import plaintext
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client, Session

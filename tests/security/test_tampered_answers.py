@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Event, Wire, make_plan, make_segment, make_servers
-from reference import plaintext
 
+from tests.support.federation import Event, Wire, make_plan, make_segment, make_servers
+from tests.support.reference import plaintext
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.round import ClientRound

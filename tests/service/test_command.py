@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from local_servers import free_ports
 
 from torchfsl.service.client import links
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import client_numbers, main
+from torchfsl.service.local import free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 
 

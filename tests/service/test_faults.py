@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fault_proxy import FaultProxy, Faults
-from network import DOWN_SECONDS, HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
 
+from scripts.checks.fault_proxy import FaultProxy, Faults
+from tests.support.network import (
+    DOWN_SECONDS,
+    HANGS_AFTER,
+    HASTY,
+    QUICK,
+    Pair,
+    assert_sums,
+    wait_until,
+)
 from torchfsl.errors import ProtocolError
 from torchfsl.service.client.links import Link, RetryPolicy
 from torchfsl.service.client.owner import Owner

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from federation import mixed_plan, wanted_rows
-from network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
 
+from tests.support.federation import mixed_plan, wanted_rows
+from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind
@@ -263,7 +263,7 @@ def test_a_caller_gets_no_more_than_its_share_of_calls(pair: Pair) -> None:
 
 def two_nodes(pair: Pair, folder: Path, min_clients: int = 1) -> tuple[Node, Node]:
     """Both servers in this process, with reports of clients 0 to 2."""
-    from test_node import Duo, some_updates
+    from tests.service.test_node import Duo, some_updates
 
     duo = Duo(folder, pair.files("owner").authorities(), mixed_plan(min_clients=min_clients))
     duo.step(1, Kind.ROUND_STATE)

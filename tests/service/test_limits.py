@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federation import mixed_plan, wanted_rows
-from network import CONFIG, Pair, assert_sums, wait_until
-from reference import plaintext
 
+from tests.support.federation import mixed_plan, wanted_rows
+from tests.support.network import CONFIG, Pair, assert_sums, wait_until
+from tests.support.reference import plaintext
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.client.links import Links, RetryPolicy

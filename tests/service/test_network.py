@@ -15,15 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from federation import make_plan, make_segment, mixed_plan, wanted_rows
-from local_servers import ROOT
-from network import Pair, assert_sums
 
+from tests.support.federation import make_plan, make_segment, mixed_plan, wanted_rows
+from tests.support.network import Pair, assert_sums
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.client.remote import RemoteServers, submit
 from torchfsl.service.net import calls
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

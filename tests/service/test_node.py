@@ -9,9 +9,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from federation import make_plan, make_segment, make_state, mixed_plan, random_update, wanted_rows
-from reference import plaintext
 
+from tests.support.federation import (
+    make_plan,
+    make_segment,
+    make_state,
+    mixed_plan,
+    random_update,
+    wanted_rows,
+)
+from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from federation import mixed_plan, random_update, wanted_rows
 
+from tests.support.federation import mixed_plan, random_update, wanted_rows
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind

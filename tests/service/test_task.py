@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import make_plan, make_segment, make_state
 
+from tests.support.federation import make_plan, make_segment, make_state
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.service.task import Task, decode_model, decode_task, encode_model, encode_task
 from torchfsl.submodel.server_model import state_digest

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_servers import LocalServers
-from small_tasks import small_config, small_task
 
+from tests.support.small_tasks import small_config, small_task
+from torchfsl.service.local import LocalServers
 from training import experiment
+from training.aggregations.remote import RemoteServers
 from training.config import Config, ConfigError, Server
-from training.remote import RemoteServers
 
 
 class Interrupted(Exception):

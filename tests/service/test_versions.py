@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from network import QUICK, Pair
-from test_hostile import messages_of
 
+from tests.service.test_hostile import messages_of
+from tests.support.network import QUICK, Pair
 from torchfsl.errors import DecodeError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import WIRE_VERSION

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torchfsl
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.version import __version__
 
 _DESCRIPTION = """\
 Federated submodel learning by two servers that do not collude.
@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "torchfsl", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw
     )
-    version = f"torchfsl {torchfsl.__version__}, wire version {WIRE_VERSION}"
+    version = f"torchfsl {__version__}, wire version {WIRE_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(

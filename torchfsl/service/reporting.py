@@ -13,10 +13,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-import torchfsl
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.kernels.backends import backend
 from torchfsl.service.net.identity import load_certificate
+from torchfsl.version import __version__
 
 _CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
 
@@ -83,10 +84,10 @@ def show_servers(urls: Sequence[str], tls: Path, name: str) -> int:
 def show_machine(tls: Path | None) -> int:
     """Backend, processor, AES rate, torch, certificates; 1 if something is wrong."""
     failed = 0
-    print(f"torchfsl {torchfsl.__version__}, wire version {WIRE_VERSION}")
+    print(f"torchfsl {__version__}, wire version {WIRE_VERSION}")
     print(f"python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} processors")
-    backend = torchfsl.backend()
-    print(f"backend: {backend}" + ("" if backend == "native" else " (slow; build the extension)"))
+    active = backend()
+    print(f"backend: {active}" + ("" if active == "native" else " (slow; build the extension)"))
     flags = _cpu_flags()
     found = [flag for flag in _CPU_FLAGS if flag in flags]
     print("processor features: " + (", ".join(found) or "unknown"))

@@ -141,5 +141,3 @@ def _break_even(plan: Plan, smaller: Plan, cost: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if saved(middle) > cost else (middle, high)
     return high
-
-

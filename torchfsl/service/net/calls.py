@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import grpc
 
-import torchfsl
 from torchfsl.errors import (
     DecodeError,
     FslError,
@@ -24,6 +23,7 @@ from torchfsl.errors import (
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.identity import NotAllowed
 from torchfsl.service.state.records import StoreFull
+from torchfsl.version import __version__
 
 SERVICE: Final = "torchfsl.v1"
 CHUNK_BYTES: Final = 1 << 20
@@ -99,7 +99,7 @@ def error_of(error: grpc.RpcError, peer: str) -> FslError:
 
 def metadata() -> tuple[tuple[str, str], ...]:
     """What goes with every call."""
-    return ((_WIRE, str(WIRE_VERSION)), (_LIBRARY, torchfsl.__version__))
+    return ((_WIRE, str(WIRE_VERSION)), (_LIBRARY, __version__))
 
 
 def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee: str) -> None:
@@ -116,7 +116,7 @@ def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee
     library = str(fields.get(_LIBRARY, "unknown"))[:32]
     raise VersionMismatch(
         f"{caller} speaks wire version {theirs[:16]} (torchfsl {library}), {callee} speaks "
-        f"{WIRE_VERSION} (torchfsl {torchfsl.__version__}): upgrade {callee if newer else caller}"
+        f"{WIRE_VERSION} (torchfsl {__version__}): upgrade {callee if newer else caller}"
     )
 
 

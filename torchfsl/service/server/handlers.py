@@ -19,7 +19,6 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-import torchfsl
 from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
@@ -32,6 +31,7 @@ from torchfsl.service.server.peers import Relays
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Context, Stream
 from torchfsl.service.state.records import StoreDamaged
+from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.handlers")
 
@@ -152,7 +152,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             complete = await station.run(_complete, station)
         return {
             "party": node.party,
-            "library": torchfsl.__version__,
+            "library": __version__,
             "wire_version": WIRE_VERSION,
             "plan_digest": node.task.plan.digest.hex() if node.task else "",
             "model": node.model_version,

@@ -2,9 +2,9 @@
 //
 //   selftest vectors FILE [PATH...]       the given CPU paths, or all that this machine has:
 //   replays
-//                                         FILE, which scripts/native_vectors.py writes, and
+//                                         FILE, which scripts/generate/native_vectors.py writes, and
 //                                         compares the paths
-//   selftest secrets DRAW [KERNEL...]     for valgrind; scripts/constant_time.py calls it
+//   selftest secrets DRAW [KERNEL...]     for valgrind; scripts/checks/constant_time.py calls it
 //
 // Exit status 0 if all is well, 1 if something differs, 2 for a wrong call.
 #include <sys/wait.h>

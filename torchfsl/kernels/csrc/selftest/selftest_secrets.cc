@@ -2,7 +2,7 @@
 // parameters do not. Under callgrind a kernel's instructions are counted, and every draw must give
 // the same count. Under memcheck secrets count as undefined memory, and so does all that is
 // computed from them: a branch or an address that depends on them is an error.
-// scripts/constant_time.py does both.
+// scripts/checks/constant_time.py does both.
 #include <cstdint>
 #include <stdexcept>
 #include <string>

@@ -63,7 +63,7 @@ struct TreeSet {
   Bytes leaf[2];
 };
 
-// Replays the vectors in a file written by scripts/native_vectors.py; returns how many there were.
+// Replays the vectors in a file written by scripts/generate/native_vectors.py; returns how many there were.
 // Throws Failure.
 std::size_t replay_vectors(const std::string& file);
 

@@ -1,0 +1,1 @@
+"""Attacks on the library and what was found: forged reports, distinguishers, fuzzing."""

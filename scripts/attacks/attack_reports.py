@@ -1,0 +1,267 @@
+"""Sends forged reports through two real servers and compares their verdict with an exact oracle.
+
+    python -m scripts.attacks.attack_reports                  # 100,000 forged and 100,000 honest
+    python -m scripts.attacks.attack_reports --count 800 --honest 800 --json attack.json
+
+The attacker is a client. He recomputes the commitment and all framing, so that only the check of
+the trees can refuse him. Eight classes, equally many reports each:
+
+    seeds             bits flipped in the master seed that one server gets
+    control_bits      bits flipped in control corrections
+    correction_words  bits flipped in seed corrections
+    check_words       bits flipped in check words
+    hints             bits flipped in hints
+    merged_keys       trees put together from two honest ones
+    two_points        a tree made by hand that selects two leaves
+    equal_roots       equal seeds with unequal control bits: every leaf carries the value
+
+What must happen is worked out from both keys, expanded with the portable reference. For every tree
+take the leaves where the servers' states (seed and control bit) differ, and the blocks of the sum
+that are not zero. Blocks can be non-zero only at leaves that differ.
+
+    1. A tree with more than one non-zero block: the report must be refused.
+    2. Every tree has at most one leaf that differs, the control bits differ there, and the check
+       word is the XOR of the leaf hashes there (any word will do where no leaf differs): the
+       report must be accepted, whatever the hints.
+    3. Anything else must be refused as well, though no tree has more than one non-zero block: the
+       check is stricter than the count of blocks. That are check words that do not fit; a leaf
+       with equal control bits, whose block is noise that no check word can cover; and two leaves
+       that differ where one block happens to be zero. No honest client ever makes one of these.
+
+So "at most one block, therefore accepted" holds for all trees that an honest client could have
+made and for all hints, and fails on purpose in case 3; the table counts that case by class. Flips
+in hints never change the verdict: the check certifies trees, and every hint on a certified tree is
+a point function.
+
+Besides, honest reports are sent (none may be refused), and public parts altered after the
+commitment (every one must be refused by its hash). The exit code is 1 on any deviation. A check
+that always passes, or one that leaves the control bit out of the hash, makes the script fail;
+`tests/scripts/test_attack_reports.py` shows that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.attacks.forged_reports import (
+    CLASSES,
+    PLANS,
+    RECOMPUTES_CHECK,
+    Forgery,
+    copy_report,
+    expand,
+    fit_check_words,
+    flip,
+    forge,
+    is_regular,
+    make_plan,
+)
+from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl import messages
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.server_model import ServerModel
+
+
+@dataclass
+class Tally:
+    """Counts of one class."""
+
+    reports: int = 0
+    refused: int = 0
+    more_than_one_block: int = 0
+    refused_at_most_one_block: int = 0
+    changed_sum: int = 0
+    wrong: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Sum, field by field."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def make_servers(plan: Plan) -> tuple[Server, Server]:
+    """Both servers, with a model of zeros."""
+    state = {t.name: np.zeros(t.shape, dtype=np.float32) for t in plan.segments[0].tensors}
+    return (
+        Server(0, plan=plan, model=ServerModel(state)),
+        Server(1, plan=plan, model=ServerModel(state)),
+    )
+
+
+def accepted_by(servers: tuple[Server, Server], reports: list[Forgery]) -> set[int]:
+    """Clients whose reports both servers accept in the open round, which then ends unopened."""
+    wire = InProcess(*servers)
+    for report in reports:
+        for party, message in report.messages():
+            wire.send(party, message)
+    lists = [server.close_round() for server in servers]
+    folds = servers[0].agree(lists[1]), servers[1].agree(lists[0])
+    passed = servers[0].verify(folds[1]), servers[1].verify(folds[0])
+    for server in servers:
+        server.abandon_round()
+    if passed[0] != passed[1]:
+        raise AssertionError("the servers disagree")
+    return set(passed[0])
+
+
+def judge(report: Forgery, original: Forgery, accepted: bool) -> Tally:
+    """Compare the servers' verdict on one report with the oracle's."""
+    parts = expand(report)
+    blocks = max(int(part.carries.sum(axis=1).max()) for part in parts)
+    honest = expand(original)
+    changed = any(
+        not np.array_equal(mine.blocks, true.blocks)
+        for mine, true in zip(parts, honest, strict=True)
+    )
+    regular = is_regular(report, parts)
+    wrong = accepted != regular or (accepted and blocks > 1)
+    return Tally(1, not accepted, blocks > 1, not accepted and blocks <= 1, changed, wrong)
+
+
+def _not_a_refusal(record: logging.LogRecord) -> bool:
+    return "failed verification" not in record.getMessage()
+
+
+def play(task: tuple[int, int, tuple[str, ...]]) -> dict[str, Tally]:
+    """One round of one report for each class named; `honest` may be among them."""
+    seed, shape, names = task
+    logging.getLogger("torchfsl.server").addFilter(_not_a_refusal)
+    rng = np.random.default_rng(seed)
+    plan = make_plan(*PLANS[shape % len(PLANS)], max_clients=len(names) + 1)
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    originals = [forge(plan, i, 1, rng) for i in range(len(names) + 1)]
+    reports = [copy_report(original) for original in originals]
+    for name, report in zip(names, reports, strict=False):  # the last one keeps the round open
+        if name != "honest":
+            CLASSES[name](report, rng)
+        if name in RECOMPUTES_CHECK and rng.integers(2):
+            fit_check_words(report)
+    accepted = accepted_by(servers, reports)
+    tallies: dict[str, Tally] = {}
+    for i, name in enumerate(names):
+        tallies.setdefault(name, Tally()).add(judge(reports[i], originals[i], i in accepted))
+    return tallies
+
+
+def play_relays(task: tuple[int, int]) -> Tally:
+    """Honest reports whose public part one server alters before it relays it."""
+    seed, count = task
+    rng = np.random.default_rng(seed)
+    plan = make_plan(*PLANS[seed % len(PLANS)], max_clients=count)
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    tally = Tally()
+    for client in range(count):
+        report = forge(plan, client, 1, rng)
+        (second, commitment), (first, public) = report.messages()
+        servers[second].receive(commitment)
+        servers[first].receive(public)
+        message = servers[first].relay(messages.Kind.REPORT_RELAY, client)
+        relay = np.frombuffer(message, dtype=np.uint8).copy()
+        flip(relay[messages.HEADER_BYTES :], rng)
+        tally.reports += 1
+        tally.changed_sum += 1
+        try:
+            servers[second].receive(relay.tobytes())
+        except RejectedSubmission:
+            tally.refused += 1
+    tally.wrong = tally.reports - tally.refused
+    return tally
+
+
+# --- the command --------------------------------------------------------------------------------
+
+ROUND = 240
+
+
+def tasks(count: int, honest: int, seed: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """Rounds of `ROUND` reports: `count` forged ones, evenly over the classes, and honest ones."""
+    names = [list(CLASSES)[i % len(CLASSES)] for i in range(count)] + ["honest"] * honest
+    for number, start in enumerate(range(0, len(names), ROUND)):
+        yield seed * 1_000_003 + number, number, tuple(names[start : start + ROUND])
+
+
+def run(
+    count: int, honest: int, relays: int, *, seed: int = 0, processes: int = 1
+) -> dict[str, Tally]:
+    """Play all rounds; tallies by class, `honest`, and `after_commitment`."""
+    rounds = list(tasks(count, honest, seed))
+    flips = [(seed + i, min(ROUND, relays - i)) for i in range(0, relays, ROUND)]
+    total: dict[str, Tally] = {}
+    if processes > 1:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            _collect(total, _progress(pool.imap_unordered(play, rounds), len(rounds)))
+            parts = list(pool.imap_unordered(play_relays, flips))
+    else:
+        _collect(total, _progress(map(play, rounds), len(rounds)))
+        parts = [play_relays(task) for task in flips]
+    for part in parts:
+        total.setdefault("after_commitment", Tally()).add(part)
+    return total
+
+
+def _collect(total: dict[str, Tally], parts: Iterable[dict[str, Tally]]) -> None:
+    for part in parts:
+        for name, tally in part.items():
+            total.setdefault(name, Tally()).add(tally)
+
+
+def _progress(parts: Iterable[Any], length: int) -> Iterable[Any]:
+    if not sys.stderr.isatty():
+        return parts
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return parts
+    return tqdm(parts, total=length, unit="round")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print the table, write the JSON; 1 if anything deviates."""
+    parser = argparse.ArgumentParser(description="forged reports against the servers' check")
+    parser.add_argument("--count", type=int, default=100_000, help="forged reports, all classes")
+    parser.add_argument("--honest", type=int, default=None, help="honest reports (as --count)")
+    parser.add_argument("--relays", type=int, default=None, help="altered relays (a tenth)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=None, help="write the table here")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TORCHFSL_THREADS", "1")
+    honest = options.count if options.honest is None else options.honest
+    relays = options.count // 10 if options.relays is None else options.relays
+    total = run(options.count, honest, relays, seed=options.seed, processes=options.processes)
+    print(
+        f"{'class':18}{'reports':>9}{'refused':>9}{'>1 block':>10}{'refused, <=1 block':>20}"
+        f"{'would change sum':>18}{'wrong':>7}"
+    )
+    for name, t in total.items():
+        print(
+            f"{name:18}{t.reports:>9}{t.refused:>9}{t.more_than_one_block:>10}"
+            f"{t.refused_at_most_one_block:>20}{t.changed_sum:>18}{t.wrong:>7}"
+        )
+    wrong = sum(t.wrong for t in total.values())
+    if options.json:
+        classes = {name: dataclasses.asdict(tally) for name, tally in total.items()}
+        options.json.write_text(json.dumps({"classes": classes, "wrong": wrong}, indent=2) + "\n")
+    print("every verdict is the expected one" if not wrong else f"{wrong} verdicts are wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

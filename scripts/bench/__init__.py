@@ -1,0 +1,1 @@
+"""Speed: each module prints a table of ratios measured in one run."""

@@ -1,0 +1,98 @@
+"""One server in a process of its own: what it takes in memory, and its time without company.
+
+A client's messages are written to files. Then two processes, one a server, read theirs and talk to
+each other through a pipe; only one of them computes at a time, so that it has the machine for
+itself. The larger figure of the two counts.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench import measure as bench_measure
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.server_model import ServerModel
+
+
+def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
+    """Peak memory, and seconds of the stages, of the larger of two server processes."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (party, message) in enumerate(sent):
+            Path(folder, f"{party}-{number}").write_bytes(message)
+        ends, results, turn = context.Pipe(), context.SimpleQueue(), context.Lock()
+        processes = [
+            context.Process(target=_serve, args=(plan, party, folder, ends[party], results, turn))
+            for party in (0, 1)
+        ]
+        for process in processes:
+            process.start()
+        figures: list[dict[str, float]] = [results.get() for _ in processes]
+        for process in processes:
+            process.join()
+    return {name: max(own[name] for own in figures) for name in figures[0]}
+
+
+def settle(server: Server) -> None:
+    """The part of a commit that grows with the clients; `commit` finds it done."""
+    reports = server._book.complete()
+    server._evaluator.sums.settle([reports[client] for client in server._accepted])
+
+
+def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
+    """One server, from its permutations to the opened sum."""
+    seconds: dict[str, float] = {}
+
+    def timed(stage: str, call: Callable[[], Any]) -> Any:
+        with turn:
+            start = time.perf_counter()
+            result = call()
+            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+        return result
+
+    def swap(*mine: bytes | memoryview) -> bytes:
+        if party == 1:  # one sends while the other reads: a pipe holds little
+            theirs = read()
+        peer.send(len(mine))
+        for part in mine:
+            peer.send_bytes(part)
+        return read() if party == 0 else theirs
+
+    def read() -> bytes:
+        return b"".join([peer.recv_bytes() for _ in range(peer.recv())])
+
+    segment = plan.segments[0]
+    seed = bytes.fromhex(plan.hash_seed)
+    if segment.num_bins:
+        timed("permutations", lambda: cuckoo.permutations(seed, segment.name, segment.m))
+    state = {segment.name: np.zeros(segment.m, dtype=np.float32)}
+    server = Server(party, plan=plan, model=ServerModel(state))
+    server.start(swap(server.open_round(0)))
+    for path in sorted(Path(folder).glob(f"{party}-*")):
+        message = path.read_bytes()
+        due = timed("receive", lambda message=message: server.receive(message))
+        relay = timed("receive", lambda due=due: server.relay_parts(*due)) if due else (b"", b"")
+        other = swap(*relay)
+        if other:
+            timed("receive", lambda other=other: server.receive(other))
+    theirs = swap(server.close_round())
+    said = timed("verify", lambda: server.agree(theirs))
+    theirs = swap(said)
+    timed("verify", lambda: server.verify(theirs))
+    timed("accumulate", lambda: settle(server))
+    commitment = timed("gather", server.commit)
+    theirs = swap(commitment)
+    share = timed("open", lambda: server.reveal(theirs))
+    theirs = swap(share)
+    timed("open", lambda: server.open(theirs))
+    results.put({**seconds, "peak_memory_bytes": float(bench_measure.peak_memory_bytes())})

@@ -1,0 +1,193 @@
+"""What the engine's hooks cost a training step: DIN, batch 64, 200,000 embedding rows.
+
+    python -m scripts.bench.engine [--steps 40] [--repeats 3] [--threads 1] [--json FILE]
+
+One model trains on each batch twice, with the hooks in place and with them taken out, in turns, so
+that both see the same memory and the same machine; times are processor seconds of this process,
+which other load changes little. A ratio is that of the two medians over the steps of a round; each
+round is repeated with a new model, and the middle ratio is printed with the lowest and the highest.
+Ids are drawn uniformly from the whole tables, which is the worst case for the hooks (almost every
+id is new and its row is saved), or by popularity (Zipf).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from models import DIN
+from scripts.bench import measure as bench_measure
+from torchfsl import Rows, SubmodelEngine
+from torchfsl.engine.handle import Handle
+
+ITEMS, CATEGORIES, USERS, BATCH, HISTORY = 146_000, 5_000, 49_000, 64, 100
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": torch.optim.SGD,
+    "SGD sparse": torch.optim.SGD,
+    "Adagrad": torch.optim.Adagrad,
+    "Adam": torch.optim.Adam,
+}
+
+
+def batch(
+    generator: torch.Generator, zipf: bool = False
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Uniform ids, or row r with probability about 1 / r."""
+
+    def draw(high: int, *shape: int) -> torch.Tensor:
+        if not zipf:
+            return torch.randint(0, high, shape, generator=generator)
+        return (high ** torch.rand(shape, generator=generator, dtype=torch.float64)).long() - 1
+
+    inputs = {
+        "user": draw(USERS, BATCH),
+        "target": draw(ITEMS, BATCH),
+        "target_category": draw(CATEGORIES, BATCH),
+        "history": draw(ITEMS, BATCH, HISTORY),
+        "history_category": draw(CATEGORIES, BATCH, HISTORY),
+        "mask": torch.ones(BATCH, HISTORY, dtype=torch.bool),
+    }
+    return inputs, torch.randint(0, 2, (BATCH,), generator=generator)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> float:
+    """Processor seconds of one training step."""
+    inputs, labels = data
+    start = time.process_time()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(**inputs), labels).backward()
+    optimizer.step()
+    return time.process_time() - start
+
+
+@contextlib.contextmanager
+def without_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Take all hooks out for a while."""
+    places: list[Any] = [module._forward_pre_hooks for module in model.modules()]
+    places += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    kept = [dict(place) for place in places]
+    for place in places:
+        place.clear()
+    yield
+    for place, hooks in zip(places, kept, strict=True):
+        place.update(hooks)
+
+
+def compare(name: str, source: str, find: str, ids: str, steps: int) -> dict[str, Any]:
+    """One round with hooks beside the same steps without."""
+    torch.manual_seed(0)
+    model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.sparse = name.endswith(" sparse")
+    optimizer = OPTIMIZERS[name](model.parameters(), lr=0.01)
+    engine = SubmodelEngine(rows=Rows(find=find), source=source)  # type: ignore[arg-type]
+    handle = engine.attach(model, optimizer)
+    generator = torch.Generator().manual_seed(1)
+    data = [batch(generator, ids == "zipf") for _ in range(steps)]
+    for one in data[:3]:
+        step(model, optimizer, one)  # first calls allocate
+    handle.begin_round()
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for number, one in enumerate(data):
+        for hooked in (number % 2, 1 - number % 2):
+            with contextlib.nullcontext() if hooked else without_hooks(model, optimizer):
+                seconds[hooked].append(step(model, optimizer, one))
+    medians = [statistics.median(s) for s in seconds]
+    return {
+        "optimizer": name,
+        "source": source,
+        "find": find,
+        "ids": ids,
+        "steps": steps,
+        "step_seconds": medians[0],
+        "hooked_step_seconds": medians[1],
+        "ratio": medians[1] / medians[0],
+        **once_a_round(engine, handle, data[:5]),
+        **memory(handle),
+    }
+
+
+def repeated(case: tuple[str, str, str, str], steps: int, repeats: int) -> dict[str, Any]:
+    """The run with the middle ratio, and the ratios of all."""
+    runs = sorted((compare(*case, steps) for _ in range(repeats)), key=lambda run: run["ratio"])
+    return {**runs[(repeats - 1) // 2], "ratios": [run["ratio"] for run in runs]}
+
+
+def once_a_round(engine: SubmodelEngine, handle: Handle, data: list[Any]) -> dict[str, float]:
+    """Seconds of starting a round and of taking the update of a few steps."""
+    plan = engine.plan(
+        handle, max_clients=10, rows_per_client=200_000, retrieve=False, above_break_even="keep"
+    )
+    start = time.process_time()
+    handle.begin_round()
+    begin = time.process_time() - start
+    for one in data:
+        step(handle.model, handle.optimizers[0], one)
+    start = time.process_time()
+    handle.update(plan)
+    return {"begin_seconds": begin, "update_seconds": time.process_time() - start}
+
+
+def memory(handle: Handle) -> dict[str, int]:
+    """What the round holds of the tables, beside their size."""
+    status = handle.status()
+    return {
+        "touched_rows": sum(status.saved_rows.values()),
+        "saved_bytes": sum(status.saved_bytes.values()),
+        "table_bytes": sum(t.weight.nbytes for t in handle.inventory.all_tables),
+    }
+
+
+def main() -> None:
+    """Print a table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=40, help="steps of the round (default 40)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default 3)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--json", help="write the figures to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    cases = [
+        ("Adagrad", "delta", "hooks", "uniform"),
+        ("Adagrad", "delta", "hooks", "zipf"),
+        ("Adam", "delta", "hooks", "uniform"),
+        ("Adam", "delta", "hooks", "zipf"),
+        ("SGD", "delta", "hooks", "uniform"),
+        ("SGD", "delta", "hooks", "zipf"),
+        ("SGD sparse", "delta", "hooks", "uniform"),
+        ("SGD sparse", "delta", "hooks", "zipf"),
+        ("Adagrad", "delta", "scan", "uniform"),
+    ]
+    results = []
+    print(
+        f"{'optimizer':11}{'source':7}{'find':7}{'ids':8}{'step':>8}{'hooked':>9}{'ratio':>8}{'':12}"
+        f"{'begin':>9}{'update':>9}{'touched':>9}{'saved':>9}{'tables':>9}"
+    )
+    for case in cases:
+        r = repeated(case, arguments.steps, arguments.repeats)
+        results.append(r)
+        name, source, find, ids = case
+        print(
+            f"{name:11}{source:7}{find:7}{ids:8}{1e3 * r['step_seconds']:6.1f}ms"
+            f"{1e3 * r['hooked_step_seconds']:7.1f}ms{r['ratio']:8.3f}"
+            f" {r['ratios'][0]:.3f}-{r['ratios'][-1]:.3f}"
+            f"{1e3 * r['begin_seconds']:7.1f}ms{1e3 * r['update_seconds']:7.1f}ms"
+            f"{r['touched_rows']:9d}{r['saved_bytes'] / 1e6:7.1f}MB{r['table_bytes'] / 1e6:7.1f}MB",
+            flush=True,
+        )
+    figures = {"threads": arguments.threads, "torch": torch.__version__, "results": results}
+    figures["environment"] = bench_measure.environment()
+    print(f"raw AES: {figures['environment']['aes_blocks_per_second'] / 1e6:.0f} M blocks/s a core")
+    bench_measure.write_json(arguments.json, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Noise as asked for and noise as measured: variance, distribution, epsilon, speed.
+
+    python -m scripts.bench.noise [--epsilon 2] [--delta 1e-6] [--rounds 100] [--json FILE]
+
+Calibrates a plan to an epsilon against either server, runs a round under it, and prints the
+variance of what the round opened beside twice the squared sigma, the accountant's epsilon beside
+the one asked for, and the sampler's moments beside the exact ones. Needs `torchfsl[privacy]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.bench import measure as bench_measure
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl import privacy
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import run_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.norm_bound import norm_squared
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment, Update, quantise
+
+CLIENTS = 5
+
+
+def make_plan(options: argparse.Namespace) -> Plan:
+    """A dense segment of so many values, single values with trees, a count lane, noise."""
+    specs = [
+        SegmentSpec("dense", "dense", (TensorSpec("dense", (options.values,)),)),
+        SegmentSpec("scalars", "scalars", (TensorSpec("scalars", (5000,)),), k_max=64),
+    ]
+    encoding = FixedPoint(ring_bits=48, frac_bits=16, clip=4.0, rounding="stochastic")
+    plan = build_plan(
+        specs,
+        encoding=encoding,
+        max_clients=CLIENTS,
+        lane="count",
+        l2_bound=privacy.l2_bound(encoding, options.norm),
+        above_break_even="keep",
+    )
+    return privacy.calibrate(
+        plan, epsilon=options.epsilon, delta=options.delta, rounds=options.rounds
+    )
+
+
+def sampler(count: int) -> list[dict[str, Any]]:
+    """Moments of the sampler beside the exact ones, and draws a second."""
+    rows = []
+    for sigma in (1, 2, 10, 1000, 1 << 20, (1 << 31) - 1):
+        start = time.perf_counter()
+        draws = discrete_gaussian.sample(sigma, count)
+        seconds = time.perf_counter() - start
+        rows.append(
+            {
+                "sigma": sigma,
+                "variance": float((draws.astype(float) ** 2).mean()),
+                "exact_variance": _exact_variance(sigma),
+                "tolerance": _exact_variance(sigma) * 5 * math.sqrt(2 / count),
+                "draws_per_second": count / seconds,
+            }
+        )
+    return rows
+
+
+def _exact_variance(sigma: int) -> float:
+    if sigma > 100:
+        return float(sigma) ** 2  # the difference is below 1e-1000
+    weights = {
+        y: math.exp(-y * y / (2 * sigma * sigma)) for y in range(-40 * sigma, 40 * sigma + 1)
+    }
+    return math.fsum(w * y * y for y, w in weights.items()) / math.fsum(weights.values())
+
+
+def noisy_round(plan: Plan) -> dict[str, Any]:
+    """A round under the plan: variance of opened minus plain sums, and norms of the updates."""
+    state: dict[str, npt.NDArray[Any]] = {
+        t.name: np.zeros(t.shape, dtype=t.dtype) for s in plan.segments for t in s.tensors
+    }
+    servers = (
+        Server(0, plan=plan, model=ServerModel(state)),
+        Server(1, plan=plan, model=ServerModel(state)),
+    )
+    rng = np.random.default_rng(0)
+    made: dict[int, Update] = {}
+    for client in range(CLIENTS):
+        raw = {
+            s.name: RawSegment(
+                None if s.policy == "dense" else np.arange(s.k_max),
+                rng.normal(size=(s.k_max, s.tau)),
+            )
+            for s in plan.segments
+        }
+        made[client] = quantise(plan, raw, rounding_seed=rng.bytes(16))[0]
+    opened = run_round(servers, made, round_number=0)
+    noise, lanes = [], []
+    for segment in plan.segments:
+        total = np.zeros_like(opened.sums[segment.name])
+        count = np.zeros(segment.m, dtype=np.int64)
+        for update in made.values():
+            part = update[segment.name]
+            rows = np.arange(segment.m) if part.indices is None else part.indices
+            total[rows] += part.values
+            count[rows] += 1
+        noise.append((opened.sums[segment.name] - total).reshape(-1))
+        if segment.name in opened.lanes:
+            lanes.append(opened.lanes[segment.name] - count)
+    norms = [norm_squared({n: p.values for n, p in u.items()}) for u in made.values()]
+    return {
+        "values": sum(map(len, noise)),
+        "variance": float((np.concatenate(noise).astype(float) ** 2).mean()),
+        "requested_variance": 2.0 * plan.noise_sigma**2,
+        "lane_values": sum(map(len, lanes)),
+        "lane_variance": float((np.concatenate(lanes).astype(float) ** 2).mean()),
+        "requested_lane_variance": 2.0 * plan.lane_sigma**2,
+        "largest_norm": math.sqrt(max(norms)),
+        "norm_bound": plan.l2_bound,
+    }
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The tables."""
+    print(f"{'sigma':>12}{'variance / exact':>20}{'within':>12}{'draws a second':>18}")
+    for row in figures["sampler"]:
+        ratio, tolerance = row["variance"] / row["exact_variance"], row["tolerance"]
+        within = tolerance / row["exact_variance"]
+        print(f"{row['sigma']:>12}{ratio:>20.5f}{within:>12.5f}{row['draws_per_second']:>18,.0f}")
+    one, stated, options = figures["round"], figures["guarantee"], figures["settings"]
+    print(f"\n{'':36}{'measured':>16}{'requested':>16}")
+    for label, measured, requested in (
+        ("variance of opened noise", one["variance"], one["requested_variance"]),
+        ("variance of the lane's noise", one["lane_variance"], one["requested_lane_variance"]),
+        ("largest norm of an update", one["largest_norm"], float(one["norm_bound"])),
+        ("epsilon against a server", stated["epsilon_server"], options["epsilon"]),
+        ("epsilon against the public", stated["epsilon_public"], options["epsilon"]),
+    ):
+        print(f"{label:36}{measured:>16,.6g}{requested:>16,.6g}")
+    sigmas = figures["noise_sigma"], figures["lane_sigma"]
+    print(
+        f"\nsigma {sigmas[0]} a server and value, {sigmas[1]} in the lane, ring units; delta "
+        f"{options['delta']:g}, {options['rounds']} rounds, every client in every round"
+    )
+
+
+def main() -> None:
+    """Parse the command line, run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--epsilon", type=float, default=2.0, help="wanted against either server")
+    parser.add_argument("--delta", type=float, default=1e-6, help="delta of that epsilon")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds that are opened")
+    parser.add_argument("--norm", type=float, default=1.0, help="L2 norm bound of a real update")
+    parser.add_argument("--values", type=int, default=200_000, help="dense values of the round")
+    parser.add_argument("--draws", type=int, default=1 << 21, help="draws a sigma")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    plan = make_plan(options)
+    stated = privacy.guarantee(plan, delta=options.delta, rounds=options.rounds)
+    figures = {
+        "environment": bench_measure.environment(),
+        "settings": {key: value for key, value in vars(options).items() if key != "json"},
+        "noise_sigma": plan.noise_sigma,
+        "lane_sigma": plan.lane_sigma,
+        "sampler": sampler(options.draws),
+        "round": noisy_round(plan),
+        "guarantee": dataclasses.asdict(stated),
+    }
+    show(figures)
+    bench_measure.write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

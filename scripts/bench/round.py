@@ -1,0 +1,207 @@
+"""Federated rounds of DIN's published shape: bytes, seconds and memory of all parties.
+
+    python -m scripts.bench.round [--clients 100] [--rounds 3] [--json FILE]
+
+Every client fetches 419 rows privately (301 goods and 117 categories in the paper's task, and the
+user), trains one step with the torch engine on one thread, and submits through the same trees;
+both servers answer, verify, aggregate, open and update their models. Everything is the product's
+own path, in one process; the time of both servers together is measured at their doors. In a first
+round they touch all their memory for the first time; the parts of their time, and the client's,
+are those of the round in which the servers were fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import torchfsl
+from models import DIN
+from scripts.bench import measure as bench_measure
+from torchfsl.fsl import messages
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerAdam
+
+ITEMS, CATEGORIES, USERS, DIM = 143_534, 4_815, 49_023, 18
+ITEM_ROWS, CATEGORY_ROWS = 301, 117
+SERVER_PARTS = ("open", "receive", "answer", "model", "aggregate and apply")
+
+
+class Stopwatch:
+    """Seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, name: str, call: Callable[[], Any]) -> Any:
+        """Run `call`, add its seconds to `name`."""
+        start = time.perf_counter()
+        result = call()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        return result
+
+
+class TimedServers(InProcess):
+    """Both servers, with the time spent inside them."""
+
+    def __init__(self, servers: tuple[Server, Server], watch: Stopwatch) -> None:
+        super().__init__(*servers)
+        self._watch = watch
+
+    def send(self, party: int, message: bytes) -> None:
+        """Deliver, timed."""
+        self._watch.time("receive", lambda: InProcess.send(self, party, message))
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """Fetch, timed."""
+
+        def call() -> bytes:
+            return InProcess.fetch(self, party, kind, round_number, client)
+
+        return self._watch.time("answer" if kind is Kind.ANSWER else "model", call)
+
+
+def batch(rng: np.random.Generator, client: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Samples of one client that touch exactly 301 items, 117 categories and its user row."""
+    items = rng.choice(ITEMS, ITEM_ROWS, replace=False)
+    categories = rng.choice(CATEGORIES, CATEGORY_ROWS, replace=False)
+    category_of = np.concatenate([categories, rng.choice(categories, ITEM_ROWS - CATEGORY_ROWS)])
+    history, targets = items[:271], items[271:]
+    inputs = {
+        "user": torch.full((30,), client % USERS),
+        "target": torch.from_numpy(targets),
+        "target_category": torch.from_numpy(category_of[271:]),
+        "history": torch.from_numpy(history).expand(30, -1),
+        "history_category": torch.from_numpy(category_of[:271]).expand(30, -1),
+        "mask": torch.ones(30, 271, dtype=torch.bool),
+    }
+    return inputs, torch.arange(30) % 2
+
+
+class Rounds:
+    """Both servers and the one torch model that every client in turn trains."""
+
+    def __init__(self, num_clients: int) -> None:
+        torch.manual_seed(0)
+        self.num_clients = num_clients
+        self.model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
+        handle = self.engine.attach(self.model, self.optimizer)
+        rows = ITEM_ROWS + CATEGORY_ROWS + 1
+        self.plan = self.engine.plan(handle, max_clients=num_clients, rows_per_client=rows)
+        state = handle.server_state()
+        self.servers = (self._server(0, state), self._server(1, state))
+        self._rng = np.random.default_rng(0)
+
+    def _server(self, party: int, state: dict[str, Any]) -> Server:
+        model = ServerModel(state, ServerAdam(1e-3), source="gradient")
+        return Server(party, plan=self.plan, model=model)
+
+    def run(self, number: int) -> dict[str, Any]:
+        """One round; seconds by party and part, and bytes of a client."""
+        watch = Stopwatch()
+        link = TimedServers(self.servers, watch)
+        watch.time("open", lambda: begin_round(self.servers, number))
+        clients = range(self.num_clients)
+        receipts = [self._run_client(number, client, link, watch) for client in clients]
+        opened = watch.time("aggregate and apply", lambda: finish_round(self.servers))
+        assert opened.num_clients == self.num_clients
+        assert self.servers[0].model.digest() == self.servers[1].model.digest()
+        assert {r.upload_bytes for r in receipts} == {messages.client_bytes(self.plan)}
+        assert len({r.download_bytes for r in receipts}) == 1
+        return {
+            "upload_bytes": receipts[0].upload_bytes,
+            "download_bytes": receipts[0].download_bytes,
+            "both_servers_seconds": sum(watch.seconds[part] for part in SERVER_PARTS),
+            "server_seconds": {part: watch.seconds[part] for part in SERVER_PARTS},
+            "client_seconds_without_training": watch.seconds["client"] / self.num_clients,
+            "client_training_seconds": watch.seconds["training"] / self.num_clients,
+        }
+
+    def _run_client(
+        self, number: int, client_id: int, link: TimedServers, watch: Stopwatch
+    ) -> torchfsl.fsl.client.client.Receipt:
+        inputs, labels = batch(self._rng, client_id)
+        ids = {
+            "item_embedding": torch.cat([inputs["target"], inputs["history"][0]]),
+            "category_embedding": torch.cat(
+                [inputs["target_category"], inputs["history_category"][0]]
+            ),
+            "user_embedding": inputs["user"][:1],
+        }
+        client = torchfsl.Client(self.plan, link, client_id=client_id)
+        start, inside = time.perf_counter(), sum(watch.seconds.values())
+        with self.engine.round(client, rows=ids, number=number) as training_round:
+            watch.time("training", lambda: self._train(inputs, labels))
+        receipt = training_round.submit()
+        spent = time.perf_counter() - start - (sum(watch.seconds.values()) - inside)
+        watch.seconds["client"] = watch.seconds.get("client", 0.0) + spent
+        return receipt
+
+    def _train(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> None:
+        loss = torch.nn.functional.cross_entropy(self.model(**inputs), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
+    """The rounds; returns the figures."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would spin for a while where servers, which have no torch, run
+    try:
+        rounds = Rounds(num_clients)
+        plan = rounds.plan
+        print(explain(plan), "\n")
+        results = [rounds.run(number) for number in range(num_rounds)]
+    finally:
+        torch.set_num_threads(threads)
+    dense = 4 * sum(t.numel for s in plan.segments for t in s.tensors)
+    return {
+        "clients": num_clients,
+        "dense_two_server_upload_bytes": dense + 2 * (messages.HEADER_BYTES + 48),
+        "dense_download_bytes": dense,
+        "both_servers_seconds_by_round": [r["both_servers_seconds"] for r in results],
+        **min(results, key=lambda r: r["both_servers_seconds"]),
+        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+    }
+
+
+def main() -> None:
+    """Parse the command line, run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--clients", type=int, default=100, help="clients in the round")
+    parser.add_argument("--rounds", type=int, default=3, help="the best counts")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    figures = {"environment": bench_measure.environment(), **run(options.clients, options.rounds)}
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            for key, part in value.items():
+                print(f"{name + ': ' + key:48} {_text(part)}")
+        else:
+            print(f"{name:48} {_text(value)}")
+    bench_measure.write_json(options.json, figures)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, list):
+        return "  ".join(map(_text, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":
+    main()

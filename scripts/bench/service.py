@@ -1,0 +1,253 @@
+"""A round of many clients through two server processes: throughput, memory, what transport costs.
+
+    python -m scripts.bench.service --json FILE                # 1,000 DIN-shaped clients
+    python -m scripts.bench.service --clients 100 --rows 5000   # smaller
+
+Clients run in this process: each has a certificate and connections of its own, uploads trees,
+retrieves its rows, submits a report. Printed beside the load: the processor time that bare
+evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
+transport or storage. It is a fixed part and one for each client, from rounds of two sizes
+(--sample). Transport and storage is what the server processes' processor time exceeds that by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import torchfsl
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import FslError
+from torchfsl.fsl import messages
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.service.client.links import RetryPolicy
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import connect
+from torchfsl.service.local import LocalServers
+from torchfsl.service.reporting import aes_rate
+from torchfsl.service.task import Task, bind_plan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate, Update
+
+POLICY = RetryPolicy(attempt_seconds=300, total_seconds=900, longest_pause=1.0)
+
+
+def make_plan(options: argparse.Namespace) -> Plan:
+    """DIN's published shape: 197,372 rows of 18, and 64,327 dense weights."""
+    rows = (TensorSpec("rows", (options.rows, 18), "float32"),)
+    rest = (TensorSpec("rest", (options.dense,), "float32"),)
+    specs = [
+        SegmentSpec("rows", "rows", rows, k_max=options.k_max, tau=18, retrieve=True),
+        SegmentSpec("rest", "dense", rest),
+    ]
+    return build_plan(
+        specs, encoding=FixedPoint(32, 16, 4.0), max_clients=options.clients,
+        above_break_even="keep",
+    )  # fmt: skip
+
+
+def make_update(plan: Plan, client: int) -> Update:
+    """Values on k_max rows, and dense ones."""
+    rng = np.random.default_rng(client)
+    rows, rest = plan.segments
+    chosen = np.sort(rng.choice(rows.m, rows.k_max, replace=False)).astype(np.int64)
+    values = rng.integers(-100, 100, (rows.k_max, rows.tau))
+    return {
+        "rows": SegmentUpdate(chosen, values),
+        "rest": SegmentUpdate(None, rng.integers(-100, 100, (rest.m, 1))),
+    }
+
+
+def take_part(client: Client, round_number: int, update: Update) -> None:
+    """One client's whole round."""
+    session = client.start_round(round_number, indices={"rows": update["rows"].indices})  # type: ignore[dict-item]
+    session.download()
+    session.retrieve()
+    session.submit(update)
+
+
+def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
+    """Both servers' own work for a round of so many clients, in this process: CPU seconds."""
+    servers = tuple(Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
+    spent = [0.0]
+
+    class Timed:
+        def __init__(self, server: Server) -> None:
+            self.server = server
+
+        def __getattr__(self, name: str) -> Any:
+            call = getattr(self.server, name)
+            if not callable(call):
+                return call
+
+            def timed(*arguments: Any) -> Any:
+                start = time.process_time()
+                try:
+                    return call(*arguments)
+                finally:
+                    spent[0] += time.process_time() - start
+
+            return timed
+
+    begin_round(servers, 1)  # type: ignore[arg-type]
+    link = InProcess(Timed(servers[0]), Timed(servers[1]))
+    for client in range(clients):
+        take_part(Client(plan, link, client_id=client), 1, make_update(plan, client))
+    start = time.process_time()
+    finish_round(servers)  # type: ignore[arg-type]
+    spent[0] += time.process_time() - start
+    return spent[0]
+
+
+class Sampler:
+    """Peak memory of the server processes."""
+
+    def __init__(self, pids: list[int]) -> None:
+        """Sample twice a second until `stop`."""
+        self.anonymous = self.total = 0
+        self._pids, self._done = pids, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Sample no more."""
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(0.5):
+            for pid in self._pids:
+                fields = dict(
+                    line.split(":", 1)
+                    for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                )
+                self.anonymous = max(self.anonymous, int(fields["RssAnon"].split()[0]) << 10)
+                self.total = max(self.total, int(fields["VmRSS"].split()[0]) << 10)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The round through the servers."""
+    config = "[limits]\nwait_seconds = 600\ncall_seconds = 900\nidle_seconds = 600\n"
+    config += "peer_seconds = 600\n[storage]\nreserve_bytes = 268435456\n"
+    with LocalServers(folder, clients=options.clients, config=config, level="warning") as servers:
+        servers.start()
+        owner = Owner(servers.urls, servers.tls, policy=POLICY)
+        nonce = os.urandom(16)
+        plan = bind_plan(make_plan(options), owner.files.authorities(), nonce)
+        state = {t.name: np.zeros(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
+        owner.set_up(Task(plan, nonce), state)
+        pids = [process.pid for process in servers.processes if process is not None]
+        sampler = Sampler(pids)
+        before = sum(map(cpu_seconds, pids))
+        start = time.perf_counter()
+        owner.open_round(1, seconds=86400)
+        errors: list[str] = []
+
+        def one(client: int) -> None:
+            try:
+                with connect(servers.urls, servers.tls, client, policy=POLICY) as connection:
+                    take_part(connection.client, 1, make_update(plan, client))
+            except FslError as error:
+                errors.append(f"client {client}: {error}")
+
+        with ThreadPoolExecutor(options.at_once) as pool:
+            list(pool.map(one, range(options.clients)))
+        collected = time.perf_counter() - start
+        row = owner.close_round(1)
+        wall = time.perf_counter() - start
+        cpu = sum(map(cpu_seconds, pids)) - before
+        sampler.stop()
+        owner.close()
+    assert row["accepted"] == options.clients - len(errors), row
+    return {
+        "errors": errors,
+        "accepted": row["accepted"],
+        "collect_seconds": collected,
+        "round_seconds": wall,
+        "clients_per_second": options.clients / wall,
+        "servers_cpu_seconds": cpu,
+        "server_peak_anonymous_bytes": sampler.anonymous,
+        "server_peak_resident_bytes": sampler.total,
+        "upload_bytes_per_client": messages.client_bytes(plan),
+        "download_bytes_per_client": messages.download_bytes(plan),
+        **raw_evaluation(plan, state, options.clients, options.sample),
+    }
+
+
+def raw_evaluation(
+    plan: Plan, state: dict[str, Any], clients: int, sample: tuple[int, int]
+) -> dict[str, float]:
+    """CPU seconds of both servers' bare evaluation, and clients a second if it were all."""
+    few, many = (min(clients, count) for count in sample)
+    bench_evaluation(plan, state, few)  # warm
+    first, second = (bench_evaluation(plan, state, count) for count in (few, many))
+    each = (second - first) / (many - few) if many > few else second / many
+    total = max(0.0, first - few * each) + clients * each
+    return {
+        "evaluation_cpu_seconds": total,
+        "evaluation_cpu_seconds_per_client": each,
+        "evaluation_clients_per_second": clients * (os.cpu_count() or 1) / total,
+    }
+
+
+def main() -> int:
+    """Run the benchmark; exit status 1 if a client failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=197_372)
+    parser.add_argument("--k-max", type=int, default=512)
+    parser.add_argument("--dense", type=int, default=64_327)
+    parser.add_argument(
+        "--sample", type=int, nargs=2, default=(20, 120), help="clients of the bare evaluations"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    rate = aes_rate()
+    with tempfile.TemporaryDirectory() as folder:
+        found = bench_load(options, Path(folder))
+    found |= {
+        "backend": torchfsl.backend(),
+        "processors": os.cpu_count(),
+        "aes_blocks_per_second": rate,
+        "clients": options.clients,
+        "at_once": options.at_once,
+        "transport_and_storage_share": (
+            1 - found["evaluation_cpu_seconds"] / found["servers_cpu_seconds"]
+        ),
+        "load_generator_cpu_seconds": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+    }
+    for name, value in found.items():
+        print(f"{name:<34} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    return int(bool(found["errors"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

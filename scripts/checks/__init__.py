@@ -1,0 +1,1 @@
+"""Checks that are longer than tests: constant time, crashes, lint, native builds."""

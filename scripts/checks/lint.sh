@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Format, lint and type checks, exactly those that CI runs, with the versions pinned in the `dev`
+# extra: python -m pip install --editable ".[dev]"
+set -uo pipefail
+
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
+VENV=${TORCHFSL_VENV:-$ROOT/.venv}
+PATH=$VENV/bin:$PATH
+cd -- "$ROOT" || exit 1
+
+for tool in ruff mypy clang-format; do
+    if ! command -v "$tool" >/dev/null; then
+        printf '[check] error: %s is missing; install the dev extra\n' "$tool" >&2
+        exit 1
+    fi
+done
+
+failed=0
+check() {
+    printf '[check] %s\n' "$*"
+    "$@" || failed=1
+}
+
+native_sources=()
+while IFS= read -r -d '' file; do
+    native_sources+=("$file")
+done < <(find torchfsl/kernels/csrc -type f \( -name '*.cc' -o -name '*.h' \) -print0)
+
+check ruff format --check .
+check ruff check .
+check mypy
+check clang-format --dry-run -Werror "${native_sources[@]}"
+exit "$failed"

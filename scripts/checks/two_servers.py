@@ -1,0 +1,144 @@
+"""Train DIN in this process and through two server processes, and compare.
+
+    scripts/demo --servers                          # sets up what is needed and runs this
+    python -m scripts.checks.two_servers --rounds 5 # further options go to the training command
+
+Starts both servers with fresh certificates on loopback, runs the same experiment in one process,
+through the servers over mutual TLS, and again with 3 ms of latency added in each direction, stops
+the servers, and prints the models' hashes, the messages a client sent, and the time of a round.
+Exit status 1 if a hash or a count is not what it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.checks.fault_proxy import FaultProxy, Faults
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> int:
+    """Run the three experiments."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients-per-round", type=int, default=20)
+    parser.add_argument("--latency-ms", type=float, default=3.0, help="in each direction")
+    parser.add_argument("--out", type=Path, help="folder of the runs; a temporary one by default")
+    options, more = parser.parse_known_args()
+    if options.out is not None and options.out.exists():
+        parser.error(f"{options.out} exists: name another --out")
+    with contextlib.ExitStack() as stack:
+        folder = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        common = ["din", "--rounds", str(options.rounds), "--quiet", "--eval-every", "1000"]
+        common += ["--clients-per-round", str(options.clients_per_round), *more]
+        runs = {"in process": train([*common, "--out", str(folder / "in-process")], folder)}
+        with servers(folder, 0.0) as where:
+            runs["two servers"] = train([*common, *where, "--out", str(folder / "servers")], folder)
+        with servers(folder / "slow", options.latency_ms / 1000) as where:
+            name = f"two servers, {options.latency_ms:g} ms more"
+            runs[name] = train([*common, *where, "--out", str(folder / "latency")], folder)
+    return report(runs, options.rounds * options.clients_per_round)
+
+
+def train(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+    """One experiment: its summary, and its time a round."""
+    print(f"[demo] python -m training {' '.join(arguments)}", flush=True)
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "training", *arguments], cwd=ROOT, check=True)
+    seconds = time.perf_counter() - start
+    out = Path(arguments[arguments.index("--out") + 1])
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    cohort = summary["clients_per_round"]
+    rounds = [line["client_seconds"] * cohort + line["server_seconds"] for line in lines]
+    return {**summary, "round_seconds": sum(rounds) / len(rounds), "seconds": seconds}
+
+
+@contextlib.contextmanager
+def servers(folder: Path, latency: float) -> Iterator[list[str]]:
+    """Both servers with fresh certificates; the training command's options for them."""
+    folder.mkdir(exist_ok=True)
+    certificates = folder / "certs"
+    command = [sys.executable, "-m", "torchfsl.service.command"]
+    subprocess.run(
+        [*command, "certs", str(certificates), "--clients", "0-1999"],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    ports = free_ports()
+    proxies = [FaultProxy(port) for port in ports] if latency else []
+    for proxy in proxies:
+        proxy.faults = Faults(delay=latency)
+        proxy.start()
+    urls = [f"https://127.0.0.1:{p}" for p in ([x.port for x in proxies] or ports)]
+    processes = []
+    for party in (0, 1):
+        arguments = [
+            *command, "serve", "--party", str(party), "--listen", f"127.0.0.1:{ports[party]}",
+            "--peer", urls[1 - party], "--state", str(folder / f"state{party}"),
+            "--tls", str(certificates), "--log-level", "warning",
+        ]  # fmt: skip
+        processes.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True))
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            if not process.stdout.readline().startswith("ready"):
+                raise SystemExit("a server did not start; its reason is above")
+        yield ["--servers", ",".join(urls), "--tls", str(certificates)]
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=30)
+        for proxy in proxies:
+            proxy.stop()
+
+
+def free_ports() -> list[int]:
+    """Two ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(2)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def report(runs: dict[str, dict[str, Any]], reports: int) -> int:
+    """Print the comparison; the exit status."""
+    print(f"\n{'run':<28} {'model_sha256':<18} {'exact rounds':>12} {'seconds a round':>16}")
+    for name, run in runs.items():
+        exact = f"{run['exact_rounds']}/{run['rounds']}"
+        print(
+            f"{name:<28} {run['model_sha256'][:16]:<18} {exact:>12} {run['round_seconds']:>16.2f}"
+        )
+    failed = len({run["model_sha256"] for run in runs.values()}) != 1
+    for name, run in runs.items():
+        counts = {
+            phase: count / reports
+            for phase, count in sorted(run.get("messages", {}).items())
+            if phase.split()[0] in ("Model", "Retrieve", "Submit")
+        }
+        if counts:
+            print(f"{name}: messages a client and round: {counts}")
+            failed |= any(count != 1 for count in counts.values())
+    print("FAILED: the runs differ" if failed else "all models are equal, bit for bit")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What is committed and computed: vectors, the table of cuckoo bounds."""

@@ -1,0 +1,193 @@
+"""Reproduce the tables and figures of the FSL paper, each by one command.
+
+    scripts/reproduce table6          writes results/table6.json
+    scripts/reproduce table7 --data DIR --dataset trec
+    scripts/reproduce report          writes RESULTS.md and its plots from results/
+
+Accuracy runs (table7, table8, beyond) keep what they need to go on in runs/reproduce/: the same
+line again resumes them, and several processes may share one list. --data is a folder with mnist,
+cifar10 and trec in it; without it data sets come from the Hugging Face Hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction import (
+    accuracy,
+    baselines,
+    communication,
+    computation,
+    din,
+    din_auc,
+    hashing,
+    report,
+)
+from scripts.reproduction import corpus_statistics as statistics
+from scripts.reproduction.results import FOLDER, write_result
+from training.config import ConfigError
+
+RUN_FOLDER = Path("runs") / "reproduce"
+Options = argparse.Namespace
+
+
+def _table9(options: Options) -> dict[str, Any]:
+    return statistics.table9(str(options.data / "trec") if options.data else None)
+
+
+TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
+    "table2": ("scenarios and policies", lambda _: communication.table2()),
+    "table3": ("scale factors, and how often the paper's fail", lambda _: hashing.table3()),
+    "table4": ("largest bins", lambda _: hashing.table4()),
+    "table5": ("seconds, figures 6 and 7", lambda o: computation.table5(large=o.large)),
+    "table6": ("bytes", lambda _: communication.table6()),
+    "table9": ("words and samples of TREC", _table9),
+    "din": ("section 7.5", lambda o: din.din(o.clients)),
+    "din-auc": (
+        "DIN's AUC by round, three aggregations",
+        lambda o: din_auc.din_auc(o.data, RUN_FOLDER, o.rounds or 300),
+    ),
+    "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
+    "rates": ("section 6's break-even rates", lambda _: communication.rates()),
+    "baselines": (
+        "FedAvg, dense shares, SecAgg+",
+        lambda o: baselines.baselines(o.flower_python),
+    ),
+}
+RUNS = {
+    "table7": "accuracy by share of the weights",
+    "table8": "accuracy by share of TREC's word rows",
+    "beyond": "runs that the paper does not have",
+}
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = _parser()
+    options = parser.parse_args()
+    command = " ".join(["scripts/reproduce", *sys.argv[1:]])
+    if options.table == "report":
+        report.write()
+    elif options.table in TABLES:
+        figures = TABLES[options.table][1](options)
+        stamp = {
+            "command": command,
+            "machine": bench_measure.machine(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
+    else:
+        try:
+            accuracy.run_cells(
+                _cells(options),
+                data_root=options.data,
+                runs=RUN_FOLDER,
+                fsl_rounds=options.fsl_rounds,
+                command=command,
+            )
+        except ConfigError as error:
+            parser.error(str(error))
+    return 0
+
+
+def _cells(options: Options) -> list[accuracy.Cell]:
+    if options.table == "table7":
+        percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
+        return accuracy.table7(
+            options.dataset,
+            percents,
+            options.seed,
+            options.rounds,
+            options.full,
+            server_rate=options.server_rate,
+            server_momentum=options.server_momentum,
+            server_decay=options.server_decay,
+            average=options.average,
+            augment=not options.no_augmentation,
+            precision=options.precision,
+            threads=options.threads,
+        )
+    if options.table == "table8":
+        percents = options.percent or [0.0125, 1, 0.1, 10]
+        return accuracy.table8(percents, options.seed, options.rounds, options.full)
+    return accuracy.beyond()
+
+
+def _parser() -> argparse.ArgumentParser:
+    tables = {name: text for name, (text, _) in TABLES.items()} | RUNS
+    tables["report"] = "RESULTS.md from all of results/"
+    listing = "\n".join(f"  {name:10} {text}" for name, text in tables.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__ + "\ntables:\n" + listing,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", choices=tables, metavar="TABLE", help="see above")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
+    runs = parser.add_argument_group("accuracy runs")
+    datasets = sorted(accuracy.PRESET_OF)
+    runs.add_argument("--dataset", nargs="+", choices=datasets, default=["trec"])
+    runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
+    runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
+    runs.add_argument(
+        "--rounds",
+        type=int,
+        help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
+        "TREC, and 300 of 100 users for din-auc",
+    )
+    runs.add_argument(
+        "--server-rate",
+        type=float,
+        default=1.0,
+        help="table7: by which the servers multiply the mean update; the paper's is 1",
+    )
+    runs.add_argument(
+        "--server-momentum",
+        type=float,
+        default=0.0,
+        help="table7: of the servers' optimizer; the paper has none",
+    )
+    runs.add_argument(
+        "--server-decay",
+        type=float,
+        default=1.0,
+        help="table7: factor on the servers' rate after every ten rounds; default 1",
+    )
+    runs.add_argument(
+        "--average",
+        type=float,
+        default=0.0,
+        help="table7: evaluate the mean of the models over rounds, too, in which the older ones "
+        "keep this weight; 0 (default): none",
+    )
+    runs.add_argument(
+        "--precision",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="table7 of images: of training; float32 is many times faster on CPUs without "
+        "bfloat16 instructions",
+    )
+    runs.add_argument(
+        "--no-augmentation",
+        action="store_true",
+        help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
+    )
+    runs.add_argument(
+        "--threads", type=int, default=1, help="table7: of one run; sums may differ by them"
+    )
+    runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
+    runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
+    costs = parser.add_argument_group("costs")
+    costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
+    costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
+    costs.add_argument("--flower-python", help="baselines: Python with flwr 1.41, for SecAgg+")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The programs on the operator's page run as printed, against two servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.local import LocalServers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    with LocalServers(tmp_path, clients=2) as servers:  # certificates in its folder `certs`
+        servers.start()
+        for name, text in zip(("common", "owner", "client"), blocks, strict=True):
+            for printed, real in zip((7000, 7001), servers.ports, strict=True):
+                text = text.replace(f"https://127.0.0.1:{printed}", f"https://127.0.0.1:{real}")
+            (tmp_path / f"{name}.py").write_text(text)
+        owner = program(tmp_path, "owner.py")
+        assert owner.stdout is not None
+        lines = [owner.stdout.readline()]
+        assert lines == ["round 1 is open, Enter closes it\n"], owner.communicate()
+        clients = [program(tmp_path, "client.py", str(number)) for number in (0, 1)]
+        for client in clients:
+            said, _ = client.communicate(timeout=300)
+            assert re.fullmatch(r"round 1: sent \d+ bytes\n", said), said
+        said, _ = owner.communicate("\n", timeout=300)
+        watcher = Owner(servers.urls, servers.tls)
+        version, digest = watcher.links.common_model()
+        watcher.close()
+        assert (version, said) == (1, f"round 1: 2 reports, model {digest[:16]}\n")

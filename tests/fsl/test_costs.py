@@ -1,0 +1,212 @@
+"""What the planner predicts is what a round measures: bytes, AES blocks, memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.federation import (
+    Wire,
+    make_plan,
+    make_segment,
+    make_servers,
+    mixed_plan,
+    random_update,
+    wanted_rows,
+)
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.costs import accumulator_bytes, predict, table_bytes
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf.ssa import Accumulator
+from torchfsl.fsl.explain import explain
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.kernels.portable import checks as portable_checks
+from torchfsl.kernels.portable import trees as portable_trees
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Blocks:
+    """Counts AES blocks of the portable kernels, for whoever is at work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts = {"client": 0, "server": 0}
+        self.at_work = "client"
+        real = portable_trees.permute
+
+        def counting(key: bytes, blocks: Bytes) -> Bytes:
+            self.counts[self.at_work] += blocks.size // 16
+            return real(key, blocks)
+
+        monkeypatch.setenv("TORCHFSL_BACKEND", "portable")
+        monkeypatch.setattr(portable_trees, "permute", counting)
+        monkeypatch.setattr(portable_checks, "permute", counting)
+
+    def server(self, call: Callable[[], Any]) -> Any:
+        before, self.at_work = self.at_work, "server"
+        try:
+            return call()
+        finally:
+            self.at_work = before
+
+
+class CountingWire(Wire):
+    """A wire behind which servers work on their own account."""
+
+    def __init__(self, servers: Any, blocks: Blocks) -> None:
+        super().__init__(servers)
+        self.blocks = blocks
+
+    def send(self, party: int, message: bytes) -> None:
+        self.blocks.server(lambda: Wire.send(self, party, message))
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        return bytes(
+            self.blocks.server(lambda: Wire.fetch(self, party, kind, round_number, client))
+        )
+
+
+def session_plan() -> Plan:
+    return make_plan(
+        make_segment("table", "rows", (40, 5), k_max=6, tau=5, theta=7, stash=1, retrieve=True),
+        make_segment("few", "scalars", (30,), k_max=3, theta=5),
+        make_segment("bias", "dense", (3,)),
+        max_epochs=3,
+    )
+
+
+def built_plan(**options: Any) -> Plan:
+    specs = [
+        SegmentSpec("rows", "rows", (TensorSpec("e", (900, 9)),), k_max=70, tau=9, retrieve=True),
+        SegmentSpec("scalars", "scalars", (TensorSpec("w", (3000,)),), k_max=65),
+        SegmentSpec("blocks", "blocks", (TensorSpec("c", (37, 11)),), k_max=5, tau=8),
+        SegmentSpec("dense", "dense", (TensorSpec("b", (12,)),)),
+    ]
+    return build_plan(specs, max_clients=3, min_clients=1, above_break_even="keep", **options)
+
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "mixed": mixed_plan,
+    "mixed, semi-honest": lambda: mixed_plan(secure=False),
+    "mixed, weighted": lambda: mixed_plan(lane="weight"),
+    "session": session_plan,
+    "dense only": lambda: make_plan(make_segment("bias", "dense", (5,))),
+    "built, 32 bits": lambda: built_plan(encoding=FixedPoint(32, 16, 4.0)),
+    "built, 128 bits": lambda: built_plan(encoding=FixedPoint(128, 16, 4.0)),
+    "built, semi-honest": lambda: built_plan(
+        encoding=FixedPoint(32, 16, 4.0), malicious_security=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_bytes_and_blocks_are_predicted_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = PLANS[name]()
+    blocks = Blocks(monkeypatch)
+    servers = make_servers(plan)
+    predicted = predict(plan)
+    rng = np.random.default_rng(0)
+    sessions: dict[int, Any] = {}
+    for round_number in range(2):
+        later = round_number > 0 and plan.max_epochs > 1
+        blocks.counts = {"client": 0, "server": 0}
+        begin_round(servers, round_number)
+        wire = CountingWire(servers, blocks)
+        for number in (4, 7):
+            update = random_update(plan, rng, rows=2)
+            client = Client(plan, wire, client_id=number)
+            if plan.max_epochs == 1:
+                one = client.start_round(round_number, indices=wanted_rows(plan, update))
+            else:
+                if number not in sessions:
+                    fixed = {s.name: np.arange(s.k_max) for s in plan.with_trees}
+                    sessions[number] = client.open_session(indices=fixed)
+                sessions[number]._client.servers = wire
+                one = sessions[number].start_round(round_number)
+                for segment in plan.with_trees:
+                    part = update[segment.name]
+                    update[segment.name] = dataclasses.replace(part, indices=np.arange(2))
+            one.download()
+            if plan.retrieving:
+                one.retrieve()
+            receipt = one.submit(update)
+            upload = predicted.later_upload_bytes if later else predicted.upload_bytes
+            assert receipt.upload_bytes == upload
+            assert receipt.download_bytes == predicted.download_bytes
+        blocks.server(lambda: finish_round(servers))
+        each = predicted.later_server_aes_blocks if later else predicted.server_aes_blocks
+        assert blocks.counts["server"] == 2 * 2 * each
+        if not later:
+            assert blocks.counts["client"] == 2 * predicted.client_aes_blocks
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_server_memory_is_predicted_exactly(name: str) -> None:
+    plan = dataclasses.replace(PLANS[name](), max_clients=2)
+    if plan.max_epochs > 1:
+        pytest.skip("a session's trees outlive the round as copies of their own")
+    servers = make_servers(plan)
+    begin_round(servers, 0)
+    wire = Wire(servers)
+    rng = np.random.default_rng(0)
+    for number in (2, 6):  # even numbers: server 0 gets both public parts
+        update = random_update(plan, rng, rows=2)
+        client = Client(plan, wire, client_id=number)
+        client.start_round(0, indices=wanted_rows(plan, update)).submit(update)
+    held = {
+        id(part.obj): memoryview(part.obj).nbytes
+        for report in servers[0]._book.complete().values()
+        for part in (report.part.public, report.trees.part.public, report.masked)
+        if isinstance(part, memoryview)
+    }
+    tables = 0
+    for segment in plan.retrieving:
+        size = sum(table.nbytes for table in psr.empty_tables(segment))
+        assert size == table_bytes(segment)
+        tables += size
+    accumulators = [0]
+    for segment in plan.with_trees:
+        sums = Accumulator(plan, segment, 0)._sums
+        assert sum(part.nbytes for part in sums) == accumulator_bytes(plan, segment)
+        accumulators.append(accumulator_bytes(plan, segment))
+    permutations = sum(3 * 4 * s.m for s in plan.with_trees if s.num_bins)
+    share = len(finish_and_measure_share(servers))
+    measured = sum(held.values()) + tables + sum(accumulators) + permutations + share
+    assert measured == predict(plan).server_memory_bytes
+
+
+def finish_and_measure_share(servers: Any) -> bytes:
+    first, second = servers
+    lists = first.close_round(), second.close_round()
+    folds = first.agree(lists[1]), second.agree(lists[0])
+    first.verify(folds[1]), second.verify(folds[0])
+    commitments = first.commit(), second.commit()
+    shares = first.reveal(commitments[1]), second.reveal(commitments[0])
+    first.open(shares[1]), second.open(shares[0])
+    return bytes(shares[0][HEADER_BYTES + 32 :])
+
+
+def test_explain_says_what_a_plan_costs() -> None:
+    plan = mixed_plan()
+    predicted, text = predict(plan), explain(plan)
+    for number in (
+        predicted.upload_bytes,
+        predicted.download_bytes,
+        predicted.server_aes_blocks,
+        predicted.client_aes_blocks,
+        predicted.server_memory_bytes,
+    ):
+        assert f"{number} " in text
+    later = predict(session_plan())
+    assert later.later_upload_bytes < later.upload_bytes
+    assert f"{later.later_upload_bytes} " in explain(session_plan())

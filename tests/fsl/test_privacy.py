@@ -1,0 +1,279 @@
+"""Noise in a round and what it guarantees: with it, everything else stays exact."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.distributions import pmf, seeded
+from tests.support.federation import (
+    make_plan,
+    make_segment,
+    make_state,
+    mixed_plan,
+    play_round,
+    random_update,
+)
+from tests.support.reference import plaintext
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import ParameterError
+from torchfsl.fsl import privacy
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.server_model import ServerModel
+
+Whole = npt.NDArray[np.int64]
+
+
+# --- noise in a round -------------------------------------------------------------------------
+
+
+def noisy(plan: Plan, sigma: int = 1000, lane_sigma: int = 20) -> Plan:
+    return dataclasses.replace(
+        plan,
+        l2_bound=1 << 40,
+        noise_sigma=sigma,
+        lane_sigma=lane_sigma if plan.lane_values else 0,
+    )
+
+
+class Recorder:
+    """A source of noise that keeps what it gave."""
+
+    def __init__(self, seed: int) -> None:
+        self.words = seeded(seed)
+        self.drawn: list[tuple[int, Whole]] = []
+
+    def __call__(self, sigma: int, count: int) -> Whole:
+        draws = discrete_gaussian.sample(sigma, count, self.words)
+        self.drawn.append((sigma, draws))
+        return draws
+
+    def total(self, sigma: int) -> Whole:
+        return np.concatenate([draws for s, draws in self.drawn if s == sigma])
+
+
+def noisy_servers(plan: Plan, *draws: privacy.Draw) -> tuple[Server, Server]:
+    def one(party: int) -> Server:
+        source = draws[party] if draws else discrete_gaussian.sample
+        return Server(party, plan=plan, model=ServerModel(make_state(plan)), draw_noise=source)
+
+    return one(0), one(1)
+
+
+@pytest.mark.parametrize("lane", ["none", "count", "weight"])
+def test_a_noisy_round_opens_the_plain_sums_plus_both_servers_draws(lane: Any) -> None:
+    plan = noisy(mixed_plan(lane=lane))
+    sources = Recorder(1), Recorder(2)
+    servers = noisy_servers(plan, *sources)
+    rng = np.random.default_rng(0)
+    updates = {client: random_update(plan, rng) for client in (3, 4, 9)}
+    weights = {3: 2, 4: 1, 9: 5} if lane == "weight" else None
+    opened, contributions = play_round(servers, 0, updates, weights)
+    sums = plaintext.sums(plan, contributions)
+    counts = plaintext.lanes(plan, contributions)
+    ordered = [s for s in plan.segments if s.policy != "dense"]
+    ordered += [s for s in plan.segments if s.policy == "dense"]
+    values = np.concatenate([(opened.sums[s.name] - sums[s.name]).reshape(-1) for s in ordered])
+    assert np.array_equal(values, sources[0].total(1000) + sources[1].total(1000))
+    assert np.count_nonzero(values) > 0.99 * len(values)  # zeros of the sums are noised too
+    if plan.lane_values:
+        lanes = [opened.lanes[s.name] - counts[s.name] for s in ordered if s.policy != "dense"]
+        if lane == "weight":
+            lanes.append(np.array([opened.total_weight - 8]))
+        expected = sources[0].total(20) + sources[1].total(20)
+        assert np.array_equal(np.concatenate(lanes), expected)
+    # One draw for every ring value of a share, no more and no fewer.
+    assert sum(len(draws) for _, draws in sources[0].drawn) == sum(
+        s.m * (s.tau + plan.lane_values) if s.policy != "dense" else plan.dense_values(s)
+        for s in plan.segments
+    )
+    assert servers[0].model.digest() == servers[1].model.digest()
+
+
+def test_a_round_without_noise_draws_none() -> None:
+    plan = mixed_plan(lane="count")
+    sources = Recorder(1), Recorder(2)
+    servers = noisy_servers(plan, *sources)
+    play_round(servers, 0, {1: random_update(plan, np.random.default_rng(0))})
+    assert not sources[0].drawn
+    assert not sources[1].drawn
+
+
+def test_opened_noise_has_the_variance_of_both_servers() -> None:
+    plan = noisy(make_plan(make_segment("bias", "dense", (40_000,))), sigma=300)
+    updates = {client: random_update(plan, np.random.default_rng(client)) for client in (0, 1)}
+    opened, contributions = play_round(noisy_servers(plan), 0, updates)
+    noise = opened.sums["bias"] - plaintext.sums(plan, contributions)["bias"]
+    variance = float((noise.astype(float) ** 2).mean())
+    assert abs(variance / (2 * 300**2) - 1) < 7 * math.sqrt(2 / 40_000)
+
+
+# --- plans with noise -------------------------------------------------------------------------
+
+
+def dense_plan(**options: Any) -> Plan:
+    return dataclasses.replace(make_plan(make_segment("bias", "dense", (50,))), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"noise_sigma": 5}, "without l2_bound"),
+        ({"noise_sigma": -1, "l2_bound": 100}, "not negative"),
+        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "not negative"),
+        ({"l2_bound": 7}, "more frac_bits, or a bound of 8"),
+        ({"l2_bound": 100, "noise_sigma": 5, "lane_sigma": 5}, "lane_sigma"),
+        ({"l2_bound": 100, "noise_sigma": 5, "lane": "count"}, "lane_sigma"),
+        ({"l2_bound": 100, "lane_sigma": 5, "lane": "count"}, "lane_sigma"),
+    ],
+)
+def test_a_plan_refuses_noise_that_means_nothing(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParameterError, match=text):
+        dense_plan(**options)
+
+
+def test_headroom_counts_nine_standard_deviations_of_both_servers() -> None:
+    encoding = FixedPoint(32, 0, 1000.0)
+    largest = (2**31 - 1 - 4 * 1000 - 1) / (9 * math.sqrt(2))
+    fits, overflows = math.floor(largest) - 1, math.ceil(largest) + 1
+    options = {"encoding": encoding, "l2_bound": 1000}
+    assert dense_plan(noise_sigma=fits, **options).noise_sigma == fits
+    with pytest.raises(ParameterError, match="use more ring_bits"):
+        dense_plan(noise_sigma=overflows, **options)
+    with pytest.raises(ParameterError, match="the lane's sum"):
+        dense_plan(noise_sigma=fits, lane="count", lane_sigma=overflows + 400, **options)
+
+
+def test_noise_parameters_are_part_of_the_digest_and_of_the_json() -> None:
+    plan = noisy(mixed_plan(lane="count"))
+    assert Plan.from_json(plan.to_json()) == plan
+    for field in ("noise_sigma", "lane_sigma", "l2_bound"):
+        other = dataclasses.replace(plan, **{field: getattr(plan, field) + 1})
+        assert other.digest != plan.digest
+
+
+# --- accounting -------------------------------------------------------------------------------
+
+
+def hockey_stick(p: dict[int, float], q: dict[int, float], epsilon: float) -> float:
+    """The exact delta of two distributions at epsilon, one direction."""
+    return math.fsum(max(0.0, p[y] - math.exp(epsilon) * q.get(y, 0.0)) for y in p)
+
+
+def shifted(distribution: dict[int, float], by: int) -> dict[int, float]:
+    return {y + by: probability for y, probability in distribution.items()}
+
+
+def mixture(p: dict[int, float], q: dict[int, float], rate: float) -> dict[int, float]:
+    return {y: (1 - rate) * p.get(y, 0.0) + rate * q.get(y, 0.0) for y in p.keys() | q.keys()}
+
+
+def convolved(p: dict[int, float], q: dict[int, float]) -> dict[int, float]:
+    low = min(p) + min(q)
+    values = np.convolve([p[y] for y in sorted(p)], [q[y] for y in sorted(q)])
+    return dict(enumerate(values.tolist(), start=low))
+
+
+def scalar_plan(sigma: int, bound: int) -> Plan:
+    plan = make_plan(make_segment("one", "dense", (1,)), encoding=FixedPoint(32, 0, 100.0))
+    return dataclasses.replace(plan, l2_bound=bound, noise_sigma=sigma)
+
+
+@pytest.mark.parametrize(("sigma", "bound", "delta"), [(1, 1, 1e-3), (4, 3, 1e-6), (9, 2, 1e-5)])
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_epsilon_holds_for_the_exact_distributions(
+    sigma: int, bound: int, delta: float, rate: float
+) -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
+    stated = privacy.guarantee(scalar_plan(sigma, bound), delta=delta, rounds=1, sampling_rate=rate)
+    one = pmf(sigma, 60 * sigma)
+    both = convolved(one, one)
+    for epsilon, noise, q in (
+        (stated.epsilon_server, one, 1.0),
+        (stated.epsilon_public, both, rate),
+    ):
+        with_client = mixture(noise, shifted(noise, bound), q)
+        assert hockey_stick(with_client, noise, epsilon) <= delta
+        assert hockey_stick(noise, with_client, epsilon) <= delta
+        assert hockey_stick(with_client, noise, 0.3 * epsilon) > delta  # and not loose by much
+
+
+def test_epsilon_of_two_rounds_holds_for_the_exact_distributions() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
+    stated = privacy.guarantee(scalar_plan(4, 2), delta=1e-5, rounds=2)
+    one = pmf(4, 80)
+    moved = shifted(one, 2)
+    pairs = {(a, b): one[a] * one[b] for a in one for b in one}
+    with_client = {(a, b): moved[a] * moved[b] for a in moved for b in moved}
+    delta = math.fsum(
+        max(0.0, p - math.exp(stated.epsilon_server) * pairs.get(ab, 0.0))
+        for ab, p in with_client.items()
+    )
+    assert delta <= 1e-5
+
+
+def test_calibration_meets_the_request_and_wastes_nothing() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
+    for lane in ("none", "count"):
+        plan = make_plan(
+            make_segment("few", "scalars", (300,), k_max=20, theta=5),
+            encoding=FixedPoint(64, 16, 4.0),
+            lane=lane,
+        )
+        plan = dataclasses.replace(plan, l2_bound=privacy.l2_bound(plan.encoding, 1.5))
+        assert plan.l2_bound == 3 << 15
+        found = privacy.calibrate(plan, epsilon=2.0, delta=1e-6, rounds=50)
+        stated = privacy.guarantee(found, delta=1e-6, rounds=50, sampling_rate=0.1)
+        assert 1.98 < stated.epsilon_server <= 2.0
+        assert stated.epsilon_public < stated.epsilon_server
+        # Against the public both draws count: half the squared sensitivity over noise.
+        assert stated.multiplier_public == pytest.approx(stated.multiplier_server * math.sqrt(2))
+        assert (found.lane_sigma > 0) == (lane == "count")
+
+
+def test_weights_and_lanes_cost_privacy() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
+    plan = noisy(mixed_plan(lane="weight"), sigma=1 << 20, lane_sigma=1000)
+    plan = dataclasses.replace(plan, l2_bound=1 << 18)
+    stated = privacy.guarantee(plan, delta=1e-6, rounds=1)
+    # Weights up to 5; counted are 4 + 2 + 3 rows and the dense segment's weight.
+    ratio = (5 * 2**18 / 2**20) ** 2 + (4 + 2 + 3 + 1) * 25 / 1000**2
+    assert stated.multiplier_server == pytest.approx(1 / math.sqrt(ratio))
+
+
+def test_accounting_refuses_what_it_cannot_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = scalar_plan(4, 2)
+    with pytest.raises(ParameterError, match="no noise"):
+        privacy.guarantee(dense_plan(), delta=1e-6, rounds=1)
+    with pytest.raises(ParameterError, match="sampling_rate"):
+        privacy.guarantee(plan, delta=1e-6, rounds=1, sampling_rate=0.0)
+    for wrong in ({"delta": 0.0, "rounds": 1}, {"delta": 1e-6, "rounds": 0}):
+        with pytest.raises(ParameterError, match="delta"):
+            privacy.guarantee(plan, **wrong)
+    with pytest.raises(ParameterError, match="l2_bound"):
+        privacy.calibrate(dense_plan(), epsilon=1.0, delta=1e-6, rounds=1)
+    with pytest.raises(ParameterError, match="epsilon"):
+        privacy.calibrate(dense_plan(l2_bound=100), epsilon=0.0, delta=1e-6, rounds=1)
+    real_import = builtins.__import__
+
+    def without_extra(name: str, *rest: Any, **options: Any) -> Any:
+        if name.startswith("dp_accounting"):
+            raise ImportError(name)
+        return real_import(name, *rest, **options)
+
+    for module in [name for name in sys.modules if name.startswith("dp_accounting")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)  # type: ignore[arg-type]
+    monkeypatch.setattr(builtins, "__import__", without_extra)
+    with pytest.raises(ParameterError, match=r"pip install 'torchfsl\[privacy\]'"):
+        privacy.guarantee(plan, delta=1e-6, rounds=1)

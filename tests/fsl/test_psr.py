@@ -1,0 +1,215 @@
+"""Retrieval: a client reads exactly the rows of the servers, or notices."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.federation import (
+    Wire,
+    make_plan,
+    make_segment,
+    make_servers,
+    mixed_plan,
+    open_wire,
+    random_update,
+    submit,
+)
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.submodel.update import SegmentUpdate
+
+
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("theta", "nu"), [(0, 0), (0, 2), (3, 0), (3, 1), (7, 3)])
+def test_a_client_retrieves_exactly_the_rows_of_the_servers(
+    theta: int, nu: int, dtype: str, secure: bool
+) -> None:
+    plan = make_plan(
+        make_segment("t", "rows", (13, 3), (8, 3), k_max=5, tau=3, theta=theta, nu=nu, stash=1,
+                     retrieve=True, dtype=dtype, secure=secure),
+    )  # fmt: skip
+    servers, wire = open_wire(plan)
+    state = servers[0].model.state
+    table = np.concatenate([state["t.0"], state["t.1"]])
+    rng = np.random.default_rng(theta)
+    for client_id, count in enumerate((0, 1, 5)):
+        rows = np.sort(rng.choice(21, size=count, replace=False))
+        session = Client(plan, wire, client_id=client_id).start_round(1, indices={"t": rows})
+        found, values = session.retrieve()["t"]
+        assert set(found.tolist()) <= set(rows.tolist())
+        assert len(found) == count or theta > 3
+        assert values.dtype == np.dtype(dtype)
+        assert values.shape == (len(found), 3)
+        assert values.tobytes() == table[found].tobytes()
+
+
+def test_a_row_changed_on_the_servers_is_what_the_client_reads_next() -> None:
+    plan = mixed_plan()
+    servers = make_servers(plan)
+    rows = np.array([2, 12, 13, 20])
+    marker = np.array([1.5, -0.0, np.float32(1e-42)], dtype=np.float32)
+    for round_number in (1, 2):
+        begin_round(servers, round_number)
+        wire = Wire(servers)
+        session = Client(plan, wire, client_id=0).start_round(round_number, indices={"table": rows})
+        found, values = session.retrieve()["table"]
+        assert np.array_equal(found, rows)
+        state = servers[0].model.state
+        wanted = np.concatenate([state["table.0"], state["table.1"]])[rows]
+        assert values.tobytes() == wanted.tobytes()
+        assert (values[2].tobytes() == marker.tobytes()) == (round_number == 2)
+        session.abort()
+        submit(wire, 1, round_number, random_update(plan, np.random.default_rng(0)))
+        finish_round(servers)
+        for server in servers:
+            server.model.state["table.1"][0] = marker  # row 13 of the index space
+
+
+def test_an_update_applied_by_the_servers_is_read_by_the_next_clients() -> None:
+    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
+    servers = make_servers(plan)
+    before = servers[0].model.state["t.0"].copy()
+    begin_round(servers, 1)
+    update = {"t": SegmentUpdate(np.array([4, 9]), np.array([[1 << 16, 0], [0, -3 << 15]]))}
+    submit(Wire(servers), 0, 1, update)
+    finish_round(servers)
+    begin_round(servers, 2)
+    session = Client(plan, Wire(servers), client_id=7).start_round(2, indices={"t": [4, 5, 9]})
+    _, values = session.retrieve()["t"]
+    assert values[0, 0] == np.float32(np.float64(before[4, 0]) + 1.0)
+    assert values[2, 1] == np.float32(np.float64(before[9, 1]) - 1.5)
+    assert values[1].tobytes() == before[5].tobytes()
+
+
+def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> None:
+    segment = make_segment(
+        "t", "rows", (20, 2), k_max=3, tau=2, theta=3, nu=3, stash=1, retrieve=True
+    )
+    plan = make_plan(segment)
+    old, new = (
+        np.random.default_rng(seed).integers(1, 256, (20, 8), dtype=np.uint8) for seed in (0, 1)
+    )
+    tables, fresh = psr.empty_tables(segment), psr.empty_tables(segment)
+    psr.lay_out(plan, segment, old, tables)
+    apart = np.repeat(new, 2, axis=0)[::2]
+    assert not apart.flags.c_contiguous
+    psr.lay_out(plan, segment, apart, tables)
+    psr.lay_out(plan, segment, new, fresh)
+    for table, expected in zip(tables, fresh, strict=True):
+        assert table.tobytes() == expected.tobytes()
+    rows = tables[0].reshape(-1, 8)
+    permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), "t", 20)
+    for slots in cuckoo.bin_slots(permuted, 3, len(rows) // segment.num_bins):
+        assert np.array_equal(rows[slots], new)
+    assert np.count_nonzero(rows.any(axis=1)) == 3 * 20
+    stash = tables[1].reshape(-1, 8)
+    assert np.array_equal(stash[:20], new)
+    assert len(stash) > 20
+    assert not stash[20:].any()
+
+
+def test_a_late_answer_is_of_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    Client(plan, Wire(servers), client_id=2).start_round(1, indices={"t": [4]})
+    in_time = servers[0].reply(Kind.ANSWER, 1, 2)
+    answer, inside, go = psr.answer, threading.Event(), threading.Event()
+
+    def slow_answer(*arguments: Any) -> Any:
+        inside.set()
+        assert go.wait(10)
+        return answer(*arguments)
+
+    monkeypatch.setattr(psr, "answer", slow_answer)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(servers[0].reply, Kind.ANSWER, 1, 2)
+        assert inside.wait(10)
+        for server in servers:
+            server.abandon_round()
+            server.model.state["t.0"] += 1
+        begin_round(servers, 2)
+        Client(plan, Wire(servers), client_id=4).start_round(2, indices={"t": [4]})
+        following = pool.submit(servers[0].reply, Kind.ANSWER, 2, 4)
+        with pytest.raises(TimeoutError):
+            following.result(0.2)
+        go.set()
+        assert late.result(10) == in_time
+        assert following.result(10) == servers[0].reply(Kind.ANSWER, 2, 4)
+
+
+def test_the_downloaded_model_is_that_of_the_servers() -> None:
+    plan = mixed_plan()
+    servers, wire = open_wire(plan)
+    for client_id in (0, 1):
+        session = Client(plan, wire, client_id=client_id).start_round(1, indices={"table": []})
+        state = session.download()
+        assert set(state) == {tensor.name for tensor in plan.clear_tensors}
+        for name, tensor in state.items():
+            assert tensor.tobytes() == servers[0].model.state[name].tobytes()
+            assert tensor.shape == servers[0].model.state[name].shape
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_changed_byte_in_an_answer_is_noticed_and_nothing_is_returned(party: int) -> None:
+    plan = mixed_plan()
+    size = plan.segments[0].answer_bytes
+    row_block, tags = plan.segments[0].row_bytes, plan.segments[0].num_trees * 16
+    places = [0, row_block - 1, row_block, size - tags - 1, size - tags, size - 1]
+    for place, bit in itertools.product(places, (1, 128)):
+        servers = make_servers(plan)
+        begin_round(servers, 1)
+
+        def alter(event: Any, place: int = place, bit: int = bit) -> bytes:
+            data = bytearray(event.data)
+            if event.kind is Kind.ANSWER and event.party == party:
+                data[64 + place] ^= bit
+            return bytes(data)
+
+        session = Client(plan, Wire(servers, alter), client_id=0).start_round(
+            1, indices={"table": [0, 5, 20]}
+        )
+        with pytest.raises(ProtocolError, match="does not fit its tag"):
+            session.retrieve()
+
+
+def test_an_answer_for_another_round_or_from_the_other_server_is_refused() -> None:
+    plan = mixed_plan()
+    for place in (7, 8):  # party, round
+        servers = make_servers(plan)
+        begin_round(servers, 1)
+
+        def alter(event: Any, place: int = place) -> bytes:
+            data = bytearray(event.data)
+            data[place] ^= 1 if event.is_reply else 0
+            return bytes(data)
+
+        session = Client(plan, Wire(servers, alter), client_id=0).start_round(
+            1, indices={"table": []}
+        )
+        with pytest.raises(ProtocolError, match="another server or round"):
+            session.retrieve()
+        with pytest.raises(ProtocolError, match="another server or round"):
+            session.download()
+
+
+@pytest.mark.parametrize(
+    ("num_trees", "num_slots", "row_bytes"), [(0, 2, 3), (5, 1, 8), (40, 8, 7)]
+)
+def test_the_row_in_a_slot_is_chosen(num_trees: int, num_slots: int, row_bytes: int) -> None:
+    rng = np.random.default_rng(num_trees)
+    blocks = rng.integers(0, 256, (num_trees, num_slots, row_bytes), dtype=np.uint8)
+    slots = rng.integers(0, num_slots, num_trees, dtype=np.uint64)
+    expected = blocks[np.arange(num_trees), slots.astype(np.int64)]
+    np.testing.assert_array_equal(psr.choose_slots(blocks, slots), expected)

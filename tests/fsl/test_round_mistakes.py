@@ -1,0 +1,186 @@
+"""Mistakes in putting a round together are refused before anything is opened."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.federation import make_servers, mixed_plan
+from torchfsl import Client, Dense, Server, SubmodelEngine, TopK
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import RoundState
+from torchfsl.submodel.server_model import ServerModel
+
+
+def attached() -> tuple[SubmodelEngine, Any, torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(20_000, 4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = SubmodelEngine(rows="auto", rest=Dense())
+    return engine, engine.attach(model, optimizer), model, optimizer
+
+
+def test_one_model_object_at_both_servers_is_refused() -> None:
+    first, second = make_servers(mixed_plan())
+    twin = Server(1, plan=first.plan, model=first.model)
+    with pytest.raises(ParameterError, match="one ServerModel object"):
+        begin_round((first, twin), 0)
+    assert first.state is RoundState.IDLE
+    begin_round((first, second), 0)
+
+
+def test_a_second_call_that_finishes_a_round_leaves_it_to_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = make_servers(mixed_plan())
+    begin_round(servers, 0)
+    client = Client(servers[0].plan, servers, client_id=0)
+    client.start_round(0, indices={"table": [1]}).abort()
+    entered, go_on = threading.Event(), threading.Event()
+    agree = servers[1].agree
+
+    def slow(peer_set: bytes) -> bytes:
+        entered.set()
+        assert go_on.wait(60)
+        return agree(peer_set)
+
+    monkeypatch.setattr(servers[1], "agree", slow)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(finish_round, servers)
+        try:
+            assert entered.wait(60)
+            with pytest.raises(ProtocolError, match=r"open round .* agreed and closed.* wait for"):
+                finish_round(servers)
+        finally:
+            go_on.set()
+        assert first.result().clients == (0,)
+    with pytest.raises(ProtocolError, match="the servers are idle and idle: begin one"):
+        finish_round(servers)
+
+
+def test_servers_in_the_wrong_order_are_refused() -> None:
+    first, second = make_servers(mixed_plan())
+    with pytest.raises(ParameterError, match="in this order"):
+        begin_round((second, first), 0)
+    begin_round((first, second), 0)
+
+
+def test_a_server_is_party_0_or_1() -> None:
+    first, _ = make_servers(mixed_plan())
+    with pytest.raises(ParameterError, match="party is 2"):
+        Server(2, plan=first.plan, model=first.model)
+
+
+WRONG_NUMBERS = [-1, 2**64, 1.0, "0", True, None]
+
+
+@pytest.mark.parametrize("number", WRONG_NUMBERS)
+def test_client_and_round_numbers_are_whole_numbers_below_2_to_the_64(number: Any) -> None:
+    servers = make_servers(mixed_plan())
+    plan = servers[0].plan
+    with pytest.raises(ParameterError, match=r"client_id is .*\[0, 2\*\*64\)"):
+        Client(plan, servers, client_id=number)
+    with pytest.raises(ParameterError, match=r"round_number is .*\[0, 2\*\*64\)"):
+        begin_round(servers, number)
+    assert [server.state for server in servers] == [RoundState.IDLE] * 2
+    client = Client(plan, servers, client_id=np.uint64(2**64 - 1))  # type: ignore[arg-type]
+    begin_round(servers, 0)
+    with pytest.raises(ParameterError, match=r"round_number is .*\[0, 2\*\*64\)"):
+        client.start_round(number, indices={"table": [1]})
+    client.start_round(np.int64(0), indices={"table": [1]}).abort()  # type: ignore[arg-type]
+    finish_round(servers)
+
+
+@pytest.mark.parametrize("number", WRONG_NUMBERS[:-1])
+def test_a_round_of_the_engine_has_such_a_number(number: Any) -> None:
+    engine, handle, _, _ = attached()
+    plan = engine.plan(handle, max_clients=5, rows_per_client=100)
+    servers = tuple(Server(b, plan=plan, model=ServerModel(handle.server_state())) for b in (0, 1))
+    client = Client(plan, servers, client_id=0)
+    with pytest.raises(ParameterError, match=r"number is .*\[0, 2\*\*64\)"):
+        engine.round(client, rows=[1], number=number)
+
+
+@pytest.mark.parametrize("options", [{"rest": "dense"}, {"rest": Dense}, {"rows": TopK(3)}])
+def test_policies_are_objects(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ParameterError, match=f"^{name} is .*: pass"):
+        SubmodelEngine(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"session": "x"}, {"session": b""}, {"session": bytes(15)}, {"hash_seed": "y"}]
+)
+def test_session_and_hash_seed_are_bytes(options: dict[str, Any]) -> None:
+    engine, handle, _, _ = attached()
+    (name,) = options
+    with pytest.raises(ParameterError, match=f"^{name} is .*: give (16|32) bytes, or None"):
+        engine.plan(handle, max_clients=5, rows_per_client=100, **options)
+
+
+@pytest.mark.parametrize("state", [None, [1.0], "model"])
+def test_a_model_at_a_server_starts_from_a_mapping(state: Any) -> None:
+    with pytest.raises(ParameterError, match="mapping from names to arrays"):
+        ServerModel(state)
+
+
+@pytest.mark.parametrize(("max_clients", "min_clients"), [(5, 9), (1, 2), (99, 100)])
+def test_a_minimum_above_the_maximum_is_refused_and_not_lowered(
+    max_clients: int, min_clients: int
+) -> None:
+    engine, handle, _, _ = attached()
+    with pytest.raises(ParameterError, match="min_clients"):
+        engine.plan(handle, max_clients=max_clients, min_clients=min_clients, rows_per_client=100)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_clients": 5.5}, {"min_clients": 2.5}, {"rows_per_client": 70.5}]
+)
+def test_public_numbers_are_integers(options: dict[str, Any]) -> None:
+    engine, handle, _, _ = attached()
+    with pytest.raises(ParameterError, match="int"):
+        engine.plan(handle, **{"max_clients": 5, "rows_per_client": 100, **options})
+
+
+def test_loading_inside_a_round_is_refused_and_loses_nothing() -> None:
+    _, handle, model, optimizer = attached()
+    state = handle.server_state()
+    handle.begin_round()
+    model(torch.randint(0, 20_000, (3, 2))).sum().backward()
+    optimizer.step()
+    trained = model[1].weight.detach().clone()
+    with pytest.raises(ProtocolError, match="a round is open"):
+        handle.load(state)
+    assert torch.equal(model[1].weight, trained)
+    handle.close_round()
+    handle.load(state)
+    assert not torch.equal(model[1].weight, trained)
+
+
+def test_loading_nothing_is_refused() -> None:
+    _, handle, _, _ = attached()
+    with pytest.raises(ParameterError, match="no tensors to load: pass ServerModel"):
+        handle.load({})
+
+
+def test_a_round_that_retrieves_every_tensor_downloads_none_and_goes_on() -> None:
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(20_000, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = SubmodelEngine()
+    handle = engine.attach(model, optimizer)
+    plan = engine.plan(handle, max_clients=1, min_clients=1, rows_per_client=100)
+    state = handle.server_state()
+    servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
+    begin_round(servers, 0)
+    client = Client(plan, servers, client_id=0)
+    with engine.round(client, rows=[3, 4], handle=handle, number=0) as rnd:
+        model(torch.tensor([[3, 4]])).sum().backward()
+        optimizer.step()
+    rnd.submit()
+    finish_round(servers)
+    assert not (servers[0].model.state["0.weight"][3:5] == state["0.weight"][3:5]).any()

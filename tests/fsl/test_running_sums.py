@@ -1,0 +1,261 @@
+"""Reports are added as they come, in windows; what is rejected later leaves no trace in the sum."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import IO, cast
+
+import numpy as np
+import pytest
+
+from tests.support.federation import (
+    assert_exact,
+    make_plan,
+    make_segment,
+    make_servers,
+    random_update,
+    wanted_rows,
+)
+from tests.support.reference import plaintext
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.messages import Kind, client_bytes
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import running_sums
+from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.spool import Spool
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import Update
+
+
+def streaming_plan(clients: int) -> Plan:
+    """Trees of every kind, and dense values."""
+    return make_plan(
+        make_segment("table", "rows", (40, 3), k_max=4, tau=3, theta=5, stash=1, retrieve=True),
+        make_segment("few", "scalars", (30,), k_max=3, theta=5, nu=2, stash=1),
+        make_segment("whole", "scalars", (9,), k_max=2),
+        make_segment("bias", "dense", (3,)),
+        max_clients=clients,
+    )
+
+
+@pytest.fixture(params=[1, 2, 32])
+def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Reports added at once."""
+    monkeypatch.setattr(running_sums, "WINDOW_REPORTS", request.param)
+    return int(request.param)
+
+
+def play(plan: Plan, servers: tuple[Server, Server], count: int) -> dict[int, Update]:
+    """An open round in which `count` clients have reported."""
+    begin_round(servers, servers[0].last_round + 1)
+    rng = np.random.default_rng(0)
+    updates = {number: random_update(plan, rng, rows=2) for number in range(count)}
+    for number, update in updates.items():
+        client = Client(plan, InProcess(*servers), client_id=number)
+        session = client.start_round(servers[0].last_round, indices=wanted_rows(plan, update))
+        session.submit(update)
+    return updates
+
+
+def assert_sums(plan: Plan, opened: Opened, updates: dict[int, Update]) -> None:
+    assert opened.clients == tuple(sorted(updates))
+    assert_exact(plan, opened, [plaintext.Contribution(update) for update in updates.values()])
+
+
+def test_any_window_gives_the_exact_sum(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    for _ in range(2):
+        updates = play(plan, servers, 5)
+        waiting = len(servers[0]._evaluator.sums._waiting)
+        assert waiting == 5 % window
+        assert_sums(plan, finish_round(servers), updates)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_window_is_as_many_reports_as_its_bytes_hold(
+    epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees count once, whether they travel early or in the report."""
+    plan = make_plan(
+        make_segment("s", "scalars", (600,), k_max=3, theta=6), max_clients=9, max_epochs=epochs
+    )
+    held = plan.segments[0].tree_bytes + plan.hint_bytes(plan.segments[0])
+    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held)
+    assert make_servers(plan)[0]._evaluator.sums._window == 4
+    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held - 1)
+    assert make_servers(plan)[0]._evaluator.sums._window == 3
+
+
+def test_a_client_rejected_after_it_was_added_is_taken_out(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 5)
+    report = servers[0]._book.complete()[3]
+    other = Client(plan, InProcess(*servers), client_id=3)
+    with pytest.raises(RejectedSubmission, match="after the report"):
+        other.start_round(0, indices=wanted_rows(plan, updates[3])).submit(updates[3])
+    assert report.rejected
+    del updates[3]
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_a_client_that_fails_the_check_is_taken_out(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 5)
+    evaluate: Callable[..., dict[int, bytes]] = servers[0]._evaluator.folds
+
+    def folds(*arguments: object) -> dict[int, bytes]:
+        return evaluate(*arguments) | {2: bytes(16)}
+
+    monkeypatch.setattr(servers[0]._evaluator, "folds", folds)
+    del updates[2]
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_an_abandoned_round_leaves_nothing_in_the_next_sum(window: int) -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    play(plan, servers, 4)
+    for server in servers:
+        server.abandon_round()
+    updates = play(plan, servers, 3)
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_messages_beyond_the_window_lie_in_files() -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    for server in servers:
+        server._book.spool = Spool(window_bytes=3000)
+    updates = play(plan, servers, 5)
+    for server in servers:
+        spool = server._book.spool
+        assert 3000 <= spool.bytes_in_memory < 3000 + client_bytes(plan)
+        assert spool._chunks
+        spool.release()
+    assert_sums(plan, finish_round(servers), updates)
+    assert not servers[0]._book.spool._chunks
+
+
+class FullDisk:
+    """A file on a disk that takes a few bytes and then no more, until there is room."""
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        assert file is not None
+        self.file, self.room = file, 100
+
+    def seek(self, at: int) -> None:
+        self.file.seek(at)
+
+    def write(self, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self.file.write(data[: self.room])
+        self.room -= written
+        return written
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class Resending(InProcess):
+    """Makes room on the disk and sends again what it refused."""
+
+    def __init__(self, servers: tuple[Server, Server], disk: FullDisk) -> None:
+        super().__init__(*servers)
+        self.disk, self.refused = disk, 0
+
+    def send(self, party: int, message: bytes) -> None:
+        try:
+            super().send(party, message)
+        except OSError:
+            self.refused, self.disk.room = self.refused + 1, 1 << 30
+            super().send(party, message)
+
+
+def test_a_message_that_a_full_disk_refused_can_come_again() -> None:
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    spool = servers[0]._book.spool = Spool(window_bytes=0)
+    begin_round(servers, 1)
+    spool.hold(b"1")  # opens the file
+    disk = FullDisk(spool._file)
+    spool._file = cast("IO[bytes]", disk)
+    link = Resending(servers, disk)
+    updates = {client: random_update(plan, np.random.default_rng(client)) for client in (2, 4)}
+    for client, update in updates.items():  # even numbers: server 0 gets their public parts
+        session = Client(plan, link, client_id=client).start_round(
+            1, indices=wanted_rows(plan, update)
+        )
+        session.submit(update)
+    assert link.refused == 1
+    assert_sums(plan, finish_round(servers), updates)
+
+
+def test_a_spool_keeps_bytes_and_leaves_views_alone() -> None:
+    spool = Spool(window_bytes=10)
+    rng = np.random.default_rng(0)
+    messages = [rng.bytes(size) for size in (10, 1, 5000, (1 << 26) + 1, 7)]
+    held = [spool.hold(message) for message in messages]
+    assert held[0] is messages[0]
+    spool.release()
+    assert [bytes(view) for view in held] == messages
+    assert all(memoryview(view).readonly for view in held)
+    view = memoryview(b"others' file")
+    assert spool.hold(view) is view
+    spool.clear()
+    assert [bytes(view) for view in held] == messages
+
+
+def test_sums_are_applied_once() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    play(plan, servers, 2)
+    opened = finish_round(servers)
+    for server in servers:
+        before = server.model.digest()
+        with pytest.raises(ProtocolError, match="applied already"):
+            server.apply(opened)
+        assert server.model.digest() == before
+
+
+def test_a_server_whose_peer_refuses_the_round_is_idle_again() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    servers[1].open_round(0)
+    with pytest.raises(ProtocolError):
+        begin_round(servers, 1)
+    assert servers[0].state is RoundState.IDLE
+    assert servers[1].state is RoundState.OPENING
+    servers[1].abandon_round()
+    begin_round(servers, 2)
+
+
+def test_a_client_with_bad_rows_fetches_what_others_fetch() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    begin_round(servers, 0)
+    fetched: list[tuple[int, Kind]] = []
+
+    class Noting(InProcess):
+        def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+            fetched.append((party, kind))
+            return super().fetch(party, kind, round_number, client)
+
+    usual = Client(plan, Noting(*servers), client_id=0)
+    session = usual.start_round(0, indices={"table": np.array([1, 2])})
+    session.download()
+    session.retrieve()
+    session.abort()
+    expected, fetched = fetched, []
+    with pytest.raises(ParameterError):
+        Client(plan, Noting(*servers), client_id=2).start_round(0, indices={"table": [-1]})
+    assert fetched == expected

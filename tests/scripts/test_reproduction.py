@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.reproduction import (
+    accuracy,
+    communication,
+    hashing,
+    one_round,
+    plots,
+    report,
+    training_report,
+)
+from torchfsl.fsl.server.server import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_results_page_is_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert report.TARGET.read_text(encoding="utf-8") == report.render()
+
+
+def test_a_run_with_a_mean_has_a_row_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    cells = [
+        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7),
+        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7, average=0.9),
+        accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=2.5, precision="float32"),
+        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=7, average=0.9, precision="float32"),
+        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=8, average=0.9),
+    ]
+    finals = [(80.0, None), (80.0, 81.0), (70.0, None), (75.0, 77.0), (76.0, 78.0)]
+    for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
+        _write_run(cell, latest, mean)
+    rows = _rows_of(training_report.accuracy())
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
+    assert rows["5 %, float32"][2:5] == ["75.00", "-5.00", "1"]
+    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00 (its latest)", "1"]
+    assert rows["5 %, mean of models (0.9)"][2:5] == ["78.00", "-", "1"]  # none of 8 rounds
+    _write_run(cells[1], *finals[1])
+    _write_run(dataclasses.replace(cells[1], average=0.99), 80.0, 82.0)
+    page = training_report.accuracy()
+    rows = _rows_of(page)
+    assert rows["100 % (dense shares)"][2:5] == ["80.00", "-", "1"]  # one model, in three files
+    assert rows["100 % (dense shares), mean of models (0.9)"][2:5] == ["81.00", "-", "1"]
+    assert rows["100 % (dense shares), mean of models (0.99)"][2:5] == ["82.00", "-", "1"]
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
+    assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-4.00", "1"]  # to mean
+    assert "end with one and the same model" not in page
+    _write_run(dataclasses.replace(cells[0], precision="float32"), 79.0, None)
+    rows = _rows_of(training_report.accuracy())
+    assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-9.00", "1"]
+
+
+def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    usual = accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=0.5)
+    ours = dataclasses.replace(usual, server_momentum=0.9, server_decay=0.99)
+    assert ours.name == "cifar10-1-rate0.5-momentum0.9-decay0.99-seed0-7rounds"
+    config = ours.config(None).server
+    assert (config.lr, config.momentum, config.lr_decay) == (0.5, 0.9, 0.99)
+    _write_run(accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
+    _write_run(usual, 70.0, None)
+    assert "*Momentum*" not in training_report.accuracy()
+    _write_run(ours, 79.0, None)
+    _write_run(dataclasses.replace(ours, server_rate=1.0, percent=100), 78.0, None)
+    page = training_report.accuracy()
+    rows = _rows_of(page)
+    assert "*Momentum*" in page
+    assert rows["1 %, server rate 0.5"][2:5] == ["70.00", "-10.00", "1"]
+    momentum = "times 0.99 every ten rounds, momentum 0.9"
+    assert rows[f"1 %, server rate 0.5 {momentum}"][2:5] == ["79.00", "-1.00", "1"]
+    assert rows[f"100 % (dense shares), server rate 1 {momentum}"][3] == "-2.00"
+
+
+USUAL = accuracy.Cell("table7", "cifar10", 1, seed=0, rounds=7)
+CHANGED = "server momentum or falling rate"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, {"top-k scalars"}),
+        ({"percent": 100}, {"dense shares (100 %)"}),
+        ({"server_rate": 2.5}, {"other server rate"}),
+        ({"average": 0.9}, {"mean of models"}),
+        ({"server_rate": 2.5, "average": 0.9}, {"other server rate, mean of models"}),
+        ({"server_momentum": 0.9}, {CHANGED}),
+        ({"server_decay": 0.9}, {CHANGED}),
+        ({"server_decay": 0.9, "percent": 100}, {CHANGED}),
+        ({"server_decay": 0.9, "server_rate": 2.5}, {CHANGED}),
+        ({"server_decay": 0.9, "average": 0.9}, {f"{CHANGED}, mean of models"}),
+        ({"augment": False}, {"no augmentation"}),
+        ({"augment": False, "server_momentum": 0.9}, set()),
+    ],
+)
+def test_a_plots_points_do_not_mix_runs_of_different_servers(
+    changes: dict[str, Any], kinds: set[str]
+) -> None:
+    cell = dataclasses.asdict(dataclasses.replace(USUAL, **changes))
+    assert {label for label, (_, is_one) in plots._KINDS.items() if is_one(cell)} == kinds
+
+
+def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
+    run: dict[str, Any] = {
+        "cell": dataclasses.asdict(cell),
+        "accuracy_percent": latest,
+        "curve": [[cell.rounds, latest / 100]],
+        "rounds": cell.rounds,
+        "model_sha256": str(latest),
+        "fsl": {"rounds": 1, "upload_bytes": 1e6},
+        "segments": [{"positions": 10**6, "values_per_position": 1}],
+        "command": "scripts/reproduce table7",
+        "date": "2026-01-01",
+    }
+    if mean is not None:
+        run |= {"mean_accuracy_percent": mean, "mean_curve": [[cell.rounds, mean / 100]]}
+    Path(f"results/table7/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
+
+
+def _rows_of(page: str) -> dict[str, list[str]]:
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    return {cells[0]: cells for cells in lines if len(cells) > 4}
+
+
+def test_a_cell_with_a_result_is_not_run_again_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = accuracy.Cell("table7", "trec", 5, seed=0, rounds=500)
+    target = tmp_path / "results" / "table7" / f"{cell.name}.json"
+    target.parent.mkdir(parents=True)
+    target.write_text("{}")
+    accuracy.run_cells([cell], data_root=tmp_path, runs=tmp_path, fsl_rounds=5, command="")
+    assert "remove it to run the cell again" in capsys.readouterr().out
+    assert target.read_text() == "{}"
+
+
+def test_a_measured_round_is_exact_and_counts_its_bytes() -> None:
+    plan = one_round.one_segment_plan(1 << 10, 102, ring_bits=128, check=False)
+    costs = one_round.measure(plan)  # raises unless the opened sum is the plaintext sum
+    assert costs.upload_bytes == 15_866
+    assert 0 < costs.client_seconds < 10
+    assert 0 < costs.server_seconds < 10
+
+
+def test_a_measured_round_times_each_party_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client and a server that sleep are slow themselves and make nobody else slow."""
+    plan = one_round.one_segment_plan(1 << 10, 102, ring_bits=128, check=False)
+    quantise, receive = one_round.quantise, Server.receive
+
+    def slow(call: Any, seconds: float) -> Any:
+        def slept(*args: Any, **kwargs: Any) -> Any:
+            time.sleep(seconds)
+            return call(*args, **kwargs)
+
+        return slept
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one_round, "quantise", slow(quantise, 1.0))
+        costs = one_round.measure(plan)
+    assert costs.client_seconds >= 1 > costs.server_seconds
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "receive", slow(receive, 1.0))
+        costs = one_round.measure(plan)
+    assert costs.server_seconds >= 1.5 > 1 > costs.client_seconds  # three messages, two servers
+
+
+def test_dense_shares_are_measured_too() -> None:
+    plan = one_round.dense_plan(1000, clients=3)
+    assert 4000 < one_round.measure(plan).upload_bytes < 4500
+
+
+def test_the_papers_factor_fails_where_ours_does_not() -> None:
+    assert hashing._failures(10, 13, 500) > 0
+    assert hashing._failures(10, 200, 500) == 0
+
+
+def test_break_even_separates_cheap_plans_from_dear_ones() -> None:
+    percent = communication.break_even(1 << 15, 1, 32, False)
+    for share, cheaper in ((0.8 * percent, True), (1.5 * percent, False)):
+        k = round((1 << 15) * share / 100)
+        upload = communication.messages.client_bytes(
+            one_round.one_segment_plan(1 << 15, k, ring_bits=32, check=False)
+        )
+        assert (upload < 4 << 15) == cheaper
+
+
+def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
+    tmp_path: Path,
+) -> None:
+    cell = accuracy.Cell("table8", "trec", 1, seed=0, rounds=1)
+    config = cell.config("synthetic")
+    short = accuracy.run_cell(cell, config, tmp_path, 1)
+    assert short["fsl"]["rounds"] == short["fsl"]["exact_rounds"] == 1
+    more = dataclasses.replace(config, rounds=2)
+    longer = accuracy.run_cell(dataclasses.replace(cell, rounds=2), more, tmp_path, 1)
+    assert longer["exact_rounds"] == longer["rounds"] == 2
+    assert [number for number, _ in longer["curve"]] == [1, 2]
+    assert longer["fsl"] == short["fsl"]
+    assert "mean_curve" not in longer
+
+
+def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_path: Path) -> None:
+    [cell] = accuracy.table7(["trec"], [5], [0], 2, False, average=0.5)
+    assert cell.name == "trec-5-mean0.5-seed0-2rounds"
+    result = accuracy.run_cell(cell, cell.config("synthetic"), tmp_path, 1)
+    assert [number for number, _ in result["mean_curve"]] == [1, 2]
+    assert result["mean_curve"][0] == result["curve"][0]  # the mean of one model is the model
+    values = [value for _, value in result["mean_curve"]]
+    assert result["mean_accuracy_percent"] == pytest.approx(50 * sum(values))
+
+
+def test_precision_is_a_setting_of_image_runs() -> None:
+    cells = accuracy.table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
+    assert [cell.config(None).local.precision for cell in cells] == ["float32", "float32"]
+    assert [cell.name for cell in cells] == ["trec-1-seed0", "cifar10-1-float32-seed0"]

@@ -1,0 +1,99 @@
+"""The norm bound of an update holds for the integers that leave the client."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.federation import make_plan, make_segment
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel import norm_bound
+from torchfsl.submodel.update import RawSegment, SegmentUpdate, check_update, quantise
+
+Whole = npt.NDArray[np.int64]
+
+
+def dense_plan(**options: Any) -> Plan:
+    return dataclasses.replace(make_plan(make_segment("bias", "dense", (50,))), **options)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40))
+def test_the_norm_of_any_integers_is_exact(values: list[int]) -> None:
+    parts = {"a": np.array(values[::2], np.int64), "b": np.array(values[1::2], np.int64)}
+    assert norm_bound.norm_squared(parts) == sum(value * value for value in values)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize(("scale", "bound"), [(0.001, 40), (1.0, 40), (3.9, 40), (1.0, 65536)])
+def test_rounded_updates_keep_the_norm_bound(rounding: Any, scale: float, bound: int) -> None:
+    encoding = FixedPoint(32, 16, 4.0, rounding)
+    plan = make_plan(
+        make_segment("bias", "dense", (1000,)),
+        make_segment("few", "scalars", (300,), k_max=20, theta=5),
+        encoding=encoding,
+    )
+    plan = dataclasses.replace(plan, l2_bound=bound)
+    rng = np.random.default_rng(0)
+    raw = {
+        "bias": RawSegment(None, rng.normal(scale=scale, size=1000)),
+        "few": RawSegment(np.arange(20), rng.normal(scale=scale, size=(20, 1))),
+    }
+    seed = secrets.token_bytes(16) if rounding == "stochastic" else None
+    update, errors, _ = quantise(plan, raw, rounding_seed=seed)
+    check_update(plan, update)
+    norm = math.sqrt(norm_bound.norm_squared({n: part.values for n, part in update.items()}))
+    assert norm <= bound
+    real = math.sqrt(sum(float((part.values**2).sum()) for part in raw.values())) * 2**16
+    assert norm > 0.6 * min(bound, real)  # and not far below what was possible
+    for name, part in raw.items():
+        decoded = encoding.dequantise(update[name].values)
+        assert np.array_equal(errors[name], part.values.reshape(decoded.shape) - decoded)
+
+
+def test_small_updates_are_rounded_as_without_a_bound() -> None:
+    raw = {"bias": RawSegment(None, np.linspace(-0.01, 0.01, 50))}
+    bounded, _, _ = quantise(dense_plan(l2_bound=1 << 20), raw)
+    free, _, _ = quantise(dense_plan(), raw)
+    assert np.array_equal(bounded["bias"].values, free["bias"].values)
+
+
+def test_values_are_cut_towards_zero_when_no_rounding_keeps_the_bound() -> None:
+    def always_up(values: Any, attempt: int) -> dict[str, Whole]:
+        return {name: np.ceil(part).astype(np.int64) + 1 for name, part in values.items()}
+
+    scaled = {"a": np.full((100, 1), 0.4), "b": np.full((100, 1), -1.5)}
+    whole = norm_bound.round_within(16, 200, scaled, always_up)
+    assert norm_bound.norm_squared(whole) <= 256
+    assert not whole["a"].any()
+
+
+def test_rounding_retries_use_fresh_coins() -> None:
+    plan = make_plan(
+        make_segment("bias", "dense", (50,)), encoding=FixedPoint(32, 0, 100.0, "stochastic")
+    )
+    plan = dataclasses.replace(plan, l2_bound=8)
+    raw = {"bias": RawSegment(None, np.full(50, 0.5))}
+    seeds = [bytes([i]) * 16 for i in range(20)]
+    outcomes = [quantise(plan, raw, rounding_seed=seed)[0]["bias"].values for seed in seeds]
+    assert all(int((values**2).sum()) <= 64 for values in outcomes)
+    assert len({values.tobytes() for values in outcomes}) == len(seeds)
+
+
+def test_a_client_refuses_an_update_beyond_the_bound() -> None:
+    plan = dense_plan(l2_bound=10)
+    values = np.zeros((50, 1), dtype=np.int64)
+    values[:2] = 7  # norm sqrt(98)
+    check_update(plan, {"bias": SegmentUpdate(None, values)})
+    values[2] = 2
+    with pytest.raises(ParameterError, match="L2 norm exceeds"):
+        check_update(plan, {"bias": SegmentUpdate(None, values)})

@@ -1,0 +1,1 @@
+"""Shared by tests: plans, models, oracles, a wire that listens and alters."""

@@ -1,0 +1,114 @@
+"""Two server processes on loopback, and small tasks for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.federation import make_state, mixed_plan, random_update, wanted_rows
+from tests.support.reference import plaintext
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.client.links import RetryPolicy
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.local import LocalServers
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.task import Task, bind_plan
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import Update
+
+DOWN_SECONDS = float(os.environ.get("TORCHFSL_TEST_DOWN_SECONDS", "1"))
+"""How long a server is down in the tests; 60 in the acceptance run."""
+
+HANGS_AFTER = 300.0
+"""What takes so long hangs, also on a machine that has much else to do."""
+
+QUICK = RetryPolicy(attempt_seconds=60, total_seconds=HANGS_AFTER + DOWN_SECONDS, longest_pause=0.3)
+HASTY = RetryPolicy(attempt_seconds=2, total_seconds=2, longest_pause=0.3)
+CONFIG = """
+[storage]
+reserve_bytes = 1048576
+segment_bytes = 1048576
+[limits]
+idle_seconds = 3.0
+call_seconds = 5.0
+peer_seconds = 10.0
+"""
+
+
+class Pair(LocalServers):
+    """Both servers with a task; rounds are numbered by `next_round`."""
+
+    def __init__(self, folder: Path, plan: Plan | None = None, config: str = CONFIG) -> None:
+        super().__init__(folder, clients=8, config=config)
+        self.number = 0
+        self._plan = plan or mixed_plan()
+
+    def set_up(self) -> None:
+        self.owner = Owner(self.urls, self.tls, policy=QUICK)
+        nonce = os.urandom(16)
+        self.plan = bind_plan(self._plan, self.owner.files.authorities(), nonce)
+        self.task = Task(self.plan, nonce)
+        self.owner.set_up(self.task, make_state(self.plan))
+        self.number = 0
+
+    def open(self, seconds: float = 900.0) -> int:
+        self.number += 1
+        self.owner.open_round(self.number, seconds=seconds)
+        return self.number
+
+    def client(self, number: int, *, outbox: Path | None = None) -> Connection:
+        return connect(self.urls, self.tls, number, outbox=outbox, policy=QUICK)
+
+    def files(self, name: str) -> TlsFiles:
+        return TlsFiles.in_folder(self.tls, name)
+
+    def take_part(self, clients: Iterable[int], seed: int = 0) -> list[plaintext.Contribution]:
+        """Whole rounds of honest clients."""
+        made = []
+        for client in clients:
+            with self.client(client) as connection:
+                update = self.update(client, seed)
+                session = connection.client.start_round(
+                    self.number, indices=wanted_rows(self.plan, update)
+                )
+                session.download()
+                session.retrieve()
+                receipt = session.submit(update)
+                missing = {name: rows.tolist() for name, rows in receipt.unmatched.items()}
+                made.append(plaintext.Contribution(update, 1, missing))
+        return made
+
+    def update(self, client: int, seed: int = 0) -> Update:
+        return random_update(self.plan, np.random.default_rng([seed, client, self.number]))
+
+    def close(self) -> Opened:
+        self.owner.close_round(self.number)
+        opened, number = self.owner.result()
+        assert number == self.number
+        return opened
+
+    def assert_serves(self, clients: Iterable[int] = (2, 3)) -> None:
+        """The open round ends exactly with these clients, both servers equal."""
+        contributions = self.take_part(clients)
+        opened = self.close()
+        assert opened.clients == tuple(clients)
+        assert_sums(self.plan, opened, contributions)
+        self.owner.model(self.task)
+
+
+def assert_sums(plan: Plan, opened: Opened, made: list[plaintext.Contribution]) -> None:
+    wanted = plaintext.sums(plan, made)
+    assert all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = HANGS_AFTER) -> None:
+    """Poll until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)

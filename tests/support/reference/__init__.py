@@ -1,0 +1,1 @@
+"""Slow and obvious second implementations, against which the library is compared."""

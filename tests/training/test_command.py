@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.cli import config_from, main, make_parser
+from training.config import Config, ConfigError, merge
+from training.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = """
+rounds = 2
+clients_per_round = 3
+[din]
+dim = 4
+history = 5
+negatives = 1
+rows_per_client = 32
+"""
+
+
+def parse(*arguments: str) -> Config:
+    return config_from(make_parser().parse_args(arguments))
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    assert leaving.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_the_command_runs_a_preset_and_refuses_its_folder_the_second_time(tmp_path: Path) -> None:
+    settings, out = tmp_path / "small.toml", tmp_path / "run"
+    settings.write_text(SMALL)
+    command = [sys.executable, "-m", "training", "din", "--config", str(settings), "--out",
+               str(out), "--threads", "1", "--aggregation", "plain"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 rounds exact" in done.stdout
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 2
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    quiet = [*command, "--resume", "--quiet"]
+    resumed = subprocess.run(quiet, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (resumed.returncode, resumed.stdout, resumed.stderr) == (0, "", "")
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["--help"])
+    assert leaving.value.code == 0
+    text = capsys.readouterr().out
+    for word in (*PRESETS, "--data", "synthetic", "--aggregation", "plain", "dense", "fsl",
+                 "sequences.txt.gz", "summary.json", "--resume", "exact", "[local]"):  # fmt: skip
+        assert word in text
+
+
+def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> None:
+    settings = tmp_path / "own.toml"
+    settings.write_text("rounds = 7\nseed = 9\n[local]\nlr = 1\n[rest]\npolicy = 'blocks'\n")
+    config = parse("cnn-mnist", "--config", str(settings), "--rounds", "8")
+    assert (config.rounds, config.seed, config.local.lr, config.rest.policy) == (
+        8,
+        9,
+        1.0,
+        "blocks",
+    )
+    assert config.local.weight_decay == PRESETS["cnn-mnist"].local.weight_decay
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense = 1", "unknown setting nonsense"),
+        ("[local]\nspeed = 1", "unknown setting local.speed"),
+        ("local = 3", "is a section"),
+        ("rounds = 'many'", "must be of type int"),
+        ("rounds = true", "must be of type int"),
+        ("rounds = 0", "must be at least 1"),
+        ("[server]\nmomentum = 1", "server.momentum is 1.0; choose one in [0, 1)"),
+        ("[server]\nlr_decay = 1.5", "server.lr_decay is 1.5"),
+        ("[server]\nlr_decay_rounds = 0", "at least 1 round"),
+        ('[server]\noptimizer = "adam"\nmomentum = 0.5', "settings of sgd"),
+        ('[server]\noptimizer = "adam"\nlr_decay = 0.5', "settings of sgd"),
+        ("[rest]\npolicy = 'half'", "choose one of dense, topk, blocks"),
+        ("preset = 'textcnn'", "another preset"),
+        ("rounds =", "cannot read the settings"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> None:
+    settings = tmp_path / "wrong.toml"
+    settings.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse("din", "--config", str(settings))
+
+
+def test_mistakes_are_answered_in_one_line_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert "--data" in complaint(capsys, "din", "--data", str(tmp_path), "--out", out)
+    many = ("din", "--clients-per-round", "100000", "--out", out)
+    assert "there are 1000 clients" in complaint(capsys, *many)
+    servers = ("din", "--servers", "a:1,b:1", "--out", out)
+    assert "--tls" in complaint(capsys, *servers)
+    assert "--out" in complaint(capsys, "din", "--resume")
+    assert not Path(out).exists()
+
+
+def test_a_ring_too_small_for_the_cohort_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    for _ in range(2):  # no folder is left, about which the second start would complain
+        text = complaint(capsys, "din", "--clients-per-round", "600", "--out", out)
+        assert "ring_bits" in text
+    assert not Path(out).exists()
+
+
+def test_every_preset_names_itself_and_fits_its_ring() -> None:
+    for name, preset in PRESETS.items():
+        assert preset.preset == name
+        largest = preset.clients_per_round * preset.encoding.clip * 2**preset.encoding.frac_bits
+        assert largest < 2 ** (preset.encoding.ring_bits - 1)
+        assert merge(preset, {}) == preset

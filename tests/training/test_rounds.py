@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.small_tasks import (
+    SMALL_PRESETS,
+    flat,
+    small_config,
+    small_federation,
+    small_task,
+)
+from torchfsl.errors import FslError
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
+from training.aggregations.plain import TwoServers
+from training.config import Config
+from training.federation import Federation, build
+from training.trainer import RoundRecord, Trainer
+
+
+def run(config: Config) -> tuple[Federation, list[RoundRecord]]:
+    task = small_task(config)
+    federation = build(config, task)
+    records: list[RoundRecord] = []
+    Trainer(config, task, federation).run(1, records.append)
+    return federation, records
+
+
+@pytest.mark.parametrize("preset", SMALL_PRESETS)
+def test_plain_and_fsl_end_with_the_same_model(preset: str) -> None:
+    plain, _ = run(small_config(preset, "plain"))
+    fsl, records = run(small_config(preset, "fsl"))
+    assert all(record.exact for record in records)
+    assert {record.exact_retrieval for record in records} == {True if preset == "din" else None}
+    assert plain.model_sha256() == fsl.model_sha256()
+    mechanisms = {segment.name: segment.mechanism for segment in fsl.plan.segments}
+    assert set(mechanisms.values()) <= {"dpf", "full-domain", "dense"}
+    assert set(mechanisms.values()) != {"dense"}
+    assert fsl.models[0].digest() == fsl.models[1].digest()
+
+
+def test_another_seed_gives_another_model() -> None:
+    first, _ = run(small_config("din", "plain", seed=3))
+    second, _ = run(small_config("din", "plain", seed=4))
+    assert first.model_sha256() != second.model_sha256()
+
+
+def test_dense_sends_everything_and_gives_the_model_of_plain_where_nothing_is_left_out() -> None:
+    plain, few = run(small_config("din", "plain"))
+    dense, all_of_it = run(small_config("din", "dense"))
+    assert [segment.mechanism for segment in dense.plan.segments] == ["dense"]
+    assert all(record.exact for record in all_of_it)
+    assert plain.model_sha256() == dense.model_sha256()
+    values = sum(parameter.numel() for parameter in dense.model.parameters())
+    assert 0 < all_of_it[0].upload_bytes - 4 * values < 300
+    assert few[0].upload_bytes < all_of_it[0].upload_bytes
+
+
+def test_stochastic_rounding_is_the_same_under_plain_and_fsl() -> None:
+    def stochastic(aggregation: str) -> Config:
+        config = small_config("din", aggregation)  # type: ignore[arg-type]
+        encoding = dataclasses.replace(config.encoding, rounding="stochastic", frac_bits=8)
+        return dataclasses.replace(config, encoding=encoding)
+
+    plain, _ = run(stochastic("plain"))
+    fsl, records = run(stochastic("fsl"))
+    assert all(record.exact for record in records)
+    assert plain.model_sha256() == fsl.model_sha256()
+
+
+def test_bytes_do_not_depend_on_the_cohort() -> None:
+    _, records = run(small_config("din", "fsl"))
+    assert len({record.upload_bytes for record in records}) == 1
+    assert len({record.download_bytes for record in records}) == 1
+
+
+def test_a_client_holds_only_the_rows_it_retrieved() -> None:
+    config, task, federation = small_federation("din", "fsl")
+    seen: list[tuple[int, int]] = []
+
+    hook = federation.model.item_embedding.register_forward_pre_hook(  # type: ignore[union-attr]
+        lambda module, _: seen.append(
+            (int(torch.isnan(module.weight).any(dim=1).sum()), len(module.weight))
+        )
+    )
+    Trainer(config, task, federation).run_round(1)
+    hook.remove()
+    assert seen
+    assert all(0 < hidden < rows for hidden, rows in seen)
+
+
+@pytest.mark.parametrize("kind", [Kind.REPORT, Kind.REPORT_COMMIT, Kind.TREES])
+def test_one_flipped_byte_of_one_report_is_noticed(kind: Kind) -> None:
+    reference, _ = run(dataclasses.replace(small_config("din", "plain"), rounds=1))
+    config, task, federation = small_federation("din", "fsl")
+    two = federation.audit.aggregation
+    assert isinstance(two, TwoServers)
+    send, flipped = two.link.send, []
+
+    def flip(party: int, message: bytes) -> None:
+        if not flipped and kind_of(federation, message) is kind:
+            flipped.append(party)
+            middle = len(message) * 3 // 4
+            altered = bytes([message[middle] ^ 1])
+            message = message[:middle] + altered + message[middle + 1 :]
+        send(party, message)
+
+    two.link.send = flip  # type: ignore[method-assign]
+    try:
+        record = Trainer(config, task, federation).run_round(1)
+    except FslError:
+        assert flipped
+        return
+    assert flipped
+    assert not record.exact
+    assert federation.model_sha256() != reference.model_sha256()
+
+
+def kind_of(federation: Federation, message: bytes) -> Kind:
+    kinds = (Kind.REPORT, Kind.REPORT_COMMIT, Kind.TREES, Kind.TREES_COMMIT)
+    return messages.decode(federation.plan, message, *kinds).kind
+
+
+def test_a_row_changed_on_the_servers_is_what_the_client_reads() -> None:
+    config, task, federation = small_federation("din", "fsl")
+    trainer = Trainer(config, task, federation)
+    client = trainer.cohort(1)[0]
+    row = int(task.work(1, client).rows["item_embedding.weight"][0])
+    for model in federation.models:
+        model.state["item_embedding.weight"][row] = 0.625
+    read: list[np.ndarray] = []
+
+    def watch(module: torch.nn.Module, _: object) -> None:
+        read.append(module.weight[row].detach().clone().numpy())  # type: ignore[union-attr]
+
+    hook = federation.model.item_embedding.register_forward_pre_hook(watch)  # type: ignore[union-attr]
+    record = trainer.run_round(1)
+    hook.remove()
+    assert (read[0] == 0.625).all()
+    assert record.exact_retrieval
+
+
+def test_the_audit_notices_a_wrong_sum() -> None:
+    config, task, federation = small_federation("din", "plain")
+    plain, audit = federation.audit.aggregation, federation.audit
+    close = plain.close_round
+
+    def off_by_one() -> object:
+        plain._sums["rest"][0, 0] += 1  # type: ignore[attr-defined]
+        return close()
+
+    plain.close_round = off_by_one  # type: ignore[method-assign, assignment]
+    record = Trainer(config, task, federation).run_round(1)
+    assert not record.exact
+    assert audit.exact_retrieval
+
+
+def test_training_changes_the_model_and_learns() -> None:
+    config = dataclasses.replace(
+        small_config("din", "plain"), rounds=15, clients_per_round=15, eval_every=15
+    )
+    task = small_task(config)
+    federation = build(config, task)
+    before = flat(federation.models[0].state).copy()
+    records: list[RoundRecord] = []
+    Trainer(config, task, federation).run(1, records.append)
+    assert not np.array_equal(flat(federation.models[0].state), before)
+    assert [bool(record.metrics) for record in records].count(True) == 2
+    assert records[-1].metrics["auc"] > task.baselines()["untrained_auc"] + 0.05
+    assert sum(record.clipped_values for record in records) == 0
+
+
+def test_batchnorm_statistics_stay() -> None:
+    federation, _ = run(small_config("din", "plain"))
+    norm = federation.model.norm
+    assert not norm.running_mean.any()  # type: ignore[union-attr]
+    assert (norm.running_var == 1).all()  # type: ignore[union-attr]

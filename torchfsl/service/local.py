@@ -1,0 +1,121 @@
+"""Two server processes on loopback with fresh certificates, for scripts and tests."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from torchfsl.service.net.certificates import make_development_certificates
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class LocalServers:
+    """Both servers; certificates, state folders and logs lie in one folder.
+
+    Args:
+        folder: made when missing.
+        clients: certificates for clients 0 to `clients` - 1.
+        config: TOML put behind the settings.
+        level: of the logs.
+    """
+
+    def __init__(
+        self, folder: Path, *, clients: int = 8, config: str = "", level: str = "info"
+    ) -> None:
+        """Make certificates; nothing runs."""
+        self.folder, self.tls = folder, folder / "certs"
+        folder.mkdir(parents=True, exist_ok=True)
+        make_development_certificates(self.tls, range(clients))
+        self.ports = free_ports(2)
+        self.seen_ports = list(self.ports)
+        self.config = folder / "serve.toml"
+        self.config.write_text(f'min-clients = 1\nlog-level = "{level}"\n' + config)
+        self.processes: list[subprocess.Popen[str] | None] = [None, None]
+        self.metrics_ports = [0, 0]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where clients and the other server reach them; `seen_ports` may be those of proxies."""
+        return [f"https://127.0.0.1:{port}" for port in self.seen_ports]
+
+    def state(self, party: int) -> Path:
+        """The state folder of a server."""
+        return self.folder / f"state{party}"
+
+    def log(self, party: int) -> str:
+        """What a server logged."""
+        return (self.folder / f"server{party}.log").read_text()
+
+    def start(self, *parties: int) -> None:
+        """Start servers (both by default) and wait until they listen."""
+        for party in parties or (0, 1):
+            self.spawn(party)
+        for party in parties or (0, 1):
+            self.wait(party)
+
+    def spawn(self, party: int) -> None:
+        """Start one server."""
+        command = [
+            sys.executable, "-m", "torchfsl.service.command", "serve", "--party", str(party),
+            "--config", str(self.config), "--listen", f"127.0.0.1:{self.ports[party]}",
+            "--peer", self.urls[1 - party], "--state", str(self.state(party)),
+            "--tls", str(self.tls), "--metrics", "127.0.0.1:0",
+        ]  # fmt: skip
+        with (self.folder / f"server{party}.log").open("a") as log:
+            self.processes[party] = subprocess.Popen(  # noqa: S603, our own command
+                command, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+
+    def wait(self, party: int) -> None:
+        """Until a server that was spawned listens."""
+        process = self.processes[party]
+        assert process is not None
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.startswith("ready"):
+            raise RuntimeError(f"server {party} did not start:\n{self.log(party)[-2000:]}")
+        self.metrics_ports[party] = int(line.split("metrics=")[1])
+
+    def kill(self, party: int) -> None:
+        """Send SIGKILL."""
+        process = self.processes[party]
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+            self.processes[party] = None
+
+    def stop(self) -> None:
+        """SIGTERM to both."""
+        running = [process for process in self.processes if process is not None]
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self.processes = [None, None]
+
+    def __enter__(self) -> LocalServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

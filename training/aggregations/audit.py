@@ -1,0 +1,109 @@
+"""Checks every round against the plaintext, from outside the protocol.
+
+The trainer knows all clients' quantised updates, which no server does. The audit adds them up in
+int64 and compares with what the servers opened, and compares every retrieved row with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt, RoundSession
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.update import SegmentUpdate, Update
+from training.aggregations.plain import Array, Indices, add_to, model_rows
+
+
+class Audit:
+    """An aggregation that also says whether it was exact.
+
+    Attributes:
+        exact: whether the last closed round opened the plaintext sum of the quantised updates,
+            bit for bit. Rows that found no bin are not part of either.
+        exact_retrieval: whether every row retrieved in the last round equals the model's, bit for
+            bit, and none was missing; None where nothing is retrieved.
+    """
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        """Audit `aggregation`; use this object in its place."""
+        self.aggregation, self.plan = aggregation, aggregation.plan
+        self.exact = True
+        self.exact_retrieval: bool | None = None
+
+    def open_round(self, round_number: int) -> None:
+        """See `Aggregation`."""
+        self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
+        self.exact_retrieval = True if any(s.retrieve for s in self.plan.segments) else None
+        self.aggregation.open_round(round_number)
+
+    def participant(self, client: int) -> Participant:
+        """See `Aggregation`."""
+        return _AuditedClient(self, self.aggregation.participant(client))
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`."""
+        opened = self.aggregation.close_round()
+        self.exact = set(opened.sums) == set(self._sums) and all(
+            np.array_equal(opened.sums[name], expected) for name, expected in self._sums.items()
+        )
+        return opened
+
+    def note_update(self, update: Update, unmatched: Mapping[str, Indices]) -> None:
+        """Add a submitted update to the expected sums."""
+        for segment in self.plan.segments:
+            part = update[segment.name]
+            missing = unmatched.get(segment.name)
+            if part.indices is not None and missing is not None and len(missing):
+                keep = ~np.isin(part.indices, missing)
+                part = SegmentUpdate(part.indices[keep], part.values[keep])
+            add_to(self._sums[segment.name], {segment.name: part}, segment)
+
+    def note_rows(
+        self, asked: Mapping[str, npt.ArrayLike], found: Mapping[str, tuple[Indices, Array]]
+    ) -> None:
+        """Compare retrieved rows with the model, as bytes."""
+        for name, (indices, values) in found.items():
+            truth = model_rows(self.aggregation.model, self.plan.segment(name), indices)
+            if not np.array_equal(indices, asked[name]) or truth.tobytes() != values.tobytes():
+                self.exact_retrieval = False
+
+
+class _AuditedClient:
+    """A `Participant` whose sessions report to the audit."""
+
+    def __init__(self, audit: Audit, client: Participant) -> None:
+        self.plan, self._audit, self._client = client.plan, audit, client
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> RoundSession:
+        session = self._client.start_round(round_number, indices=indices)
+        return _AuditedSession(self._audit, session, indices or {})
+
+
+class _AuditedSession:
+    """A `RoundSession` that reports rows and update to the audit."""
+
+    def __init__(
+        self, audit: Audit, session: RoundSession, asked: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        self._audit, self._session, self._asked = audit, session, asked
+
+    def download(self) -> Mapping[str, Array]:
+        return self._session.download()
+
+    def retrieve(self) -> Mapping[str, tuple[Indices, Array]]:
+        found = self._session.retrieve()
+        self._audit.note_rows(self._asked, found)
+        return found
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        receipt = self._session.submit(update, weight=weight)
+        self._audit.note_update(update, receipt.unmatched)
+        return receipt
+
+    def abort(self) -> Receipt:
+        return self._session.abort()

@@ -1,0 +1,120 @@
+"""An experiment on two running servers: this process is the owner of the task and all its clients.
+
+Every client has a certificate and a connection of its own, as on a machine of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from torchfsl import Plan
+from torchfsl.errors import FslError, ProtocolError
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.task import Task, bind_plan
+from torchfsl.submodel.aggregation import Participant
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import OptimizerSettings
+from training.config import Config, ConfigError
+
+_ROUND_SECONDS = 24 * 3600.0
+
+
+class RemoteServers:
+    """The protocol through two server processes; see `training.aggregations.plain.Aggregation`.
+
+    Args:
+        config: names the servers and the folder of certificates.
+        plan: any plan; `self.plan` is the same one bound to these servers.
+        model: initial model. Follows the servers' after every round.
+        clients: of the experiment, numbered from 0; each needs a certificate.
+        finished: rounds of this experiment before now. It goes on as a new task, of a session of
+            its own, on the model and the optimizer's state that it had reached.
+
+    Attributes:
+        messages: sent by clients, by phase and server, over all clients and rounds; resends count.
+    """
+
+    def __init__(
+        self, config: Config, plan: Plan, model: ServerModel, *, clients: int, finished: int
+    ) -> None:
+        """Hand the task to both servers."""
+        self._urls = config.servers.split(",")
+        self._tls = Path(config.tls)
+        if len(self._urls) != 2 or not config.tls:
+            raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
+        if not all((self._tls / f"client-{n}.pem").exists() for n in range(clients)):
+            raise ConfigError(
+                f"this experiment has {clients} clients and {self._tls} not as many certificates: "
+                f"torchfsl certs {self._tls} --clients 0-{clients - 1}"
+            )
+        self._owner = Owner(self._urls, TlsFiles.in_folder(self._tls, "owner"))
+        self.model, self.messages = model, Counter[str]()
+        self._number = -1
+        self.server_seconds = 0.0
+        self._connections: list[Connection] = []
+        nonce = os.urandom(16)
+        server = config.server
+        optimizer = OptimizerSettings(
+            name=server.optimizer, lr=server.lr, momentum=server.momentum,
+            lr_decay=server.lr_decay, lr_decay_rounds=server.lr_decay_rounds,
+            beta1=server.beta1, beta2=server.beta2, eps=server.eps,
+        )  # fmt: skip
+        self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        self._task = Task(self.plan, nonce, optimizer, model.source, model.reduce)
+        try:
+            if finished:
+                self._end_interrupted_round()
+            self._owner.set_up(self._task, model.state, model.optimizer.state() if finished else {})
+        except FslError as error:
+            raise ConfigError(f"the servers do not take the task: {error}") from error
+
+    def open_round(self, round_number: int) -> None:
+        """See `Aggregation`."""
+        start = time.perf_counter()
+        self._number = round_number
+        self._owner.open_round(round_number, seconds=_ROUND_SECONDS)
+        self.server_seconds = time.perf_counter() - start
+
+    def participant(self, client: int) -> Participant:
+        """See `Aggregation`."""
+        connection = connect(self._urls, self._tls, client)
+        self._connections.append(connection)
+        return connection.client
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`. The time counts as the servers', who compute in it."""
+        start = time.perf_counter()
+        for connection in self._connections:
+            for link in connection.links.links:
+                for method, count in link.attempts.items():
+                    self.messages[f"{method} to server {link.party}"] += count
+            connection.close()
+        self._connections = []
+        self._owner.close_round(self._number)
+        opened, number = self._owner.result()
+        assert number == self._number
+        fresh = self._owner.model(self._task)
+        self.model.state, self.model.optimizer = fresh.state, fresh.optimizer
+        self.server_seconds += time.perf_counter() - start
+        return opened
+
+    def _end_interrupted_round(self) -> None:
+        """End the round that this experiment left running when it was interrupted."""
+        try:
+            number = self._owner.running_round()
+        except ProtocolError:
+            return
+        running = dataclasses.replace(self._owner.plan(), session=self.plan.session)
+        if running != self.plan:
+            return  # another experiment's: the servers will refuse this one
+        try:
+            self._owner.abandon_round(number, "the experiment was interrupted")
+        except ProtocolError:  # it can only be finished
+            self._owner.close_round(number)

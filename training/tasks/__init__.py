@@ -1,0 +1,1 @@
+"""What is learnt and how it is measured: recommendation, classification."""

@@ -1,0 +1,140 @@
+"""From settings to a task: which data, which clients, which model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import models
+from training.config import Config, ConfigError
+from training.data import partition
+from training.data.interactions import load_interactions, synthetic_interactions
+from training.data.prf import Stream
+from training.data.synthetic import synthetic_images, synthetic_sentences
+from training.data.tables import Vocabulary, load_images, load_sentences
+from training.tasks.classification import (
+    ClassificationTask,
+    ImageExamples,
+    LocalPlan,
+    SentenceExamples,
+)
+from training.tasks.recommendation import RecommendationTask
+from training.tasks.task import Ids, Task
+
+SYNTHETIC = "synthetic"
+
+
+def build_task(config: Config) -> Task:
+    """Load or make the data and set the task up.
+
+    Raises:
+        DataError, FileNotFoundError, ValueError: the data cannot be used.
+        ConfigError: the settings do not fit the data.
+    """
+    task = _BUILDERS[config.preset](config)
+    if config.clients_per_round > task.num_clients:
+        raise ConfigError(
+            f"clients_per_round is {config.clients_per_round}, there are {task.num_clients} clients"
+        )
+    return task
+
+
+def _din(config: Config) -> Task:
+    settings = config.din
+    if config.data == SYNTHETIC:
+        data = synthetic_interactions(
+            config.seed, users=1000, items=600, categories=20, length=(5, 20)
+        )
+    else:
+        data = load_interactions(Path(config.data))
+    return RecommendationTask(
+        data,
+        seed=config.seed,
+        dim=settings.dim,
+        history=settings.history,
+        negatives=settings.negatives,
+        rows_per_client=settings.rows_per_client,
+    )
+
+
+def _textcnn(config: Config) -> Task:
+    settings = config.sentences
+    if config.data == SYNTHETIC:
+        data = synthetic_sentences(config.seed, train=1200, test=300, classes=6)
+    else:
+        data = load_sentences(config.data, label=settings.label or None)
+    vocabulary = Vocabulary.build(data.train.inputs)
+    model = functools.partial(
+        models.TextCNN,
+        words=len(vocabulary),
+        classes=data.num_classes,
+        dim=settings.dim,
+        maps=settings.maps,
+        dropout=settings.dropout,
+    )
+    return ClassificationTask(
+        SentenceExamples(vocabulary.encode(data.train.inputs), data.train.labels),
+        SentenceExamples(vocabulary.encode(data.test.inputs), data.test.labels),
+        parts=_parts(config, data.train.labels),
+        model=model,
+        local=_local(config),
+        seed=config.seed,
+    )
+
+
+def _images(
+    config: Config,
+    network: type[models.MnistCNN] | type[models.CifarCNN],
+    shape: tuple[int, int, int],
+) -> Task:
+    settings = config.images
+    if config.data == SYNTHETIC:
+        data = synthetic_images(config.seed, train=2000, test=400, shape=shape, classes=10)
+    else:
+        data = load_images(config.data, label=settings.label or None)
+    if data.train.inputs.shape[1:] != shape:
+        raise ConfigError(
+            f"{config.data!r} holds images of shape {data.train.inputs.shape[1:]}, "
+            f"{config.preset} needs {shape}"
+        )
+    crop = settings.crop or None
+    train, test = (
+        ImageExamples(
+            np.asarray(table.inputs), table.labels, crop, settings.flip, settings.random_crop
+        )
+        for table in (data.train, data.test)
+    )
+    return ClassificationTask(
+        train,
+        test,
+        parts=_parts(config, data.train.labels),
+        model=functools.partial(network, classes=data.num_classes),
+        local=_local(config),
+        seed=config.seed,
+    )
+
+
+def _parts(config: Config, labels: Ids) -> list[Ids]:
+    stream = Stream(config.seed, "partition")
+    if not 1 <= config.partition.clients <= len(labels):
+        raise ConfigError(
+            f"partition.clients is {config.partition.clients}; there are {len(labels)} examples"
+        )
+    if config.partition.scheme == "iid":
+        return partition.iid(len(labels), config.partition.clients, stream)
+    return partition.label_skewed(labels, config.partition.clients, config.partition.alpha, stream)
+
+
+def _local(config: Config) -> LocalPlan:
+    return LocalPlan(config.local.batch_size, config.local.epochs, config.local.steps or None)
+
+
+_BUILDERS: dict[str, Callable[[Config], Task]] = {
+    "din": _din,
+    "textcnn": _textcnn,
+    "cnn-mnist": functools.partial(_images, network=models.MnistCNN, shape=(1, 28, 28)),
+    "cnn-cifar10": functools.partial(_images, network=models.CifarCNN, shape=(3, 32, 32)),
+}
