@@ -94,6 +94,9 @@ def test_what_an_optimizer_does_not_take_is_refused() -> None:
 
 
 def test_settings_out_of_range_are_refused_with_their_name() -> None:
-    task = Task(PLAN, bytes(16), OptimizerSettings(lr_decay=1.5))
     with pytest.raises(ParameterError, match=r"multiplied by 1\.5"):
-        decode_task(encode_task(task, make_state(PLAN)))
+        OptimizerSettings(lr_decay=1.5)
+    settings = Task(PLAN, bytes(16)).settings()
+    settings["optimizer"]["lr_decay"] = 1.5
+    with pytest.raises(DecodeError, match=r"multiplied by 1\.5"):
+        Task.from_settings(settings)

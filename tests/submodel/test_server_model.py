@@ -23,7 +23,12 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import server_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel, state_digest
-from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
+from torchfsl.submodel.server_optimizers import (
+    OptimizerSettings,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+)
 
 PLAN = make_plan(
     make_segment("rows", "rows", (5, 3), (4, 3), k_max=4, tau=3),
@@ -151,6 +156,32 @@ def test_a_falling_rate_is_the_formula_bit_for_bit(momentum: float) -> None:
 def test_settings_of_sgd_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         ServerSGD(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": math.nan}, "rate is nan"),
+        ({"lr": True}, "lr of the server optimizer is not a number"),
+        ({"beta1": 1.0}, r"both in \[0, 1\)"),
+        ({"beta2": -0.1}, r"both in \[0, 1\)"),
+        ({"eps": 0.0}, "0 / 0"),
+        ({"eps": "1e-8"}, "eps of the server optimizer is not a number"),
+        ({"momentum": 0.9}, "adam takes neither"),
+    ],
+)
+def test_settings_of_adam_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        OptimizerSettings("adam", **settings)
+
+
+def test_settings_build_the_optimizer_that_they_describe() -> None:
+    adam = OptimizerSettings("adam", lr=0.1, beta1=0.8, beta2=0.99, eps=1e-6).build()
+    assert isinstance(adam, ServerAdam)
+    assert (adam.lr, adam.betas, adam.eps) == (0.1, (0.8, 0.99), 1e-6)
+    sgd = OptimizerSettings(lr=0.5, momentum=0.9, lr_decay=0.5, lr_decay_rounds=3).build()
+    assert isinstance(sgd, ServerSGD)
+    assert (sgd.lr, sgd.momentum, sgd.lr_decay, sgd.lr_decay_rounds) == (0.5, 0.9, 0.5, 3)
 
 
 def test_a_falling_rate_refuses_a_state_that_does_not_count_rounds() -> None:

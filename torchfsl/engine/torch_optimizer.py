@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from torchfsl.errors import ParameterError
+from torchfsl.submodel.server_optimizers import ServerOptimizer
 from torchfsl.types import Array, Float64
 
 _ELEMENTWISE: Final = (
@@ -25,8 +26,8 @@ _ELEMENTWISE: Final = (
 )  # fmt: skip
 
 
-class TorchOptimizer:
-    """See `server_model.ServerOptimizer`. Parameters are float64 slices while they are stepped."""
+class TorchOptimizer(ServerOptimizer):
+    """Steps torch's own optimizer. Parameters are float64 slices while they are stepped."""
 
     def __init__(self, make: Callable[[list[torch.Tensor]], Optimizer]) -> None:
         """`make` builds the optimizer for a list of tensors.

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.identity import Authorities
@@ -88,12 +86,9 @@ class Task:
 
         Raises:
             DecodeError: the moments are not those of such an optimizer on these tensors.
-            ParameterError: a setting of the optimizer is out of range.
         """
-        optimizer = self.optimizer.build()
-        if moments:
-            _check_moments(self.optimizer, moments, state)
-            optimizer.load_state(moments)
+        chosen = self.optimizer
+        optimizer = chosen.resume(moments, state) if moments else chosen.build()
         return ServerModel(state, optimizer, source=self.source, reduce=self.reduce)
 
 
@@ -122,29 +117,6 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     model = task.new_model(_under(_MODEL, values), _under(_OPTIMIZER, values))
     model.check(task.plan)
     return task, model
-
-
-def _check_moments(
-    optimizer: OptimizerSettings, moments: Mapping[str, Array], state: Mapping[str, Array]
-) -> None:
-    """Refuse what an optimizer could not go on with.
-
-    Raises:
-        DecodeError: not the state of such an optimizer on these tensors.
-    """
-    kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[optimizer.name]
-    names = {name.partition("/")[2] for name in moments if name != "round"}
-    wanted = {f"{kind}/{name}" for kind in kinds for name in names}
-    wanted |= set(optimizer.build().state())  # of a fresh one: what belongs to no tensor
-    if set(moments) != wanted or not names <= set(state):
-        raise DecodeError(f"not the state of {optimizer.name} on the model's tensors")
-    for name, value in moments.items():
-        is_count = name == "round"
-        shape = () if is_count else (state[name.partition("/")[2]].size,)
-        kind = np.int64 if is_count else np.float64
-        valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
-        if not valid or (is_count and not 0 <= value < 1 << 32):
-            raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
 
 
 def encode_model(model: ServerModel, version: int) -> bytes:

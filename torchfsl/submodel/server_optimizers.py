@@ -7,6 +7,7 @@ fuses; see `server_model`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.types import Array, Float64
 
 
@@ -34,7 +35,7 @@ class ServerOptimizer(Protocol):
         """Inverse of `state`."""
 
 
-class ServerSGD:
+class ServerSGD(ServerOptimizer):
     """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
     With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
@@ -59,8 +60,9 @@ class ServerSGD:
         """Set the rate; no state until the first step.
 
         Raises:
-            ParameterError: momentum or decay is out of range.
+            ParameterError: a setting is no number or out of range.
         """
+        _check_rate(lr)
         if not (_is_number(momentum) and 0 <= momentum < 1):
             raise ParameterError(f"the servers' momentum is {momentum!r}: choose one in [0, 1)")
         if not (_is_number(lr_decay) and 0 < lr_decay <= 1):
@@ -118,13 +120,25 @@ class ServerSGD:
         self._velocity = {key.split("/", 1)[1]: np.array(v) for key, v in velocities.items()}
 
 
-class ServerAdam:
+class ServerAdam(ServerOptimizer):
     """Adam (Kingma and Ba 2015, Algorithm 1) on the aggregate, moments in float64."""
 
     def __init__(
         self, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
-        """Set the rates; no state until the first step."""
+        """Set the rates; no state until the first step.
+
+        Raises:
+            ParameterError: a setting is no number or out of range.
+        """
+        _check_rate(lr)
+        if not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
+            raise ParameterError(f"the servers' betas are {betas!r}: choose both in [0, 1)")
+        if not (_is_number(eps) and 0 < eps < math.inf):
+            raise ParameterError(
+                f"the servers' eps is {eps!r}: choose a number above 0, which keeps positions that "
+                "nobody ever sent from 0 / 0"
+            )
         self.lr, self.betas, self.eps = lr, betas, eps
         self._round = 0
         self._moments: dict[str, tuple[Float64, Float64]] = {}
@@ -166,7 +180,11 @@ class ServerAdam:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """The servers' optimizer: `sgd` (lr, its decay, momentum) or `adam` (lr, beta1, beta2, eps)."""
+    """The servers' optimizer: `sgd` (lr, its decay, momentum) or `adam` (lr, beta1, beta2, eps).
+
+    The one description of it, in tasks and configuration files; ranges are those of `ServerSGD`
+    and `ServerAdam`.
+    """
 
     name: Literal["sgd", "adam"] = "sgd"
     lr: float = 1.0
@@ -181,10 +199,11 @@ class OptimizerSettings:
         if self.name not in ("sgd", "adam"):
             raise ParameterError(f"server optimizer {self.name!r} is unknown; use sgd or adam")
         for field_ in dataclasses.fields(self)[1:]:
-            if not isinstance(getattr(self, field_.name), (int, float)):
+            if not _is_number(getattr(self, field_.name)):
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
         if self.name == "adam" and (self.momentum != 0 or self.lr_decay != 1):
             raise ParameterError("momentum and lr_decay are settings of sgd: adam takes neither")
+        self.build()
 
     def build(self) -> ServerOptimizer:
         """A fresh optimizer."""
@@ -197,9 +216,41 @@ class OptimizerSettings:
             lr_decay_rounds=self.lr_decay_rounds,
         )
 
+    def resume(self, moments: Mapping[str, Array], tensors: Mapping[str, Array]) -> ServerOptimizer:
+        """An optimizer that goes on from what `ServerOptimizer.state` gave.
+
+        Args:
+            moments: the state; it may come from a peer or from disk.
+            tensors: the model's, by name.
+
+        Raises:
+            DecodeError: not the state of such an optimizer on these tensors.
+        """
+        kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[self.name]
+        names = {name.partition("/")[2] for name in moments if name != "round"}
+        wanted = {f"{kind}/{name}" for kind in kinds for name in names}
+        optimizer = self.build()
+        wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
+        if set(moments) != wanted or not names <= set(tensors):
+            raise DecodeError(f"not the state of {self.name} on the model's tensors")
+        for name, value in moments.items():
+            is_count = name == "round"
+            shape = () if is_count else (tensors[name.partition("/")[2]].size,)
+            kind = np.int64 if is_count else np.float64
+            valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
+            if not valid or (is_count and not 0 <= value < 1 << 32):
+                raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
+        optimizer.load_state(moments)
+        return optimizer
+
 
 def _is_number(value: object, kind: type = numbers.Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _check_rate(lr: float) -> None:
+    if not (_is_number(lr) and -math.inf < lr < math.inf):
+        raise ParameterError(f"the servers' rate is {lr!r}: choose a finite number")
 
 
 def _power(base: float, exponent: int) -> float:
