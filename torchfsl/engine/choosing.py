@@ -46,7 +46,7 @@ def choose_blocks(
         ParameterError: a value is NaN or infinite.
     """
     _check_finite(segment, change)
-    if policy is None or segment.policy == "dense":
+    if policy is None or segment.is_dense:
         return RawSegment(None, change.cpu().numpy())
     keeper = residual if policy.error_feedback else None
     shape = (segment.index_space, segment.tau)
@@ -98,7 +98,7 @@ def choose_rows(
         aside = owed.take(~join)
         total = SparseRows.gather([total, owed.take(join)])
     chosen = _choose(segment, total, rows, round_number)
-    if keeper is None and rows.chooser is None and not bool(chosen.all()):
+    if keeper is None and rows.choice is None and not bool(chosen.all()):
         raise ParameterError(
             f"segment {segment.name!r}: {total.ids.numel()} rows changed, the plan's budget is "
             f"{segment.k_max}{' of the union it is restricted to' if segment.subset else ''}: plan "
@@ -137,10 +137,10 @@ def dense_rows(
 
 def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) -> torch.Tensor:
     """Which of the changed rows are sent: bool [c], at most k_max set."""
-    chooser, device = rows.chooser, total.ids.device
+    choice, device = rows.choice, total.ids.device
     allowed = _subset(segment, device)
-    if isinstance(chooser, RandomK):
-        public = chooser.positions(segment.m, segment.k_max, round_number).to(device)
+    if isinstance(choice, RandomK):
+        public = choice.positions(segment.m, segment.k_max, round_number).to(device)
         return torch.isin(total.ids, public if allowed is None else allowed[public])
     scores = total.values.abs().sum(dim=1)
     if allowed is None:

@@ -11,26 +11,23 @@ receipt = rnd.submit()
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 from weakref import WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.exchange import BUFFERS, REST
 from torchfsl.engine.handle import Handle
-from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
+from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import RowIds, TrainingRound
+from torchfsl.engine.specs import check_fixed, segment_specs
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.explain import explain
-from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import AboveBreakEven, build_plan
+from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # the protocol, named here only
 from torchfsl.submodel.aggregation import Participant
-from torchfsl.submodel.plan import Lane, SubmodelPlan
-from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.plan import SubmodelPlan
 
 _DEFAULT_ENCODING = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
 
@@ -121,86 +118,32 @@ class SubmodelEngine:
         self,
         handle: Handle,
         *,
-        max_clients: int,
         rows_per_client: int | Mapping[str, int] | None = None,
         retrieve: bool | None = None,
-        min_clients: int = 2,
-        lane: Lane = "none",
-        max_weight: int = 1,
-        max_epochs: int = 1,
-        malicious_security: bool = True,
-        l2_bound: int = 0,
-        noise_sigma: int = 0,
-        lane_sigma: int = 0,
-        above_break_even: AboveBreakEven = "error",
-        session: bytes | None = None,
-        hash_seed: bytes | None = None,
+        **options: Unpack[PlanOptions],
     ) -> Plan:
         """A public plan for this model.
 
         Args:
             handle: from `attach`.
-            max_clients: most reports a round may open.
             rows_per_client: most rows a client fetches and sends, for every rows segment or by
                 segment name; None takes the budget of the `Rows` policy.
             retrieve: whether clients fetch their rows privately instead of downloading the
                 tables. By default yes where touched rows are sent, no where the policy chooses
                 among all rows.
-            min_clients: fewest reports a round may open.
-            lane: `count` or `weight` opens, for every row, how many clients (which weight) sent
-                it, so that rows are averaged by who sent them: it discloses these numbers.
-            max_weight: largest weight under `lane="weight"`.
-            max_epochs: rounds that a client's trees serve, for a fixed submodel (every policy
-                `Fixed` or `Dense`): they go up once and later rounds upload hints only.
-            malicious_security: see `planner.build_plan`.
-            l2_bound: see `planner.build_plan`; with it, noise from the servers hides single
-                clients also in sparse tables, where client-side noise would fill every row.
-            noise_sigma: see `planner.build_plan`.
-            lane_sigma: see `planner.build_plan`.
-            above_break_even: see `planner.build_plan`.
-            session: see `planner.build_plan`.
-            hash_seed: see `planner.build_plan`.
+            **options: see `torchfsl.fsl.build_plan`; `max_clients` is needed. `max_epochs` above
+                1 wants every policy `Fixed` or `Dense`.
 
         Raises:
             ParameterError: a budget is missing, or a limit exceeded.
         """
-        if max_epochs > 1:
-            _check_fixed(handle)
-        segments = handle.segment_tensors
-        if isinstance(rows_per_client, Mapping) and not set(rows_per_client) <= set(segments):
-            raise ParameterError(
-                f"rows_per_client names {sorted(set(rows_per_client) - set(segments))}: the rows "
-                f"segments are {sorted(handle.inventory.tables)}"
-            )
-        specs = []
-        for name, tensors in segments.items():
-            if name == BUFFERS:
-                specs.append(SegmentSpec(name, "dense", tensors))
-            elif name == REST:
-                rest = handle.rest
-                m = sum(-(-t.numel // rest.block) for t in tensors)
-                specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
-            else:
-                assert handle.rows is not None
-                k_max = row_budget(handle.rows, name, tensors, rows_per_client)
-                fetch = _fetches(handle.rows) if retrieve is None else retrieve
-                specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
-        return build_plan(
-            specs,
-            encoding=self.encoding,
-            max_clients=max_clients,
-            min_clients=min_clients,
-            lane=lane,
-            max_weight=max_weight,
-            max_epochs=max_epochs,
-            malicious_security=malicious_security,
-            l2_bound=l2_bound,
-            noise_sigma=noise_sigma,
-            lane_sigma=lane_sigma,
-            session=session,
-            hash_seed=hash_seed,
-            above_break_even=above_break_even,
-        )
+        if options.get("max_epochs", 1) > 1:
+            check_fixed(handle.inventory, handle.rows, handle.rest)
+        specs = segment_specs(
+            handle.exchange, handle.rows, handle.rest, rows_per_client=rows_per_client,
+            retrieve=retrieve,
+        )  # fmt: skip
+        return build_plan(specs, encoding=self.encoding, **options)
 
     def round(
         self,
@@ -241,7 +184,7 @@ class SubmodelEngine:
 
 def _explain(plan: SubmodelPlan) -> str:
     assert isinstance(plan, Plan)
-    return explain(plan)
+    return explain.explain(plan)
 
 
 def _as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
@@ -255,52 +198,3 @@ def _as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     if not several:
         raise ParameterError("attach needs the optimizer that trains the model")
     return list({id(one): one for one in several}.values())
-
-
-def _check_fixed(handle: Handle) -> None:
-    for name in handle.inventory.tables:
-        if handle.rows is None or not isinstance(handle.rows.choose, Fixed):
-            raise ParameterError(
-                f"segment {name!r}: max_epochs above 1 keeps a client's positions for several "
-                "rounds: use Rows(choose=Fixed(ids)), or max_epochs=1"
-            )
-    if not isinstance(handle.rest, Fixed | Dense):
-        raise ParameterError(
-            f"segment {REST!r}: max_epochs above 1 keeps a client's positions for several rounds: "
-            "use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
-        )
-
-
-def row_budget(
-    rows: Rows,
-    name: str,
-    tensors: Sequence[TensorSpec],
-    rows_per_client: int | Mapping[str, int] | None,
-) -> int:
-    """k_max of the rows segment `name` with the tables `tensors`.
-
-    Raises:
-        ParameterError: neither the policy nor the caller gives one.
-    """
-    m = sum(t.shape[0] for t in tensors)
-    given = rows_per_client.get(name) if isinstance(rows_per_client, Mapping) else rows_per_client
-    if given is not None:
-        return min(given, m)
-    if isinstance(rows.choose, Fixed):
-        return sum(rows.choose.ids(t.name).numel() for t in tensors)
-    if rows.chooser is not None:
-        return rows.chooser.count(m)
-    if rows.budget is not None:
-        return min(rows.budget, m)
-    named = ", ".join(t.name for t in tensors)
-    raise ParameterError(
-        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client= to "
-        "engine.plan or Rows(budget=); it is public and fixes the size of every message"
-    )
-
-
-def _fetches(rows: Rows) -> bool:
-    return rows.find == "hooks" and (rows.chooser is None or isinstance(rows.choose, Fixed))
-
-
-__all__ = ["SubmodelEngine", "row_budget"]

@@ -91,10 +91,10 @@ class Exchange:
         tables = self._inventory.tables
         fixed = {}
         if tables:
-            if rows is None or not isinstance(rows.choose, Fixed):
+            if rows is None or rows.fixed is None:
                 return None
             for name, group in tables.items():
-                ids = [rows.choose.ids(t.name) + t.offset for t in group]
+                ids = [rows.fixed.ids(t.name) + t.offset for t in group]
                 fixed[name] = torch.cat(ids).numpy()
         if isinstance(rest, Fixed):
             fixed[REST] = rest.ids().numpy()

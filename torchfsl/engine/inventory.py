@@ -235,16 +235,8 @@ def _check_wanted(
     if rows is None:
         return
     held = {table.name for table in tables}
-    fixed = rows.choose.positions if isinstance(rows.choose, Fixed) else {}
-    if not isinstance(fixed, Mapping):
-        if len(tables) > 1:
-            raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {sorted(held)}")
-        fixed = {table.name: fixed for table in tables}
-    for table in tables:
-        ids = rows.choose.ids(table.name) if isinstance(rows.choose, Fixed) else ()
-        if any(i >= table.num_rows for i in ids):
-            raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
-    for name in [*(rows.tables or ()), *sorted(fixed)]:
+    fixed = _fixed_tables(rows.fixed, tables) if rows.fixed else []
+    for name in [*(rows.tables or ()), *fixed]:
         if any(_is_named(table, [name]) for table in held):
             continue
         if name in frozen:
@@ -254,6 +246,21 @@ def _check_wanted(
         else:
             why = "is no parameter of the model"
         raise ParameterError(f"Rows names {name}, which {why}; trained tables: {sorted(held)}")
+
+
+def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
+    """The names that `fixed` gives to tables, sorted."""
+    if isinstance(fixed.positions, Mapping):
+        names = sorted(fixed.positions)
+    elif len(tables) > 1:
+        known = sorted(table.name for table in tables)
+        raise ParameterError(f"Fixed needs a mapping from table to ids; tables: {known}")
+    else:
+        names = [table.name for table in tables]
+    for table in tables:
+        if any(i >= table.num_rows for i in fixed.ids(table.name)):
+            raise ParameterError(f"{table.name}: Fixed ids must lie in [0, {table.num_rows})")
+    return names
 
 
 def _check_not_shared(model: nn.Module, tables: list[Table]) -> None:

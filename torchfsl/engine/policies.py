@@ -294,6 +294,11 @@ class Rows:
             )
 
     @property
-    def chooser(self) -> RowChoice | None:
+    def choice(self) -> RowChoice | None:
         """`choose`, with `top` spelled out; None sends every touched row."""
         return TopK(self.top) if self.top is not None else self.choose
+
+    @property
+    def fixed(self) -> Fixed | None:
+        """The choice where it is `Fixed`: the same rows every round."""
+        return self.choose if isinstance(self.choose, Fixed) else None

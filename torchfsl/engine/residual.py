@@ -131,8 +131,7 @@ class Residual:
             unmatched: by segment, indices that were not sent after all.
         """
         for name, remaining in self._staged.items():
-            indices, sent = raw[name].indices, raw[name].values
-            assert indices is not None
+            indices, sent = raw[name].positions, raw[name].values
             missed = np.isin(indices, (unmatched or {}).get(name, np.empty(0, np.int64)))
             left = np.asarray(errors[name], dtype=np.float64).reshape(sent.shape)
             left = np.where(missed[:, None], np.asarray(sent, dtype=np.float64), left)

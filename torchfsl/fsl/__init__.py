@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchfsl.fsl.client.client import Client as Client
     from torchfsl.fsl.costs import predict as predict
     from torchfsl.fsl.plan.plan import Plan as Plan
+    from torchfsl.fsl.plan.planner import PlanOptions as PlanOptions
     from torchfsl.fsl.plan.planner import build_plan as build_plan
     from torchfsl.fsl.round import begin_round as begin_round
     from torchfsl.fsl.round import finish_round as finish_round
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Client": "client.client",
     "Plan": "plan.plan",
+    "PlanOptions": "plan.planner",
     "Server": "server.server",
     "begin_round": "round",
     "build_plan": "plan.planner",

@@ -46,8 +46,8 @@ def run_round(
     with _abandoned_on_error(servers):
         for client_id, update in updates.items():
             client = Client(plan, link, client_id=client_id)
-            wanted = {s.name: update[s.name].indices for s in plan.retrieving}
-            with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
+            wanted = {s.name: update[s.name].positions for s in plan.retrieving}
+            with client.start_round(round_number, indices=wanted) as session:
                 session.submit(update)
     return finish_round(servers)
 

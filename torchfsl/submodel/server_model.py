@@ -147,7 +147,7 @@ class ServerModel:
         if self.reduce == "sum":
             return total
         lane = opened.lanes.get(segment.name)
-        if segment.policy == "dense":
+        if segment.is_dense:
             return total / float(max(opened.total_weight, 1))
         if lane is None:
             return total / float(opened.num_clients)

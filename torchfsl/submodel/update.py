@@ -22,22 +22,37 @@ Exact = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class RawSegment:
-    """Selected positions and real values, before quantisation.
-
-    `indices`: `int64[k]`, strictly increasing; None for `dense`. `values`: `float[k, tau]`
-    (`[m, 1]` or `[m]` for `dense`).
-    """
+class _Part:
+    """One segment's part: `indices` is `int64[k]`, strictly increasing; None for `dense`."""
 
     indices: Indices | None = field(repr=False)
+
+    @property
+    def positions(self) -> Indices:
+        """`indices` of a segment with selected positions.
+
+        Raises:
+            ParameterError: there are none, as for a dense segment.
+        """
+        if self.indices is None:
+            raise ParameterError("only a dense segment may leave out its indices")
+        return self.indices
+
+
+@dataclass(frozen=True, slots=True)
+class RawSegment(_Part):
+    """Selected positions and real values, before quantisation.
+
+    `values`: `float[k, tau]` (`[m, 1]` or `[m]` for `dense`).
+    """
+
     values: Reals = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentUpdate:
+class SegmentUpdate(_Part):
     """Selected positions and quantised values, `int64[k, tau]`; `indices` is None for `dense`."""
 
-    indices: Indices | None = field(repr=False)
     values: Whole = field(repr=False)
 
 
@@ -109,7 +124,7 @@ def quantise(
     reals: dict[str, Exact] = {}
     for segment in plan.segments:
         part = raw[segment.name]
-        chosen = None if segment.policy == "dense" else check_indices(segment, _given(part))
+        chosen = None if segment.is_dense else check_indices(segment, part.positions)
         indices[segment.name] = chosen
         reals[segment.name] = _reals(segment, part, segment.m if chosen is None else len(chosen))
     whole, report = _round(plan, reals, rounding_seed, 0)
@@ -164,12 +179,6 @@ def _round_within_norm(
     return norm_bound.round_within(plan.l2_bound, plan.values_per_client, scaled, round_once)
 
 
-def _given(part: RawSegment) -> Indices:
-    if part.indices is None:
-        raise ParameterError("only a dense segment may leave out its indices")
-    return part.indices
-
-
 def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> None:
     """Check that an update fits the plan: segments, shapes, indices, magnitudes, norm.
 
@@ -185,7 +194,7 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
         where = f"segment {segment.name!r}"
         if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
             raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array")
-        if (part.indices is None) != (segment.policy == "dense"):
+        if (part.indices is None) != segment.is_dense:
             raise ParameterError(f"{where}: indices are for tree segments only")
         if part.indices is not None and not _is_int64(part.indices):
             raise ParameterError(f"{where}: indices must be a plain int64 array")

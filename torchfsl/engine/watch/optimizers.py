@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Table
-from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.engine.policies import Rows
 from torchfsl.errors import ParameterError
 
 _CARRYING_STATE: Final = ("momentum_buffer", "exp_avg")
@@ -119,7 +119,7 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         ParameterError: it would, under `reject`.
     """
     name = type(optimizer).__name__
-    if noised and not isinstance(rows.choose, Fixed):
+    if noised and rows.fixed is None:
         raise ParameterError(
             f"{table.name}: Opacus adds noise to every row of the gradient, so the rows that "
             "changed say nothing and sending only the touched ones would reveal them: use "

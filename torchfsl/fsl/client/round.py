@@ -166,8 +166,7 @@ class ClientRound:
                 f"weight is {weight!r}; the plan allows whole numbers in 1..{self._plan.max_weight}"
             )
         for segment in self._plan.early:
-            positions = update[segment.name].indices
-            assert positions is not None
+            positions = update[segment.name].positions
             if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
                 raise ParameterError(
                     f"segment {segment.name!r}: the update has rows outside the round's selection"

@@ -34,14 +34,14 @@ class Selection:
 
     def values_of(self, part: SegmentUpdate) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Values in the order of `indices`, and 1 for each position that has any, else 0."""
-        assert part.indices is not None
-        if part.indices is self.indices:  # trees of this very update
+        chosen = part.positions
+        if chosen is self.indices:  # trees of this very update
             return part.values, np.ones(len(self.indices), dtype=np.int64)
         values = np.zeros((len(self.indices), part.values.shape[1]), dtype=np.int64)
         present = np.zeros(len(self.indices), dtype=np.int64)
-        if len(part.indices):
+        if len(chosen):
             order = np.argsort(self.indices, kind="stable")
-            where = order[np.searchsorted(self.indices, part.indices, sorter=order)]
+            where = order[np.searchsorted(self.indices, chosen, sorter=order)]
             values[where] = part.values
             present[where] = 1
         return values, present

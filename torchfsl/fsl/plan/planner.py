@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Literal
+from typing import Literal, Required, TypedDict
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -23,6 +23,23 @@ from torchfsl.submodel.segments import SegmentSpec, positions
 log = logging.getLogger("torchfsl.planner")
 
 AboveBreakEven = Literal["error", "dense", "keep"]
+
+
+class PlanOptions(TypedDict, total=False):
+    """What `build_plan` takes beside segments and encoding, for those who pass it on."""
+
+    max_clients: Required[int]
+    min_clients: int
+    lane: Lane
+    max_weight: int
+    max_epochs: int
+    malicious_security: bool
+    l2_bound: int
+    noise_sigma: int
+    lane_sigma: int
+    session: bytes | None
+    hash_seed: bytes | None
+    above_break_even: AboveBreakEven
 
 
 def build_plan(
@@ -50,12 +67,17 @@ def build_plan(
         max_clients: most reports a round may open.
         min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
             client's update.
-        lane: see `Plan`.
-        max_weight: see `Plan`.
-        max_epochs: see `Plan`; above 1 there is no early termination, to keep hints small.
+        lane: `count` or `weight` opens, for every position, how many clients (which weight) sent
+            it, so that rows are averaged by who sent them: it discloses these numbers.
+        max_weight: largest weight of a client under `lane="weight"`.
+        max_epochs: rounds that a client's trees serve, for a fixed submodel: they go up once and
+            later rounds upload hints only. Above 1 there is no early termination, to keep hints
+            small.
         malicious_security: check words on every tree and tags on every answer; False is the
             semi-honest option.
-        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values.
+        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
+            noise from the servers hides single clients also in sparse tables, where client-side
+            noise would fill every row.
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
         session: 16 bytes; from the operating system when None.

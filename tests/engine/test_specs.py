@@ -1,0 +1,72 @@
+"""From a handle to the segments of a plan, and the options that only the planner reads."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+import pytest
+import torch
+from torch import nn
+
+from torchfsl import Fixed, Rows, SubmodelEngine, TopK
+from torchfsl.engine.policies import Dense
+from torchfsl.engine.specs import segment_specs
+from torchfsl.fsl import PlanOptions, build_plan
+from torchfsl.submodel import SegmentSpec, TensorSpec
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+def specs_of(engine: SubmodelEngine, rows: int | None = None) -> list[SegmentSpec]:
+    model = make_model()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return segment_specs(
+        handle.exchange, handle.rows, handle.rest, rows_per_client=rows, retrieve=None
+    )
+
+
+def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:
+    engine = SubmodelEngine(rest=TopK(0.5), buffers="average")
+    table, rest, buffers = specs_of(engine, 7)
+    weight = TensorSpec("0.weight", (20, 4))
+    assert table == SegmentSpec("rows4", "rows", (weight,), 7, 4, retrieve=True)
+    assert (rest.name, rest.policy, rest.k_max, rest.tau) == ("rest", "scalars", 11, 1)
+    assert [t.name for t in rest.tensors] == ["1.weight", "1.bias", "2.weight", "2.bias"]
+    assert (buffers.name, buffers.policy) == ("buffers", "dense")
+
+
+@pytest.mark.parametrize(
+    ("rows", "k_max", "retrieve"),
+    [
+        (Rows(budget=5), 5, True),
+        (Rows(budget=50), 20, True),
+        (Rows(top=0.25), 5, False),
+        (Rows(choose=Fixed([3, 4, 5])), 3, True),
+        (Rows(top=2, find="scan"), 2, False),
+    ],
+)
+def test_budget_and_retrieval_follow_the_policy(rows: Rows, k_max: int, retrieve: bool) -> None:
+    table = specs_of(SubmodelEngine(rows=rows, rest=Dense()))[0]
+    assert (table.k_max, table.retrieve) == (k_max, retrieve)
+
+
+def test_the_options_that_are_passed_on_are_those_of_the_planner() -> None:
+    parameters = dict(list(inspect.signature(build_plan).parameters.items())[2:])  # specs, encoding
+    needed = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
+    wanted = {n: t for n, t in typing.get_type_hints(build_plan).items() if n in parameters}
+    assert typing.get_type_hints(PlanOptions) == wanted
+    stated = typing.get_type_hints(PlanOptions, include_extras=True)
+    assert {n for n, t in stated.items() if typing.get_origin(t) is typing.Required} == needed
+
+
+def test_an_option_that_no_planner_knows_is_refused() -> None:
+    model = make_model()
+    engine = SubmodelEngine()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TypeError, match="cohort"):
+        engine.plan(handle, max_clients=2, rows_per_client=5, cohort=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="max_clients"):
+        engine.plan(handle, rows_per_client=5)  # type: ignore[call-arg]

@@ -1,0 +1,104 @@
+"""What a plan should say of a model: its segments, as every protocol's planner wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torchfsl.engine.exchange import BUFFERS, REST, Exchange
+from torchfsl.engine.inventory import Inventory
+from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
+
+
+def segment_specs(
+    exchange: Exchange,
+    rows: Rows | None,
+    rest: RestPolicy,
+    *,
+    rows_per_client: int | Mapping[str, int] | None,
+    retrieve: bool | None,
+) -> list[SegmentSpec]:
+    """The segments of a model with the public budgets of its policies.
+
+    Args:
+        exchange: the model's tensors.
+        rows: policy of the tables.
+        rest: policy of everything else.
+        rows_per_client: see `SubmodelEngine.plan`.
+        retrieve: see there.
+
+    Raises:
+        ParameterError: a budget is missing, or one is given for a segment that is not there.
+    """
+    segments = exchange.segment_tensors
+    if isinstance(rows_per_client, Mapping) and not set(rows_per_client) <= set(segments):
+        raise ParameterError(
+            f"rows_per_client names {sorted(set(rows_per_client) - set(segments))}: the rows "
+            f"segments are {sorted(set(segments) - {REST, BUFFERS})}"
+        )
+    specs = []
+    for name, tensors in segments.items():
+        if name == BUFFERS:
+            specs.append(SegmentSpec(name, "dense", tensors))
+        elif name == REST:
+            m = sum(ceil_div(t.numel, rest.block) for t in tensors)
+            specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
+        else:
+            assert rows is not None
+            k_max = _row_budget(rows, name, tensors, rows_per_client)
+            fetch = _fetches(rows) if retrieve is None else retrieve
+            specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
+    return specs
+
+
+def _row_budget(
+    rows: Rows,
+    name: str,
+    tensors: Sequence[TensorSpec],
+    rows_per_client: int | Mapping[str, int] | None,
+) -> int:
+    """k_max of the rows segment `name` with the tables `tensors`.
+
+    Raises:
+        ParameterError: neither the policy nor the caller gives one.
+    """
+    m = sum(t.shape[0] for t in tensors)
+    given = rows_per_client.get(name) if isinstance(rows_per_client, Mapping) else rows_per_client
+    if given is not None:
+        return min(given, m)
+    if rows.fixed is not None:
+        return sum(rows.fixed.ids(t.name).numel() for t in tensors)
+    if rows.choice is not None:
+        return rows.choice.count(m)
+    if rows.budget is not None:
+        return min(rows.budget, m)
+    named = ", ".join(t.name for t in tensors)
+    raise ParameterError(
+        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client= to "
+        "engine.plan or Rows(budget=); it is public and fixes the size of every message"
+    )
+
+
+def _fetches(rows: Rows) -> bool:
+    """Whether clients need their rows only: those that batches touch, or a fixed set."""
+    return rows.find == "hooks" and (rows.choice is None or rows.fixed is not None)
+
+
+def check_fixed(inventory: Inventory, rows: Rows | None, rest: RestPolicy) -> None:
+    """Refuse policies whose positions change from round to round.
+
+    Raises:
+        ParameterError: with segment and remedy.
+    """
+    for name in inventory.tables:
+        if rows is None or rows.fixed is None:
+            raise ParameterError(
+                f"segment {name!r}: max_epochs above 1 keeps a client's positions for several "
+                "rounds: use Rows(choose=Fixed(ids)), or max_epochs=1"
+            )
+    if not isinstance(rest, Fixed | Dense):
+        raise ParameterError(
+            f"segment {REST!r}: max_epochs above 1 keeps a client's positions for several rounds: "
+            "use rest=Dense() or rest=Fixed(positions), or max_epochs=1"
+        )
