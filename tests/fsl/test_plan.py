@@ -89,7 +89,11 @@ def test_every_field_of_a_plan_is_under_its_digest() -> None:
         {"segments": base.segments[:-1]},
         {"lane": "none", "max_weight": 1},
         {"max_weight": 4},
-        {"max_epochs": 2},
+        {"max_rounds": 9},
+        {"lane": "count", "max_weight": 1},
+        {"lane": "count", "max_weight": 1, "min_contributors": 2},
+        {"server_keys": ("11" * 32, "22" * 32)},
+        {"max_epochs": 2, "segments": (base.segments[0], *base.segments[3:])},
     ]
     digests = {dataclasses.replace(base, **change).digest for change in changes}
     assert len(digests | {base.digest}) == len(changes) + 1
@@ -243,6 +247,8 @@ def segment(**changes: Any) -> TreeSegment:
         {"policy": "scalars", "tau": 1, "m": 60, "num_bins": 36, "retrieve": True},
         {"policy": "scalars", "k_max": 3},
         {"policy": "dense", "tau": 1, "m": 60, "k_max": 60},
+        {"policy": "dense", "tau": 1, "m": 60, "k_max": 59, "num_bins": 0, "theta": 0, "stash": 0},
+        {"retrieve": True, "tag_bytes": 16},
         {"tensors": (TensorSpec("t", (10, 3)), TensorSpec("u", (10, 3), "float64"))},
         {"tensors": (TensorSpec("t", (20, 3, 2)),)},
         {"tensors": (TensorSpec("t", (60,)),)},
@@ -283,6 +289,15 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
         make_plan(one, lane="sum")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="max_epochs"):
         make_plan(one, max_epochs=0)
+    with pytest.raises(ParameterError, match="the plan has none"):
+        make_plan(one, max_epochs=2)
+    with pytest.raises(ParameterError, match="needs nu = 0"):
+        make_plan(make_segment("e", "scalars", (9,), k_max=2, nu=1), max_epochs=2)
+    fetched = make_segment("f", "rows", (9, 2), k_max=2, tau=2, retrieve=True)
+    with pytest.raises(ParameterError, match="carry tags"):
+        make_plan(dataclasses.replace(fetched, tag_bytes=0))
+    with pytest.raises(ParameterError, match="nothing to retrieve"):
+        dataclasses.replace(make_plan(fetched, encoding=FixedPoint(64, 0, 1.0)), payload="masks")
     secure = make_segment("c", "scalars", (9,), k_max=2)
     with pytest.raises(ParameterError, match="check words"):
         make_plan(secure, make_segment("d", "scalars", (9,), k_max=2, secure=False))

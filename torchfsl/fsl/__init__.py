@@ -1,6 +1,7 @@
 """Two servers and point functions: rows hidden by trees, values by hints, sums exact.
 
-Read `round` (one round on one screen), `plan` (what is agreed), `cuckoo` (one row a bin), `dpf`
+Read `round` (one round on one screen), `plan` (what is agreed), `floors` (what each party demands
+of it), `cuckoo` (one row a bin), `dpf`
 (one tree and what is done on it), `messages` (the wire), `client`, `server`; then `privacy`
 (noise), `union` (private set union), `costs` and `explain` (what a plan costs).
 
@@ -16,6 +17,7 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.fsl.client.client import Client as Client
     from torchfsl.fsl.costs import predict as predict
+    from torchfsl.fsl.floors import Floors as Floors
     from torchfsl.fsl.plan.plan import Plan as Plan
     from torchfsl.fsl.plan.planner import PlanOptions as PlanOptions
     from torchfsl.fsl.plan.planner import build_plan as build_plan
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Client": "client.client",
+    "Floors": "floors",
     "Plan": "plan.plan",
     "PlanOptions": "plan.planner",
     "Server": "server.server",

@@ -104,6 +104,11 @@ class Guarantee:
     multiplier_public: float
 
 
+def multiplier(plan: Plan) -> float:
+    """Noise over sensitivity in one round, against one server; 0 without noise."""
+    return _multipliers(plan)[0] if plan.noise_sigma else 0.0
+
+
 def guarantee(plan: Plan, *, delta: float, rounds: int, sampling_rate: float = 1.0) -> Guarantee:
     """What the plan's noise guarantees, by Renyi accounting.
 

@@ -23,7 +23,9 @@ from torchfsl.submodel.segments import Segment, TensorSpec
 
 Lane = Literal["none", "count", "weight"]
 
-_LANES: Final = ("none", "count", "weight")
+LANES: Final[tuple[Lane, ...]] = ("none", "count", "weight")
+"""What may be opened beside the sums."""
+
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
 
@@ -73,8 +75,8 @@ class SubmodelPlan:
                 f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
                 "plan for more clients, or lower min_clients (1 opens a single client's update)"
             )
-        if self.lane not in _LANES:
-            raise ParameterError(f"lane is {self.lane!r}; choose one of {_LANES}")
+        if self.lane not in LANES:
+            raise ParameterError(f"lane is {self.lane!r}; choose one of {LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
             raise ParameterError("max_weight is at least 1, and 1 unless lane is 'weight'")
         if self.max_rounds < 0:

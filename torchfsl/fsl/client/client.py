@@ -9,6 +9,7 @@ import numpy.typing as npt
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.client.trees import ClientTrees
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.transport import Endpoint, InProcess, Transport
 from torchfsl.submodel.plan import check_number
@@ -21,16 +22,24 @@ class Client:
         plan: the public plan, equal at both servers.
         servers: the transport to both servers, or the pair of servers itself in one process.
         client_id: public number in [0, 2**64), authenticated by the transport.
+        require: what this client demands of the plan; None for nothing, where it made the plan.
     """
 
     def __init__(
-        self, plan: Plan, servers: Transport | tuple[Endpoint, Endpoint], *, client_id: int
+        self,
+        plan: Plan,
+        servers: Transport | tuple[Endpoint, Endpoint],
+        *,
+        client_id: int,
+        require: Floors | None = None,
     ) -> None:
         """Nothing is sent yet.
 
         Raises:
-            ParameterError: `client_id` is no such number.
+            ParameterError: `client_id` is no such number, or the plan is below a floor.
         """
+        if require is not None:
+            require.check(plan)
         self.plan = plan
         self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
         self.client_id = check_number("client_id", client_id)

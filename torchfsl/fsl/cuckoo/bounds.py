@@ -69,6 +69,21 @@ def min_bins(k: int, stash: int) -> int | None:
     return _BINS[stash][entry] if entry < len(ITEMS) else None
 
 
+def is_within_bound(m: int, k: int, theta: int, stash: int) -> bool:
+    """Whether k of m positions find bins of `theta` positions, but with probability 2**-40.
+
+    Args:
+        m: positions of the index space.
+        k: most positions a client selects, at least 1.
+        theta: positions a bin, at least 1.
+        stash: items that may stay unplaced; of more than `MAX_STASH` only so many count.
+    """
+    if k <= stash or theta <= ALWAYS_SAFE_THETA:
+        return True
+    needed = min_bins(k, min(stash, MAX_STASH))
+    return needed is not None and m // theta >= needed
+
+
 def choose_layout(m: int, k: int, *, stash: int | None = None) -> tuple[int, int] | None:
     """Bins of a sub-table and positions a bin for k of m positions.
 

@@ -66,7 +66,13 @@ class TreeSegment(Segment):
             raise ParameterError(f"{where}: tag_bytes is {TAG_BYTES} or 0, and 0 if not retrieved")
         if self.check_bytes not in ((0,) if self.is_dense else (0, CHECK_BYTES)):
             raise ParameterError(f"{where}: check_bytes is {CHECK_BYTES} or 0, and 0 for dense")
+        if self.tag_bytes and not self.check_bytes:
+            raise ParameterError(
+                f"{where}: tags go with check words, the semi-honest option has none"
+            )
         if self.is_dense:
+            if self.k_max != self.m:
+                raise ParameterError(f"{where}: every client sends all of dense, k_max = m")
             if (self.num_bins, self.theta, self.nu, self.stash) != (0, 0, 0, 0):
                 raise ParameterError(f"{where}: a dense segment has no trees and tau = 1")
             return

@@ -23,7 +23,8 @@ from torchfsl.submodel.segments import TensorSpec
 Payload = Literal["values", "masks"]
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
-                  "max_epochs", "wire_version", "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
+                  "max_epochs", "l2_bound", "noise_sigma", "lane_sigma", "wire_version",
+                  )  # fmt: skip
 _PAYLOADS: Final = ("values", "masks")
 _MAX_JSON_BYTES: Final = 1 << 24
 
@@ -72,9 +73,19 @@ class Plan(SubmodelPlan):
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         SubmodelPlan.__post_init__(self)
         self._check_payload()
+        self._check_trees()
+        self._check_sizes()
+
+    def _check_trees(self) -> None:
+        """What each segment allows by itself, and no planner makes of several or of sessions."""
         if len({s.check_bytes for s in self.with_trees}) > 1:
             raise ParameterError("all tree segments carry check words, or none does")
-        self._check_sizes()
+        if self.verified and not all(s.tag_bytes for s in self.retrieving):
+            raise ParameterError("with check words, answers of retrieving segments carry tags")
+        if self.max_epochs > 1 and any(s.nu for s in self.with_trees):
+            raise ParameterError("max_epochs above 1 needs nu = 0: leaf blocks swell every hint")
+        if self.max_epochs > 1 and not self.with_trees:
+            raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
     def _check_payload(self) -> None:
         """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
@@ -86,9 +97,11 @@ class Plan(SubmodelPlan):
             or self.l2_bound
             or self.max_epochs > 1
             or self.dense
+            or self.retrieving
         ):
             raise ParameterError(
-                "masks need a 64-bit ring, trees, fresh ones each round, no lane and no norm bound"
+                "masks need a 64-bit ring, trees, fresh ones each round, no lane, no norm bound, "
+                "and nothing to retrieve"
             )
 
     def segment(self, name: str) -> TreeSegment:

@@ -1,0 +1,192 @@
+"""What a party demands of a plan, whatever its owner says: floors, each party's own.
+
+A server reads them from its settings, a client from the call or from a policy file:
+
+    verified = true             # a check word on every tree, a tag on every answer
+    sealed = true               # seeds and answers readable by one server only
+    joint_coin = true           # the hash seed comes from both servers
+    min_clients = 100           # fewest reports that a round may open
+    min_contributors = 5        # fewest clients behind a position that is opened
+    max_k = 4096                # most positions that one segment may ask of a client
+    lanes = ["none", "count"]   # what may be opened beside the sums
+    noise_multiplier = 0.5      # least noise over sensitivity in a round, against one server
+    max_rounds = 1000           # most rounds that the plan may open
+    max_epochs = 10             # most rounds that one set of trees may serve
+    plans = ["9f86d081..."]     # no plan but these, by digest
+    authorities = ["...", ...]  # SHA-256 of the public keys of both servers' authorities
+
+What is not named has its default below. Every layout lies within the cuckoo bound, always.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl import privacy
+from torchfsl.fsl.cuckoo.bounds import is_within_bound
+from torchfsl.fsl.plan.coin import Coins, check_coins
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.plan import LANES, Lane, check_hex
+
+_FLAGS: Final = ("verified", "sealed", "joint_coin")
+_LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_rounds": 0,
+                 "max_epochs": 0}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """Demands on a plan. The defaults demand what protects against one malicious server.
+
+    Attributes:
+        verified: every tree carries a check word and every answer a tag.
+        sealed: the plan names both servers' keys, so that who carries messages reads nothing.
+        joint_coin: the hash seed was made by both servers' coins.
+        min_clients: least `Plan.min_clients`.
+        min_contributors: least `Plan.min_contributors`.
+        max_k: largest `k_max` of a segment with trees; 0 for any.
+        lanes: lanes that may be opened.
+        noise_multiplier: least `privacy.multiplier`; 0 for none.
+        max_rounds: largest `Plan.max_rounds`, which must be set then; 0 for any.
+        max_epochs: largest `Plan.max_epochs`; 0 for any.
+        plans: digests in hex of the only plans allowed; any if empty.
+        authorities: the servers' authorities, as `Authorities.keys` gives them; any if empty.
+    """
+
+    verified: bool = True
+    sealed: bool = False
+    joint_coin: bool = True
+    min_clients: int = 2
+    min_contributors: int = 1
+    max_k: int = 0
+    lanes: tuple[Lane, ...] = LANES
+    noise_multiplier: float = 0.0
+    max_rounds: int = 0
+    max_epochs: int = 0
+    plans: tuple[str, ...] = ()
+    authorities: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in _FLAGS:
+            if type(getattr(self, name)) is not bool:
+                raise ParameterError(f"floor {name} is {getattr(self, name)!r}: true or false")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ParameterError(f"floor {name} is {value!r}: an integer of at least {least}")
+        if type(self.noise_multiplier) is not float or not 0 <= self.noise_multiplier < 1 << 40:
+            raise ParameterError(
+                f"floor noise_multiplier is {self.noise_multiplier!r}: a float, not negative"
+            )
+        if not self.lanes or not set(self.lanes) <= set(LANES):
+            raise ParameterError(f"floor lanes is {self.lanes}: choose some of {LANES}")
+        for digest in (*self.plans, *self.authorities):
+            check_hex("a digest in the floors", digest, 32)
+        if len(self.authorities) not in (0, 2):
+            raise ParameterError("floor authorities has two digests, of server 0 and of server 1")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Floors:
+        """From a table of TOML.
+
+        Raises:
+            ParameterError: an unknown name, or a value of another type.
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        if not set(values) <= set(kinds):
+            unknown = sorted(set(values) - set(kinds))
+            raise ParameterError(f"unknown floors {unknown}; known: {sorted(kinds)}")
+        given: dict[str, Any] = {}
+        for name, value in values.items():
+            listed = kinds[name] is tuple
+            if listed and not (isinstance(value, list) and all(type(v) is str for v in value)):
+                raise ParameterError(f"floor {name} is {value!r}: a list of strings")
+            given[name] = tuple(value) if listed else value
+            if kinds[name] is float and type(value) is int:
+                given[name] = float(value)
+        return cls(**given)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Floors:
+        """From a policy file, whose names are those of the attributes.
+
+        Raises:
+            ParameterError: it cannot be read, or holds anything else.
+        """
+        try:
+            return cls.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ParameterError(f"cannot read the policy in {path}: {error}") from error
+
+    def check(
+        self,
+        plan: Plan,
+        *,
+        coins: Coins | tuple[()] = (),
+        authorities: tuple[str, ...] = (),
+    ) -> None:
+        """Refuse a plan below a floor.
+
+        Args:
+            plan: the plan.
+            coins: by which both servers made its hash seed, as far as the caller knows.
+            authorities: of the servers whom the plan's session names, as the caller found them.
+
+        Raises:
+            ParameterError: naming the field and the floor.
+        """
+        self._check_numbers(plan)
+        self._check_trees(plan)
+        if self.lanes and plan.lane not in self.lanes:
+            _refuse("lane", repr(plan.lane), "lanes", f"allows {list(self.lanes)}")
+        if self.noise_multiplier and privacy.multiplier(plan) < self.noise_multiplier:
+            have, want = f"{privacy.multiplier(plan):.3g}", f"wants {self.noise_multiplier:.3g}"
+            _refuse("noise_sigma", f"{plan.noise_sigma}, noise over sensitivity {have}",
+                    "noise_multiplier", want)  # fmt: skip
+        if self.sealed and not plan.server_keys:
+            _refuse("server_keys", "empty", "sealed", "wants both servers' keys")
+        if self.plans and plan.digest.hex() not in self.plans:
+            _refuse("digest", plan.digest.hex(), "plans", "does not list it")
+        if self.authorities and tuple(authorities) != self.authorities:
+            _refuse("session", "of other servers", "authorities", f"pins {self.authorities}")
+        if coins:
+            check_coins(plan, coins)
+        elif self.joint_coin:
+            _refuse("hash_seed", "one party's choice", "joint_coin", "wants both servers' coins")
+
+    def _check_numbers(self, plan: Plan) -> None:
+        for name in ("min_clients", "min_contributors"):
+            if getattr(plan, name) < getattr(self, name):
+                _refuse(name, getattr(plan, name), name, f"wants {getattr(self, name)} or more")
+        if self.max_rounds and not 0 < plan.max_rounds <= self.max_rounds:
+            have = plan.max_rounds or "unbounded"
+            _refuse("max_rounds", have, "max_rounds", f"allows {self.max_rounds}")
+        if self.max_epochs and plan.max_epochs > self.max_epochs:
+            _refuse("max_epochs", plan.max_epochs, "max_epochs", f"allows {self.max_epochs}")
+
+    def _check_trees(self, plan: Plan) -> None:
+        for segment in plan.with_trees:
+            where = f"segment {segment.name!r}: "
+            if self.verified and not segment.check_bytes:
+                _refuse(f"{where}check_bytes", 0, "verified", "wants check words and tags")
+            if self.verified and segment.retrieve and not segment.tag_bytes:
+                _refuse(f"{where}tag_bytes", 0, "verified", "wants check words and tags")
+            if self.max_k and segment.k_max > self.max_k:
+                _refuse(f"{where}k_max", segment.k_max, "max_k", f"allows {self.max_k}")
+            if segment.num_bins and not is_within_bound(
+                segment.m, segment.k_max, segment.theta, segment.stash
+            ):
+                raise ParameterError(
+                    f"{where}{segment.num_bins} bins of theta {segment.theta} and a stash of "
+                    f"{segment.stash} are too few for k_max {segment.k_max}: rows would be left "
+                    "out, beyond the cuckoo bound"
+                )
+
+
+def _refuse(field: str, value: object, floor: str, demand: str) -> None:
+    raise ParameterError(f"the plan's {field} is {value}; the floor {floor} {demand}")
