@@ -23,7 +23,7 @@ from tests.support.engine_models import (
     train,
 )
 from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK
+from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK, Untouched
 from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.explain import explain
@@ -520,6 +520,23 @@ def test_restore_puts_everything_back(case) -> None:
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
     assert not handle.status().open
+
+
+@pytest.mark.parametrize("untouched", ["reject", "restrict"])
+def test_restore_reaches_a_table_that_got_new_storage_in_the_round(untouched: Untouched) -> None:
+    model = Recommender()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, weight_decay=0.1 if untouched == "restrict" else 0.0
+    )
+    handle = SubmodelEngine(rows=Rows(untouched=untouched)).attach(model, optimizer)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    handle.begin_round()
+    train(model, [optimizer], [make_batch(1, 5, 9)])
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    handle.restore()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
 
 
 def test_the_order_of_calls_is_enforced() -> None:
