@@ -141,9 +141,29 @@ class Relays:
             task.add_done_callback(_retrieve)
         return task
 
+    async def deliver(self, kind: Kind, round_number: int, client: int) -> None:
+        """Relay a part and wait until the peer has it; without the waiter it goes on all the same.
+
+        Raises:
+            NotReady: the peer does not answer in time.
+            RejectedSubmission: it refuses the part, or the round closed before.
+        """
+        task = self.start(kind, round_number, client)
+        try:
+            async with asyncio.timeout(self._station.limits.peer_seconds):
+                await asyncio.shield(task)
+        except TimeoutError:
+            raise calls.NotReady("the other server does not answer: send it again") from None
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise RejectedSubmission("the round closed before the report was relayed") from None
+            raise
+        except RejectedSubmission as error:
+            raise RejectedSubmission(f"refused by the other server: {error}") from None
+
     def restart(self) -> None:
         """Relay everything in the report log again: the peer takes a resend for what it is."""
-        for message in self._station.node.report_log:
+        for message in self._station.node.storage.report_log:
             number, client = _ADDRESS.unpack_from(message, 8)
             if message[6] in _RELAY_OF and client % 2 == self._station.node.party:
                 self.start(Kind(message[6]), number, client)
