@@ -19,10 +19,10 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.bodies import ReportSet, ShareBody
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.storage import NodeSettings, Storage
@@ -109,7 +109,7 @@ class Node(Storage):
     def file(self, view: memoryview) -> None:
         """Let a message that is in the report log count; see `Server.receive`."""
         self._check_open()
-        self.server.receive(view)  # type: ignore[arg-type]
+        self.server.receive(view)
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """See `Server.reply`."""
@@ -169,9 +169,7 @@ class Node(Storage):
                 self.ledger.change_round(number, **changes)
             self.ledger.put_step(number, kind, message, sent=True)
             if kind is Kind.SHARE_COMMIT:
-                share = messages.encode(
-                    self.plan, Kind.SHARE, 1 - self.party, number, 0, *server.committed()
-                )
+                share = ShareBody(*server.committed()).message(self.plan, 1 - self.party, number)
                 self.ledger.put_step(number, Kind.SHARE, share, sent=True)
         return message
 
@@ -358,14 +356,14 @@ class Node(Storage):
         if kind is Kind.ROUND_STATE:
             return server.open_round(number)
         if kind is Kind.REPORT_SET:
-            return server.close_round(coin=stored[HEADER_BYTES : HEADER_BYTES + DIGEST_BYTES])
+            return server.close_round(coin=ReportSet.read(self.plan, stored).coin)
         if kind is Kind.VERDICTS:
             return self._verdicts
         if kind is Kind.SHARE_COMMIT:
-            share = self.ledger.step(number, Kind.SHARE, sent=True)
-            assert share is not None
-            start = HEADER_BYTES + DIGEST_BYTES
-            return server.commit(salt=share[HEADER_BYTES:start], share=share[start:])
+            said = self.ledger.step(number, Kind.SHARE, sent=True)
+            assert said is not None
+            share = ShareBody.read(self.plan, said)
+            return server.commit(salt=share.salt, share=bytes(share.sums))
         return stored
 
     def _file_again(self, row: RoundRow) -> None:
@@ -379,6 +377,6 @@ class Node(Storage):
             )
         for position in range(count):
             try:
-                self.server.receive(report_log[position])  # type: ignore[arg-type]
+                self.server.receive(report_log[position])
             except RejectedSubmission as error:
                 log.info("refused again: %s", error)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import RoundState
 from torchfsl.service.net.calls import NotReady
@@ -92,7 +93,7 @@ class Station:
             try:
                 await self.run(self.node.file, view)
             finally:
-                await self.tell(int.from_bytes(message[16:24], "little"))
+                await self.tell(messages.peek(message).client)
 
     async def tell(self, client: int | None = None) -> None:
         """Wake those who wait for the round, and for messages of one client, or of all."""

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl import messages
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.net.identity import Authorities
@@ -20,8 +19,6 @@ from torchfsl.service.state import vault
 from torchfsl.service.state.ledger import OPEN_STATES, Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.task import Task
-
-_SECRET_KINDS: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +160,6 @@ class Storage:
 def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
     """Where the master seeds of clients lie in the log's messages."""
     for position, message in enumerate(report_log):
-        if len(message) > HEADER_BYTES + 2 * SEED_BYTES and message[6] in _SECRET_KINDS:
-            yield position, HEADER_BYTES + SEED_BYTES, HEADER_BYTES + 2 * SEED_BYTES
+        span = messages.master_seed_span(message)
+        if span is not None:
+            yield position, *span
