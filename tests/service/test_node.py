@@ -77,7 +77,7 @@ class Duo:
         assert isinstance(view, memoryview)
         self.event()
         if self.nodes[party] is node:
-            node.open_server().receive(view)  # type: ignore[arg-type]
+            node.open_server().receive(view)
         relay = None
         if message[6] in (Kind.TREES, Kind.REPORT):
             kind = Kind.TREES_RELAY if message[6] == Kind.TREES else Kind.REPORT_RELAY

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import FslError, ProtocolError
-from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, share_bytes
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.station import Station
@@ -144,8 +144,7 @@ class Coordinator:
         if kind is Kind.REPORT_SET:
             await self._collect(number)
         ours = await station.run(node.exchange, number, kind)
-        limit = HEADER_BYTES + DIGEST_BYTES + node.plan.max_clients * SET_ENTRY.size
-        limit += share_bytes(node.plan) if kind is Kind.SHARE else 0
+        limit = messages.max_bytes(node.plan, kind)
         theirs = await self._link.insist("Step", ours, limit=limit, still=self._patient(kind))
         station.stalled = ""
         await station.run(node.exchange, number, kind, theirs)

@@ -16,10 +16,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.bodies import ReportSet, ShareBody
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.net.identity import Authorities
@@ -207,18 +207,15 @@ class Node:
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
         if kind is Kind.REPORT_SET:
             report_log = self.storage.report_log
-            changes = {
-                "state": StoredState.CLOSED,
-                "log_end": len(report_log),
-                "reports": self.server.num_complete,
-                "bytes": report_log.num_bytes,
-            }
+            changes = {"state": StoredState.CLOSED, "reports": self.server.num_complete}
+            changes |= {"log_end": len(report_log), "bytes": report_log.num_bytes}
         with self._ledger.transaction():
             self._ledger.change_round(number, **changes)
             self._store_own(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
-                head = self.plan, Kind.SHARE, 1 - self.party, number, 0
-                share = messages.encode(*head, *self.server.committed())
+                share = ShareBody(*self.server.committed()).message(
+                    self.plan, 1 - self.party, number
+                )
                 self._store_own(number, Kind.SHARE, share)
         return message
 
@@ -232,12 +229,14 @@ class Node:
         if kind is Kind.ROUND_STATE:
             return server.open_round(number)
         if kind is Kind.REPORT_SET:
-            stored = self._ledger.step(number, kind, sent=True) or b""
-            return server.close_round(coin=stored[HEADER_BYTES : HEADER_BYTES + DIGEST_BYTES])
+            said = self._ledger.step(number, kind, sent=True)
+            return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
         if kind is Kind.SHARE_COMMIT:
-            share = self._ledger.step(number, Kind.SHARE, sent=True) or b""
-            start = HEADER_BYTES + DIGEST_BYTES
-            return server.commit(salt=share[HEADER_BYTES:start], share=share[start:])
+            said = self._ledger.step(number, Kind.SHARE, sent=True)
+            if said is None:
+                return server.commit()
+            share = ShareBody.read(self.plan, said)
+            return server.commit(salt=share.salt, share=bytes(share.sums))
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 
     def _store_own(self, number: int, kind: Kind, message: bytes) -> None:

@@ -47,6 +47,6 @@ def file_again(storage: Storage, server: Server, row: RoundRow) -> None:
         )
     for position in range(count):
         try:
-            server.receive(report_log[position])  # type: ignore[arg-type]
+            server.receive(report_log[position])
         except RejectedSubmission as error:
             log.info("refused again: %s", error)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
@@ -135,9 +136,9 @@ class Station:
         with self.gate.enter():
             view = await self.writer.append(self.node.storage.report_log, message)
             try:
-                await self.run(lambda: self.node.open_server().receive(view))  # type: ignore[arg-type]
+                await self.run(lambda: self.node.open_server().receive(view))
             finally:
-                await self.tell(int.from_bytes(message[16:24], "little"))
+                await self.tell(messages.peek(message).client)
 
     async def tell(self, client: int | None = None) -> None:
         """Wake those who wait for the round, and for messages of one client, or of all."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl import messages
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.state import vault
@@ -27,7 +26,6 @@ from torchfsl.submodel.server_model import ServerModel
 log = logging.getLogger("torchfsl.service.storage")
 
 _KEPT_MODELS: Final = 2
-_SECRET_KINDS: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,5 +220,6 @@ def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:
 def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
     """Where the master seeds of clients lie in the log's messages."""
     for position, message in enumerate(report_log):
-        if len(message) > HEADER_BYTES + 2 * SEED_BYTES and message[6] in _SECRET_KINDS:
-            yield position, HEADER_BYTES + SEED_BYTES, HEADER_BYTES + 2 * SEED_BYTES
+        span = messages.master_seed_span(message)
+        if span is not None:
+            yield position, *span
