@@ -45,7 +45,7 @@ from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.local import LocalServers
-from torchfsl.service.state.ledger import OPEN_STATES
+from torchfsl.service.state.steps import OPEN_STATES
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
