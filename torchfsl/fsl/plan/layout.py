@@ -91,6 +91,17 @@ class TreeSegment(Segment):
             return "dense"
         return "dpf" if self.num_bins else "full-domain"
 
+    def describe(self) -> dict[str, str | int]:
+        """See `Segment`."""
+        return {
+            **Segment.describe(self),
+            "mechanism": self.mechanism,
+            "bins": self.num_bins,
+            "theta": self.theta,
+            "nu": self.nu,
+            "stash": self.stash,
+        }
+
     @property
     def groups(self) -> tuple[TreeGroup, ...]:
         """Groups of equal trees, bins before stash, empty ones left out."""

@@ -139,6 +139,12 @@ class Plan(SubmodelPlan):
         """Whether trees carry check words."""
         return any(segment.check_bytes for segment in self.segments)
 
+    def describe(self) -> dict[str, str]:
+        """See `SubmodelPlan`."""
+        tagged = bool(self.retrieving) and all(s.tag_bytes for s in self.retrieving)
+        private = "private, authenticated" if tagged else super().describe()["retrieval"]
+        return {"verification": "leaf hashes" if self.verified else "none", "retrieval": private}
+
     def hint_bytes(self, segment: TreeSegment) -> int:
         """Bytes of one epoch's hints of a tree segment."""
         return segment.num_trees * (self.value_bytes(segment) << segment.nu)
