@@ -2,7 +2,7 @@
 
 Read `engine` (the facade, and the one file that names a protocol), `handle`, `round`, `policies`
 (what is chosen), `choosing`, `residual`; `inventory` and `exchange` (names and tensors), `watch`
-(what a step changed).
+(what a step changed), `memory` (what is kept between rounds), `torch_optimizer` (at servers).
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """
