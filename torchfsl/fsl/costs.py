@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.spool import WINDOW_BYTES
@@ -115,7 +115,7 @@ def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
 
 
 def _memory(plan: Plan) -> int:
-    sizes = {kind: HEADER_BYTES + (messages.body_bytes(plan, kind) or 0) for kind in Kind}
+    sizes = {kind: messages.max_bytes(plan, kind) for kind in Kind}
     early = bool(plan.early)
     # The server that all public parts come to holds most: whole messages, parts are views of them.
     # Beyond the spool's window, and the message that reaches it, they lie in files.
