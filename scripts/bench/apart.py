@@ -15,9 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
+from scripts.parties import zeros
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
@@ -75,8 +74,7 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     seed = bytes.fromhex(plan.hash_seed)
     if segment.num_bins:
         timed("permutations", lambda: cuckoo.permutations(seed, segment.name, segment.m))
-    state = {segment.name: np.zeros(segment.m, dtype=np.float32)}
-    server = Server(party, plan=plan, model=ServerModel(state))
+    server = Server(party, plan=plan, model=ServerModel(zeros(plan)))
     server.start(swap(server.open_round(0)))
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
@@ -95,4 +93,4 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     share = timed("open", lambda: server.reveal(theirs))
     theirs = swap(share)
     timed("open", lambda: server.open(theirs))
-    results.put({**seconds, "peak_memory_bytes": float(bench_measure.peak_memory_bytes())})
+    results.put({**seconds, "peak_memory_bytes": float(measure.peak_memory_bytes())})

@@ -96,9 +96,7 @@ def share_bytes(plan: Plan) -> int:
 
 def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
     """Length of one segment's part of the gathered sums."""
-    if segment.is_dense:
-        return plan.dense_bytes(segment)
-    return segment.m * plan.value_bytes(segment)
+    return plan.sum_values(segment) * plan.encoding.ring_bits // 8
 
 
 @functools.lru_cache(maxsize=128)  # asked for at every message

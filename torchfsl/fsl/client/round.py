@@ -147,7 +147,7 @@ class ClientRound:
             raise ProtocolError("this round was submitted already")
         zeros: Update = {}
         for segment in self._plan.segments:
-            if segment.policy == "dense":
+            if segment.is_dense:
                 empty = np.zeros((segment.m, 1), dtype=np.int64)
                 zeros[segment.name] = SegmentUpdate(None, empty)
             else:
