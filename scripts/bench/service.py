@@ -39,7 +39,6 @@ from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
 from torchfsl.service.local import LocalServers
-from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 
@@ -149,10 +148,10 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with LocalServers(folder, clients=options.clients, config=config, level="warning") as servers:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
-        nonce = os.urandom(16)
-        plan = bind_plan(make_plan(options), owner.files.authorities(), nonce)
+        task = owner.bind(make_plan(options))
+        plan = task.plan
         state = zeros(plan)
-        owner.set_up(Task(plan, nonce), state)
+        owner.set_up(task, state)
         pids = [process.pid for process in servers.processes if process is not None]
         sampler = Sampler(pids)
         before = sum(map(cpu_seconds, pids))

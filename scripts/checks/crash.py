@@ -23,7 +23,6 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
-import os
 import random
 import shutil
 import sqlite3
@@ -40,7 +39,6 @@ from scripts.checks.crash_clients import POLICY, acknowledged_rounds, make_plan,
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.local import LocalServers
 from torchfsl.service.state.steps import OPEN_STATES
-from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
@@ -154,10 +152,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with LocalServers(folder, clients=options.clients, config=config) as servers:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
-        nonce = os.urandom(16)
-        plan = bind_plan(make_plan(), owner.files.authorities(), nonce)
+        task = owner.bind(make_plan())
+        plan = task.plan
         state = {t.name: np.ones(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
-        task = Task(plan, nonce)
         owner.set_up(task, state)
         model = ServerModel(state)
         killer = Killer(servers, options.seed, options.clients, options.kills)

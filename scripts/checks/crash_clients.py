@@ -11,6 +11,7 @@ import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.service.client.links import RetryPolicy
@@ -70,7 +71,9 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
     connection: Connection | None = None
     while connection is None:
         with contextlib.suppress(FslError):
-            connection = connect(urls, tls, client, outbox=outbox, policy=POLICY)
+            connection = connect(
+                urls, tls, client, require=Floors(min_clients=1), outbox=outbox, policy=POLICY
+            )
     last = Outbox(outbox).last_round()
     while Outbox(outbox).get() is not None:
         with contextlib.suppress(FslError):

@@ -22,6 +22,7 @@ from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.certificates import make_development_certificates
@@ -35,7 +36,8 @@ from torchfsl.service.state.records import StoreFull
 from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState
 from torchfsl.service.task import Task, bind_plan, encode_task
 
-SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, min_clients=1)
+FLOORS = Floors(min_clients=1, joint_coin=False)
+SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, floors=FLOORS)
 NONCE = bytes(16)
 
 

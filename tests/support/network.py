@@ -11,8 +11,9 @@ import numpy as np
 
 from tests.support.federation import make_state, mixed_plan, random_update, wanted_rows
 from tests.support.reference import plaintext
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service import LocalServers, Owner, Task, bind_plan, connect
+from torchfsl.service import LocalServers, Owner, connect
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.remote import Connection
 from torchfsl.service.net.channels import TlsFiles
@@ -27,6 +28,7 @@ HANGS_AFTER = 300.0
 
 QUICK = RetryPolicy(attempt_seconds=60, total_seconds=HANGS_AFTER + DOWN_SECONDS, longest_pause=0.3)
 HASTY = RetryPolicy(attempt_seconds=2, total_seconds=2, longest_pause=0.3)
+FLOORS = Floors(min_clients=1)
 CONFIG = """
 [storage]
 reserve_bytes = 1048576
@@ -48,9 +50,8 @@ class Pair(LocalServers):
 
     def set_up(self) -> None:
         self.owner = Owner(self.urls, self.tls, policy=QUICK)
-        nonce = os.urandom(16)
-        self.plan = bind_plan(self._plan, self.owner.files.authorities(), nonce)
-        self.task = Task(self.plan, nonce)
+        self.task = self.owner.bind(self._plan)
+        self.plan = self.task.plan
         self.owner.set_up(self.task, make_state(self.plan))
         self.number = 0
 
@@ -60,7 +61,7 @@ class Pair(LocalServers):
         return self.number
 
     def client(self, number: int, *, outbox: Path | None = None) -> Connection:
-        return connect(self.urls, self.tls, number, outbox=outbox, policy=QUICK)
+        return connect(self.urls, self.tls, number, require=FLOORS, outbox=outbox, policy=QUICK)
 
     def files(self, name: str) -> TlsFiles:
         return TlsFiles.in_folder(self.tls, name)

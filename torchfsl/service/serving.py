@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchfsl.errors import ParameterError
 
 if TYPE_CHECKING:
+    from torchfsl.fsl.floors import Floors
     from torchfsl.service.net.channels import TlsFiles
     from torchfsl.service.server.process import ServeSettings
 
@@ -34,6 +35,9 @@ Every option can be given in a TOML file instead (--config), options win:
   metrics = "127.0.0.1:9100"
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
+  [floors]                           # what a plan must keep: fields of torchfsl.fsl.Floors
+  max_rounds = 1000
+  lanes = ["none", "count"]
   [limits]                           # fields of torchfsl.service.server.intake.Limits
   bytes_in_flight = 268435456
   [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
@@ -74,7 +78,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     from torchfsl.service.server.process import ServeSettings
     from torchfsl.service.server.storage import NodeSettings
 
-    given, limits, storage = _read_given(options)
+    given, limits, storage, floors = _read_given(options)
     for name in ("party", "listen", "peer", "state"):
         if name not in given:
             raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
@@ -84,19 +88,23 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     if "min-clients" in given:
         if given["min-clients"] < 1:
             raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
-        storage = {"min_clients": given["min-clients"], **storage}
+        floors = {**floors, "min_clients": max(given["min-clients"], floors.get("min_clients", 1))}
+    node = _section(NodeSettings, storage, "storage")
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
-        given.get("metrics", ""), _section(NodeSettings, storage, "storage"),
+        given.get("metrics", ""), dataclasses.replace(node, floors=_floors(floors)),
         _section(Limits, limits, "limits"),
     )  # fmt: skip
     return settings, given.get("log-level", "info")
 
 
-def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any]:
-    """What is given of `_OPTIONS`, each of its type, and the file's two sections."""
+def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
+    """What is given of `_OPTIONS`, each of its type, and the file's three sections."""
     given = _read_toml(options.config) if options.config is not None else {}
     limits, storage = given.pop("limits", {}), given.pop("storage", {})
+    floors = given.pop("floors", {})
+    if not isinstance(floors, dict):
+        raise ParameterError("[floors] is a section, of demands on plans")
     kinds = {name: kind for name, _, kind, _ in _OPTIONS}
     unknown = set(given) - set(kinds)
     if unknown:
@@ -107,7 +115,7 @@ def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any]:
             given[name] = option
         elif name in given:
             given[name] = kind(given[name])
-    return given, limits, storage
+    return given, limits, storage, floors
 
 
 def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
@@ -123,8 +131,18 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     return TlsFiles(cert, key, (first, second), clients)
 
 
+def _floors(values: Mapping[str, Any]) -> Floors:
+    from torchfsl.fsl.floors import Floors
+
+    try:
+        return Floors.from_mapping(values)
+    except ParameterError as error:
+        raise ParameterError(f"[floors]: {error}") from None
+
+
 def _section(kind: type[Any], values: Any, name: str) -> Any:
-    known = {field.name: field for field in dataclasses.fields(kind)}
+    numbers = (field for field in dataclasses.fields(kind) if field.type in ("int", "float"))
+    known = {field.name: field for field in numbers}
     if not isinstance(values, dict) or not set(values) <= set(known):
         raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
     if not all(type(value) in (int, float) and value > 0 for value in values.values()):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.plan.coin import Coins
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.state import arrays
@@ -28,6 +29,7 @@ class Task:
         optimizer: on the aggregate.
         source: see `ServerModel`.
         reduce: see `ServerModel`.
+        coins: of both servers, which make the plan's hash seed; empty if one party chose it.
     """
 
     plan: Plan
@@ -35,6 +37,7 @@ class Task:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     source: Literal["delta", "gradient"] = "delta"
     reduce: Literal["mean", "sum"] = "mean"
+    coins: Coins | tuple[()] = ()
 
     def settings(self) -> dict[str, Any]:
         """As JSON values."""
@@ -44,6 +47,7 @@ class Task:
             "optimizer": dataclasses.asdict(self.optimizer),
             "source": self.source,
             "reduce": self.reduce,
+            "coins": [coin.hex() for coin in self.coins],
         }
 
     @classmethod
@@ -60,25 +64,21 @@ class Task:
                 OptimizerSettings(**fields["optimizer"]),
                 fields["source"],
                 fields["reduce"],
+                decode_coins(fields["coins"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DecodeError(f"not a valid task: {error}") from error
 
-    def check(self, authorities: Authorities, min_clients: int) -> None:
-        """Refuse a task for other servers, or one that opens sums over too few clients.
+    def check(self, authorities: Authorities) -> None:
+        """Refuse a task for other servers.
 
         Raises:
-            ParameterError: either.
+            ParameterError: it is.
         """
         if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
             raise ParameterError(
                 "the plan's session is not bound to these two servers' authorities: make it with "
                 "`bind_plan`, and check that all sides hold the same ca-server-0 and ca-server-1"
-            )
-        if self.plan.min_clients < min_clients:
-            raise ParameterError(
-                f"the plan opens sums over {self.plan.min_clients} reports, this server's operator "
-                f"wants {min_clients} or more"
             )
 
     def new_model(self, state: Mapping[str, Array], moments: Mapping[str, Array]) -> ServerModel:
@@ -92,8 +92,20 @@ class Task:
         return ServerModel(state, optimizer, source=self.source, reduce=self.reduce)
 
 
+def decode_coins(given: list[str]) -> Coins | tuple[()]:
+    """Coins as a task's settings hold them; none, or one of each server.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    if not given:
+        return ()
+    first, second = given
+    return bytes.fromhex(first), bytes.fromhex(second)
+
+
 def bind_plan(plan: Plan, authorities: Authorities, nonce: bytes) -> Plan:
-    """The plan for these two servers: its session number names both."""
+    """The plan for these two servers: its session number names both. See `Owner.bind`."""
     return dataclasses.replace(plan, session=authorities.session(nonce))
 
 

@@ -6,17 +6,16 @@ Every client has a certificate and a connection of its own, as on a machine of i
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections import Counter
 from pathlib import Path
 
 from torchfsl import Plan
 from torchfsl.errors import FslError, ProtocolError
+from torchfsl.fsl import Floors
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -58,11 +57,13 @@ class RemoteServers:
         self._number = -1
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
-        nonce = os.urandom(16)
-        self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        self._floors = Floors(verified=config.malicious_security, min_clients=config.min_clients)
         settings = config.server.settings()
-        self._task = Task(self.plan, nonce, settings, model.source, model.reduce)
         try:
+            self._task = self._owner.bind(
+                plan, optimizer=settings, source=model.source, reduce=model.reduce
+            )
+            self.plan = self._task.plan
             if finished:
                 self._end_interrupted_round()
             self._owner.set_up(self._task, model.state, model.optimizer.state() if finished else {})
@@ -78,7 +79,7 @@ class RemoteServers:
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
-        connection = connect(self._urls, self._tls, client)
+        connection = connect(self._urls, self._tls, client, require=self._floors)
         self._connections.append(connection)
         return connection.client
 
@@ -105,7 +106,9 @@ class RemoteServers:
             number = self._owner.running_round()
         except ProtocolError:
             return
-        running = dataclasses.replace(self._owner.plan(), session=self.plan.session)
+        running = dataclasses.replace(
+            self._owner.plan(), session=self.plan.session, hash_seed=self.plan.hash_seed
+        )
         if running != self.plan:
             return  # another experiment's: the servers will refuse this one
         try:

@@ -80,6 +80,7 @@ class Server:
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
         draw_noise: where a plan with noise gets it from; tests inject a known one.
         last_round: the highest round number used before, by a server that is started again.
+        rounds_opened: rounds in which it revealed its share before, likewise.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Server:
         max_sessions: int = 100_000,
         draw_noise: Draw = discrete_gaussian.sample,
         last_round: int = -1,
+        rounds_opened: int = 0,
     ) -> None:
         """Check that the model fits the plan."""
         if party not in (0, 1):
@@ -98,7 +100,7 @@ class Server:
         model.check(plan)
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE
-        self.last_round = last_round
+        self.last_round, self.rounds_opened = last_round, rounds_opened
         self._book = ReportBook(plan, party, max_sessions=max_sessions)
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
@@ -118,6 +120,11 @@ class Server:
         round_number = check_number("round_number", round_number)
         if round_number <= self.last_round:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
+        if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
+            raise ProtocolError(
+                f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
+                "spent, and what more would tell needs a plan of its own"
+            )
         self.last_round, self._may_apply = round_number, False
         self._book.open(round_number)
         rows = b"".join(self.model.rows(s).data for s in self.plan.retrieving)
@@ -287,6 +294,7 @@ class Server:
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(RoundState.COMMITTED)
         self._peer_commitment = self._from_peer(ShareCommit, peer_commitment).commitment
+        self.rounds_opened += 1
         self.state = RoundState.REVEALED
         return self._to_peer(ShareBody(self._salt, self._share))
 

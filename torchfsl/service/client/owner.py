@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ProtocolError
+from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service import task
@@ -21,6 +23,7 @@ from torchfsl.service.state.steps import OPEN_STATES, StoredState
 from torchfsl.service.task import Task
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import OptimizerSettings
 from torchfsl.types import Array
 
 log = logging.getLogger("torchfsl.service.owner")
@@ -41,6 +44,32 @@ class Owner:
         """Nothing is sent yet."""
         self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
         self.links = Links(servers, self.files, policy or RetryPolicy())
+
+    def bind(
+        self,
+        plan: Plan,
+        *,
+        optimizer: OptimizerSettings | None = None,
+        source: Literal["delta", "gradient"] = "delta",
+        reduce: Literal["mean", "sum"] = "mean",
+    ) -> Task:
+        """A task on the plan, bound to these two servers: fresh session, hash seed of their coins.
+
+        Args:
+            plan: its session number and hash seed are replaced.
+            optimizer: on the aggregate; plain SGD of rate 1 when None.
+            source: see `ServerModel`.
+            reduce: see `ServerModel`.
+        """
+        nonce = random_bytes(16)
+        plan = task.bind_plan(plan, self.files.authorities(), nonce)
+        template = coin.template_of(plan).hex()
+        toss, size = calls.encode_request(template=template), coin.COIN_BYTES
+        said = self.links.both(lambda link: link.call("Toss", toss, limit=size))
+        requests = [calls.encode_request(template=template, peer=one.hex()) for one in said[::-1]]
+        coins = self.links.both(lambda link: link.call("Reveal", requests[link.party], limit=size))
+        chosen = optimizer or OptimizerSettings()
+        return Task(coin.with_coins(plan, coins), nonce, chosen, source, reduce, coins)
 
     def set_up(
         self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None

@@ -15,6 +15,7 @@ from pathlib import Path
 from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.client.links import PLAN_BYTES, Links, RetryPolicy
@@ -22,6 +23,7 @@ from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.task import decode_coins
 from torchfsl.submodel.plan import check_number
 
 
@@ -118,10 +120,12 @@ class Connection:
         links: the calls made and their counts.
     """
 
-    def __init__(self, links: Links, files: TlsFiles, client_id: int, outbox: Path | None) -> None:
+    def __init__(
+        self, links: Links, files: TlsFiles, client_id: int, outbox: Path | None, require: Floors
+    ) -> None:
         """Register: one call to each server, which refuses another wire version by itself."""
         self.links = links
-        self.plan = fetch_plan(links, files)
+        self.plan = fetch_plan(links, files, require)
         self._outbox = Outbox(outbox) if outbox is not None else None
         transport = RemoteServers(links, self.plan, self._outbox)
         self.client = Client(self.plan, transport, client_id=client_id)
@@ -190,6 +194,7 @@ def connect(
     tls: Path | TlsFiles,
     client_id: int,
     *,
+    require: Floors | Path | None = None,
     outbox: Path | None = None,
     policy: RetryPolicy | None = None,
 ) -> Connection:
@@ -199,11 +204,14 @@ def connect(
         servers: URLs of server 0 and server 1, `https://HOST:PORT`.
         tls: this client's files, or a folder made by `torchfsl certs`.
         client_id: number in the client's certificate.
+        require: what this client demands of the plan, or the policy file that says it; the default
+            floors when None.
         outbox: file in which a report waits until both servers have it; None for no resuming.
         policy: of retries.
 
     Raises:
-        ParameterError: the certificate is another client's, or `client_id` is no client's number.
+        ParameterError: the certificate is another client's, `client_id` is no client's number, or
+            the plan is below a floor. Nothing of the client has been sent then.
         VersionMismatch: a side has to be upgraded.
         ProtocolError: the servers disagree, or the plan is not bound to them.
     """
@@ -211,27 +219,32 @@ def connect(
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
+    floors = Floors.from_toml(require) if isinstance(require, Path) else require or Floors()
     links = Links(servers, files, policy or RetryPolicy())
     try:
-        return Connection(links, files, client_id, outbox)
+        return Connection(links, files, client_id, outbox, floors)
     except BaseException:
         links.close()
         raise
 
 
-def fetch_plan(links: Links, files: TlsFiles) -> Plan:
-    """The plan, equal at both servers and bound to their authorities.
+def fetch_plan(links: Links, files: TlsFiles, require: Floors) -> Plan:
+    """The plan, equal at both servers, bound to their authorities, and not below the floors.
 
     Raises:
-        ProtocolError: it is not.
+        ProtocolError: it is not equal or not bound.
+        ParameterError: it is below a floor.
     """
     answers = links.both(lambda link: link.call("Plan", calls.encode_request(), limit=PLAN_BYTES))
     if answers[0] != answers[1]:
         raise ProtocolError("the two servers have different plans: tell their operators")
     fields = json.loads(answers[0])
     plan = Plan.from_json(fields["plan"])
-    if files.authorities().session(bytes.fromhex(fields["nonce"])) != plan.session:
+    authorities = files.authorities()
+    if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
             "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1"
         )
+    coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
+    require.check(plan, coins=coins, authorities=authorities.keys)
     return plan

@@ -109,9 +109,14 @@ class Authorities:
         """
         return self._cached(pem)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """SHA-256 of the public keys of server 0's and server 1's authority, in hex."""
+        return tuple(_public_key(certificate).hex() for certificate in self._servers)
+
     def session(self, nonce: bytes) -> str:
         """A plan's session number, bound to these servers: 16 bytes in hex."""
-        keys = [_public_key(certificate) for certificate in self._servers]
+        keys = map(bytes.fromhex, self.keys)
         return kdf.digest(LABEL_SESSION, nonce, *keys)[:16].hex()
 
     def _identify(self, pem: bytes) -> Identity:

@@ -3,13 +3,15 @@
 Everybody           Info, Plan
 clients             Model, Retrieve, Answer, Upload, Submit
 the other server    Relay, Step, Abandon
-the owner           SetUp, Open, Close, Abandon, Result, State   (rounds at server 0)
+the owner           Toss, Reveal, SetUp, Open, Close, Abandon, Result, State
+                    (rounds at server 0)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
@@ -21,6 +23,7 @@ from torchfsl.service.server.router import Method, Methods
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream
 from torchfsl.service.state.steps import STEPS
+from torchfsl.submodel.plan import check_hex
 
 
 def all_methods(
@@ -56,7 +59,9 @@ class _Everybody:
         await stream.request()
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
-        await stream.answer({"nonce": task.nonce.hex(), "plan": plan.to_json()})
+        coins = [coin.hex() for coin in task.coins]
+        answer = {"nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json()}
+        await stream.answer(answer)
 
 
 class _Clients:
@@ -155,6 +160,8 @@ class _Owner:
 
     def methods(self) -> dict[str, Method]:
         return {
+            "Toss": self._toss,
+            "Reveal": self._reveal,
             "SetUp": self._set_up,
             "Open": self._open,
             "Close": self._close,
@@ -162,6 +169,18 @@ class _Owner:
             "Result": self._result,
             "State": self._state,
         }
+
+    async def _toss(self, _: Identity, stream: Stream) -> None:
+        """A commitment to this server's coin."""
+        fields = await stream.request(template=str)
+        template = _digest("template", fields["template"])
+        await stream.send(await self._station.run(self._station.node.coins.toss, template))
+
+    async def _reveal(self, _: Identity, stream: Stream) -> None:
+        """The coin, for who brings the other server's commitment."""
+        fields = await stream.request(template=str, peer=str)
+        template, peer = (_digest(name, fields[name]) for name in ("template", "peer"))
+        await stream.send(await self._station.run(self._station.node.coins.reveal, template, peer))
 
     async def _set_up(self, _: Identity, stream: Stream) -> None:
         data = await stream.blob(MAX_MESSAGE_BYTES)
@@ -194,3 +213,9 @@ class _Owner:
         if not isinstance(self._side, Coordinator):
             raise ProtocolError("server 0 leads the rounds: ask it")
         return self._side
+
+
+def _digest(name: str, text: str) -> bytes:
+    """A digest in hex from a request; raises ParameterError if it is none."""
+    check_hex(name, text, DIGEST_BYTES)
+    return bytes.fromhex(text)

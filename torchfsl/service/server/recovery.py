@@ -8,26 +8,38 @@ from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
 from torchfsl.service.state.ledger import LedgerError, RoundRow
+from torchfsl.service.state.steps import StoredState
 from torchfsl.service.task import Task, decode_model
 from torchfsl.submodel.server_model import ServerModel
 
 log = logging.getLogger("torchfsl.service.recovery")
 
 
-def new_server(storage: Storage, task: Task, model: ServerModel, *, last_round: int = -1) -> Server:
+def new_server(
+    storage: Storage,
+    task: Task,
+    model: ServerModel,
+    *,
+    last_round: int = -1,
+    rounds_opened: int = 0,
+) -> Server:
     """A server of a task that is in no round; `last_round` and those below are spent."""
     return Server(
         storage.party, plan=task.plan, model=model, last_round=last_round,
-        max_sessions=storage.settings.max_sessions,
+        rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions,
     )  # fmt: skip
 
 
 def restored_server(storage: Storage, task: Task) -> Server:
     """The server as it was before the running round, if one runs, else after the last."""
     last = storage.ledger.last_round()
-    used = -1 if last is None else last.number - (storage.running() is not None)
+    running = storage.running()
+    used = -1 if last is None else last.number - (running is not None)
+    # The running round counts once more when it is gone through.
+    spent = running is not None and running.state in (StoredState.REVEALED, StoredState.OPENED)
+    opened = storage.rounds_opened - spent
     model = decode_model(task, storage.model_bytes())
-    server = new_server(storage, task, model, last_round=used)
+    server = new_server(storage, task, model, last_round=used, rounds_opened=opened)
     server.sessions.update(storage.sessions())
     return server
 

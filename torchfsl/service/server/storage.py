@@ -7,12 +7,13 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.state import vault
@@ -35,14 +36,14 @@ class NodeSettings:
     Attributes:
         segment_bytes: size of a file of the report log.
         reserve_bytes: disk space that reports may not use.
-        min_clients: refuse plans that open sums over fewer reports.
         max_sessions: see `Server`.
+        floors: refuse plans below them.
     """
 
     segment_bytes: int = SEGMENT_BYTES
     reserve_bytes: int = 256 << 20
-    min_clients: int = 2
     max_sessions: int = 100_000
+    floors: Floors = field(default_factory=Floors)
 
 
 class Storage:
@@ -133,6 +134,7 @@ class Storage:
             self.ledger.put_setting("task", json.dumps(task.settings()).encode())
             self.ledger.put_setting("halted", None)
             self.ledger.put_setting(used, b"1")
+            self.ledger.put_setting("opened", None)
             self._put_model_version(0, model.digest())
         self._stored_sessions = {}
 
@@ -156,6 +158,15 @@ class Storage:
             segment_bytes=self.settings.segment_bytes,
             reserve_bytes=self.settings.reserve_bytes,
         )
+
+    @property
+    def rounds_opened(self) -> int:
+        """Rounds of the task in which this server's share may have left it."""
+        return int(self.ledger.setting("opened") or b"0")
+
+    def count_opening(self) -> None:
+        """One more round in which the share may leave; in the transaction that lets it."""
+        self.ledger.put_setting("opened", b"%d" % (self.rounds_opened + 1))
 
     def end_applied(self, number: int, opened: Opened, server: Server) -> None:
         """Store the sums and the next model, count the round as applied, wipe its reports."""
