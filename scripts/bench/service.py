@@ -31,6 +31,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -161,7 +162,9 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
         def one(client: int) -> None:
             try:
-                with connect(servers.urls, servers.tls, client, policy=POLICY) as connection:
+                with connect(
+                    servers.urls, servers.tls, client, require=Floors(min_clients=1), policy=POLICY
+                ) as connection:
                     take_part(connection.client, 1, make_update(plan, client))
             except FslError as error:
                 errors.append(f"client {client}: {error}")

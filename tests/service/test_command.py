@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from torchfsl.fsl.floors import Floors
 from torchfsl.service.client import links
 from torchfsl.service.client.links import RetryPolicy
-from torchfsl.service.command import client_numbers, main
+from torchfsl.service.command import client_numbers, main, make_parser
 from torchfsl.service.local import free_ports
 from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.serving import read_settings
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -43,6 +45,51 @@ def test_fewest_reports_that_a_server_opens_are_at_least_one(
     )  # fmt: skip
     assert f"--min-clients is {given}: it is at least 1" in text
     assert "storage" not in text
+
+
+@pytest.mark.parametrize(
+    ("option", "section", "wanted"),
+    [
+        ("", "", 2),
+        ("min-clients = 1", "", 1),
+        ("", "min_clients = 7", 7),
+        ("min-clients = 1", "min_clients = 7", 7),
+        ("min-clients = 9", "min_clients = 7", 9),
+    ],
+)
+def test_a_servers_file_gives_its_floors_and_both_numbers_of_clients_hold(
+    option: str, section: str, wanted: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(f"{option}\n[floors]\nmax_k = 5\n{section}\n")
+    arguments = [
+        "serve", "--party", "0", "--listen", "127.0.0.1:0", "--peer", "https://b:1",
+        "--state", str(tmp_path), "--tls", str(tmp_path), "--config", str(path),
+    ]  # fmt: skip
+    settings, _ = read_settings(make_parser().parse_args(arguments))
+    assert settings.node.floors == Floors(max_k=5, min_clients=wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("floors = 1", "[floors] is a section"),
+        ("[floors]\nmin_cilents = 9", "[floors]: unknown floors"),
+        ('[floors]\nmin_clients = "9"', "[floors]: floor min_clients is '9'"),
+        ("[storage]\nfloors = 9", "[storage] has the settings"),
+        ("[storage]\nmin_clients = 9", "[storage] has the settings"),
+    ],
+)
+def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    said = complaint(
+        capsys, "serve", "--party", "0", "--listen", "127.0.0.1:0", "--peer", "https://b:1",
+        "--state", str(tmp_path), "--tls", str(tmp_path), "--config", str(path),
+    )  # fmt: skip
+    assert message in said
 
 
 @pytest.mark.parametrize("command", ["close", "abandon", "status"])

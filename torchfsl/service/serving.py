@@ -85,14 +85,12 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     if given["party"] not in (0, 1):
         raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
     files = _tls_files(given)
-    if "min-clients" in given:
-        if given["min-clients"] < 1:
-            raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
-        floors = {**floors, "min_clients": max(given["min-clients"], floors.get("min_clients", 1))}
+    if given.get("min-clients", 1) < 1:
+        raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
-        given.get("metrics", ""), dataclasses.replace(node, floors=_floors(floors)),
+        given.get("metrics", ""), dataclasses.replace(node, floors=_floors(floors, given)),
         _section(Limits, limits, "limits"),
     )  # fmt: skip
     return settings, given.get("log-level", "info")
@@ -131,13 +129,18 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     return TlsFiles(cert, key, (first, second), clients)
 
 
-def _floors(values: Mapping[str, Any]) -> Floors:
+def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> Floors:
+    """The section's, and `min-clients`; where both name a number of clients, both hold."""
     from torchfsl.fsl.floors import Floors
 
     try:
-        return Floors.from_mapping(values)
+        floors = Floors.from_mapping(section)
     except ParameterError as error:
         raise ParameterError(f"[floors]: {error}") from None
+    least = given.get("min-clients", floors.min_clients)
+    if "min_clients" in section:
+        least = max(least, floors.min_clients)
+    return dataclasses.replace(floors, min_clients=least)
 
 
 def _section(kind: type[Any], values: Any, name: str) -> Any:

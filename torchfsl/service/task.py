@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.coin import Coins
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.identity import Authorities
@@ -69,8 +70,8 @@ class Task:
         except (KeyError, TypeError, ValueError) as error:
             raise DecodeError(f"not a valid task: {error}") from error
 
-    def check(self, authorities: Authorities) -> None:
-        """Refuse a task for other servers.
+    def check(self, authorities: Authorities, floors: Floors | None = None) -> None:
+        """Refuse a task for other servers, or one below the floors of this one.
 
         Raises:
             ParameterError: it is.
@@ -78,8 +79,10 @@ class Task:
         if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
             raise ParameterError(
                 "the plan's session is not bound to these two servers' authorities: make it with "
-                "`bind_plan`, and check that all sides hold the same ca-server-0 and ca-server-1"
+                "`Owner.bind`, and check that all sides hold the same ca-server-0 and ca-server-1"
             )
+        if floors is not None:
+            floors.check(self.plan, coins=self.coins, authorities=authorities.keys)
 
     def new_model(self, state: Mapping[str, Array], moments: Mapping[str, Array]) -> ServerModel:
         """A server's model from arrays.

@@ -1,6 +1,7 @@
 """What all parties agree on.
 
-`plan` (the agreement), `layout` (trees over a segment), `planner` (the cheapest layout).
+`plan` (the agreement), `layout` (trees over a segment), `planner` (the cheapest layout),
+`coin` (a hash seed that nobody chooses).
 
 Invariant: a plan that exists is valid, and nothing in it depends on a client's data.
 """

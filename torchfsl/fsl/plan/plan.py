@@ -74,19 +74,8 @@ class Plan(SubmodelPlan):
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         SubmodelPlan.__post_init__(self)
         self._check_payload()
-        self._check_trees()
+        _check_trees(self)
         self._check_sizes()
-
-    def _check_trees(self) -> None:
-        """What each segment allows by itself, and no planner makes of several or of sessions."""
-        if len({s.check_bytes for s in self.with_trees}) > 1:
-            raise ParameterError("all tree segments carry check words, or none does")
-        if self.verified and not all(s.tag_bytes for s in self.retrieving):
-            raise ParameterError("with check words, answers of retrieving segments carry tags")
-        if self.max_epochs > 1 and any(s.nu for s in self.with_trees):
-            raise ParameterError("max_epochs above 1 needs nu = 0: leaf blocks swell every hint")
-        if self.max_epochs > 1 and not self.with_trees:
-            raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
     def _check_payload(self) -> None:
         """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
@@ -222,6 +211,18 @@ class Plan(SubmodelPlan):
         if plan.to_json().encode() != given:
             raise DecodeError("not a canonical plan: fields or formatting differ")
         return plan
+
+
+def _check_trees(plan: Plan) -> None:
+    """Refuse what each segment allows by itself, and no planner makes of several or of sessions."""
+    if len({s.check_bytes for s in plan.with_trees}) > 1:
+        raise ParameterError("all tree segments carry check words, or none does")
+    if plan.verified and not all(s.tag_bytes for s in plan.retrieving):
+        raise ParameterError("with check words, answers of retrieving segments carry tags")
+    if plan.max_epochs > 1 and any(s.nu for s in plan.with_trees):
+        raise ParameterError("max_epochs above 1 needs nu = 0: leaf blocks swell every hint")
+    if plan.max_epochs > 1 and not plan.with_trees:
+        raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
 
 def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:

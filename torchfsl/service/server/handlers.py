@@ -157,6 +157,7 @@ class _OtherServer:
 class _Owner:
     def __init__(self, station: Station, side: Coordinator | Follower) -> None:
         self._station, self._side = station, side
+        self._coins = station.node.storage.coins
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -174,13 +175,13 @@ class _Owner:
         """A commitment to this server's coin."""
         fields = await stream.request(template=str)
         template = _digest("template", fields["template"])
-        await stream.send(await self._station.run(self._station.node.coins.toss, template))
+        await stream.send(await self._station.run(self._coins.toss, template))
 
     async def _reveal(self, _: Identity, stream: Stream) -> None:
         """The coin, for who brings the other server's commitment."""
         fields = await stream.request(template=str, peer=str)
         template, peer = (_digest(name, fields[name]) for name in ("template", "peer"))
-        await stream.send(await self._station.run(self._station.node.coins.reveal, template, peer))
+        await stream.send(await self._station.run(self._coins.reveal, template, peer))
 
     async def _set_up(self, _: Identity, stream: Stream) -> None:
         data = await stream.blob(MAX_MESSAGE_BYTES)

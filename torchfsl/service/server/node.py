@@ -25,7 +25,6 @@ from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
-from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import LedgerError, RoundRow
 from torchfsl.service.state.steps import OPEN_STATES, STATE_AFTER, STEPS, StoredState
 from torchfsl.service.task import Task, decode_task
@@ -42,7 +41,6 @@ class Node:
 
     Attributes:
         storage: everything that survives a crash.
-        coins: tossed for the hash seeds of tasks to come.
         task: the task, or None before the first.
 
     Raises:
@@ -56,7 +54,6 @@ class Node:
         self.party, self._authorities = party, authorities
         self.storage = Storage(party, folder, settings)
         self._ledger = self.storage.ledger
-        self.coins = CoinBook(self._ledger, party)
         self.storage.delete_old_logs()
         self.task: Task | None = self.storage.task()
         self._server: Server | None = None
@@ -87,18 +84,13 @@ class Node:
         """Take a task and its initial model. The same task again changes nothing.
 
         Raises:
-            DecodeError, ParameterError: it is not valid, not for this server, below its floors, or
-                its coins are not those that were tossed.
+            DecodeError, ParameterError: it is not valid, not for this server, or below its floors.
             ProtocolError: a round of another task is running, or the plan was used before.
         """
         task, model = decode_task(data)
-        task.check(self._authorities)
+        task.check(self._authorities, self.storage.settings.floors)
         if self.task is not None and self.task.plan == task.plan:
             return
-        keys = self._authorities.keys
-        self.storage.settings.floors.check(task.plan, coins=task.coins, authorities=keys)
-        if task.coins:
-            self.coins.check(task.plan, task.coins)
         if self.storage.running() is not None:
             raise ProtocolError(
                 "a round of another task is running: see torchfsl close and torchfsl abandon"
@@ -300,7 +292,7 @@ class Node:
             if kind is Kind.ROUND_STATE:
                 self._ledger.delete_steps_before(number)
             if changes.get("state") is StoredState.REVEALED:
-                self.storage.count_opening()
+                self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
             if kind is Kind.REPORT_SET:
                 self._store_own(number, Kind.VERDICTS, verdicts)
         if opened is not None:

@@ -17,6 +17,7 @@ from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import RoundState, Server
 from torchfsl.service.state import vault
+from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import StoredState
@@ -56,6 +57,7 @@ class Storage:
 
     Attributes:
         ledger: task, rounds and their steps.
+        coins: tossed for the hash seeds of tasks to come.
 
     Raises:
         LedgerError: the folder belongs to another party, is in use, or is damaged.
@@ -69,6 +71,7 @@ class Storage:
         if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
             raise LedgerError(f"{folder} holds the state of server {1 - party}: name another one")
         self.ledger.put_setting("party", b"%d" % party)
+        self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
         self._stored_sessions: dict[int, tuple[int, int]] = {}
 
@@ -119,8 +122,11 @@ class Storage:
         """Store a task and its initial model in place of everything that belongs to another.
 
         Raises:
+            ParameterError: the plan's coins are not those that were tossed.
             ProtocolError: the plan was used before.
         """
+        if task.coins:
+            self.coins.check(task.plan, task.coins)
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(
@@ -163,10 +169,6 @@ class Storage:
     def rounds_opened(self) -> int:
         """Rounds of the task in which this server's share may have left it."""
         return int(self.ledger.setting("opened") or b"0")
-
-    def count_opening(self) -> None:
-        """One more round in which the share may leave; in the transaction that lets it."""
-        self.ledger.put_setting("opened", b"%d" % (self.rounds_opened + 1))
 
     def end_applied(self, number: int, opened: Opened, server: Server) -> None:
         """Store the sums and the next model, count the round as applied, wipe its reports."""

@@ -1,0 +1,57 @@
+"""The owner plans without check words: a malicious client writes to rows that it may not touch.
+
+Whether trees are checked stands in the plan, which the owner alone makes. The client alters a
+correction word of its own report; every leaf below it becomes garbage in the sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scripts.attacks.forged_reports import forge, make_plan
+from scripts.attacks.forgeries import flip_correction_words
+from scripts.attacks.result import AttackResult
+from scripts.parties import two_servers
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess
+
+_FLOORS = Floors(joint_coin=False, min_clients=1)
+_MOST = 8 * 100
+"""Largest honest sum: eight clients of at most 100."""
+
+
+def run() -> AttackResult:
+    """A forged report under the owner's plan, without floors and with the default ones."""
+    plan = make_plan(64, 64, 0, 1, verified=False)
+    ruined = _ruined_rows(plan)
+    try:
+        _FLOORS.check(plan)
+        seen = "the plan was accepted"
+    except ParameterError as error:
+        seen = f"refused: {error}"
+    return AttackResult(
+        "a plan without check words",
+        off=f"one report of {plan.segments[0].num_trees} trees ruined {ruined} rows",
+        on=seen,
+        worked_off=ruined > plan.segments[0].num_trees,
+        worked_on=not seen.startswith("refused"),
+    )
+
+
+def _ruined_rows(plan: Plan) -> int:
+    """Rows of the opened sum that no honest clients could make."""
+    rng = np.random.default_rng(1)
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    report = forge(plan, 0, 1, rng)
+    for tree in report.trees:  # the first levels of the first trees: much lies below them
+        tree.cw[0] ^= 0x10
+    flip_correction_words(report, rng)
+    wire = InProcess(*servers)
+    for party, message in report.messages():
+        wire.send(party, message)
+    opened = finish_round(servers)
+    return int(np.count_nonzero(np.abs(opened.sums["values"]) > _MOST))
