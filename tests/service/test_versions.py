@@ -27,7 +27,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.mark.parametrize(
     ("wire", "library", "older"),
-    [("0", "0.0.9", "the client"), ("2", "9.0.0", "server 0"), ("junk", "?", "the client")],
+    [
+        ("0", "0.0.9", "the client"),
+        (str(WIRE_VERSION + 1), "9.0.0", "server 0"),
+        ("junk", "?", "the client"),
+    ],
 )
 def test_a_caller_of_another_version_hears_which_side_to_upgrade(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, wire: str, library: str, older: str
@@ -61,7 +65,7 @@ def test_a_message_of_another_wire_version_is_refused(pair: Pair) -> None:
     pair.open()
     trees, _ = messages_of(pair, 0)
     link = Link(pair.urls[0], 0, pair.files("client-0"), QUICK)
-    for version, side in ((0, "sender"), (2, "receiver")):
+    for version, side in ((0, "sender"), (WIRE_VERSION + 1, "receiver")):
         other = bytearray(trees[0])
         struct.pack_into("<H", other, 4, version)
         with pytest.raises(DecodeError, match=f"upgrade the {side}"):
