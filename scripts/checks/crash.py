@@ -39,7 +39,7 @@ import numpy as np
 from scripts.checks.crash_clients import POLICY, acknowledged_rounds, make_plan, run_client, sums_of
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.local import LocalServers
-from torchfsl.service.state.ledger import OPEN_STATES
+from torchfsl.service.state.steps import OPEN_STATES
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel

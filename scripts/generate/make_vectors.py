@@ -33,7 +33,9 @@ from scripts.generate.primitive_vectors import (
     tree_vectors,
 )
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
-from torchfsl.fsl.messages import Kind
+from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -45,6 +47,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "vectors"
 ORIGIN = "scripts/make_vectors.py"
 """Where this file lay when the vectors were made: their bytes stay until the wire changes."""
+
+FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "plan digest": 32}
+"""Where fields of a message's header begin."""
+
+AFTER_NONCE = HEADER_BYTES + SEED_BYTES
+AFTER_MASTER_SEED = AFTER_NONCE + SEED_BYTES
+"""Where a message goes on behind its first seeds."""
 
 
 def small_plan() -> Plan:
@@ -142,7 +151,7 @@ def round_vectors() -> Json:
     plan = small_plan()
     wire, opened = play(plan)
     answers = [
-        {"party": e.party, "client": int.from_bytes(e.data[16:24], "little"), "data": e.data.hex()}
+        {"party": e.party, "client": messages.peek(e.data).client, "data": e.data.hex()}
         for e in wire.events
         if e.is_reply
     ]
@@ -167,28 +176,30 @@ def bad_report_vectors() -> Json:
     sent = [e for e in wire.events if not e.is_reply]
     trees = sum(s.tree_bytes for s in plan.early)
     defects: dict[str, tuple[Kind, Callable[[bytearray], None]]] = {
-        "a correction word altered on the way": (Kind.TREES_RELAY, flip(80 + 3)),
-        "a nonce altered on the way": (Kind.TREES_RELAY, flip(64)),
-        "a check word altered on the way": (Kind.TREES_RELAY, flip(80 + trees - 1)),
+        "a correction word altered on the way": (Kind.TREES_RELAY, flip(AFTER_NONCE + 3)),
+        "a nonce altered on the way": (Kind.TREES_RELAY, flip(HEADER_BYTES)),
+        "a check word altered on the way": (Kind.TREES_RELAY, flip(AFTER_NONCE + trees - 1)),
         "a hint altered on the way": (Kind.REPORT_RELAY, flip(-1)),
-        "a hint nonce altered on the way": (Kind.REPORT_RELAY, flip(64 + 16)),
+        "a hint nonce altered on the way": (Kind.REPORT_RELAY, flip(AFTER_NONCE)),
         "another commitment to the trees": (Kind.TREES_COMMIT, flip(-1)),
         "another commitment to the report": (Kind.REPORT_COMMIT, flip(-1)),
-        "another master seed in the report": (Kind.REPORT_COMMIT, flip(64 + 16)),
-        "another tree nonce in the report": (Kind.REPORT, flip(64)),
-        "the wrong round": (Kind.REPORT, flip(8)),
-        "the wrong server": (Kind.REPORT, flip(7)),
-        "the wrong kind": (Kind.REPORT, flip(6)),
-        "another version": (Kind.REPORT, flip(4)),
-        "another plan": (Kind.REPORT, flip(32)),
-        "another length": (Kind.REPORT, flip(24)),
+        "another master seed in the report": (Kind.REPORT_COMMIT, flip(AFTER_NONCE)),
+        "another tree nonce in the report": (Kind.REPORT, flip(HEADER_BYTES)),
+        "the wrong round": (Kind.REPORT, flip(FIELDS["round"])),
+        "the wrong server": (Kind.REPORT, flip(FIELDS["party"])),
+        "the wrong kind": (Kind.REPORT, flip(FIELDS["kind"])),
+        "another version": (Kind.REPORT, flip(FIELDS["version"])),
+        "another plan": (Kind.REPORT, flip(FIELDS["plan digest"])),
+        "another length": (Kind.REPORT, flip(FIELDS["body length"])),
         "a byte too many": (Kind.REPORT, lambda data: data.append(0)),
         "a byte too few": (Kind.REPORT, lambda data: data.__delitem__(-1)),
-        "padding that is not zero": (Kind.TREES, flip(96 + padding(plan), 0x80)),
+        "padding that is not zero": (Kind.TREES, flip(AFTER_MASTER_SEED + padding(plan), 0x80)),
     }
     cases = []
     for defect, (kind, change) in defects.items():
-        (index,) = (i for i, e in enumerate(sent) if e.kind is kind and e.data[16] == 4)
+        (index,) = (
+            i for i, e in enumerate(sent) if messages.peek(e.data).client == 4 and e.kind is kind
+        )
         data = bytearray(sent[index].data)
         change(data)
         cases.append({"defect": defect, "replaces": index, "data": data.hex()})

@@ -31,6 +31,7 @@ from tests.support.federation import Wire
 from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import ShareBody, ShareCommit
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -206,7 +207,7 @@ def test_a_server_opens_over_one_set_once() -> None:
     for step in (honest.commit, honest.close_round):
         with pytest.raises(ProtocolError):
             step()
-    honest.open(servers[0].reveal(honest._to_peer(Kind.SHARE_COMMIT, bytes(32))))
+    honest.open(servers[0].reveal(honest._to_peer(ShareCommit(bytes(32)))))
     with pytest.raises(ProtocolError, match="opened once"):
         honest.open_round(1)
     assert honest._book.complete() == {}
@@ -267,11 +268,11 @@ def test_a_server_that_hides_or_fails_the_others_cannot_open_one_client() -> Non
 
 def rushing_share(servers: tuple[Server, Server], wanted: Any) -> bytes:
     """Server 0 commits to nothing, sees server 1's share and answers with `wanted` minus it."""
-    empty = servers[0]._to_peer(Kind.SHARE_COMMIT, bytes(32))
+    empty = servers[0]._to_peer(ShareCommit(bytes(32)))
     servers[1].commit()
     seen = servers[1].reveal(empty)[messages.HEADER_BYTES + 32 :]
     share = ring.sub(ring.from_int64(wanted, 32), np.frombuffer(seen, np.uint8).reshape(-1, 4))
-    return servers[0]._to_peer(Kind.SHARE, bytes(32), share.tobytes())
+    return servers[0]._to_peer(ShareBody(bytes(32), share.tobytes()))
 
 
 @pytest.mark.parametrize("compared", [False, True])
@@ -296,7 +297,7 @@ def test_a_server_that_sees_the_other_share_first_dictates_the_sum_unless_it_had
 def test_no_share_leaves_a_server_before_the_peer_has_committed() -> None:
     servers, lists, _ = closed_round(SEMI_HONEST, 2)
     with pytest.raises(ProtocolError, match="needs committed"):
-        servers[1].reveal(servers[0]._to_peer(Kind.SHARE_COMMIT, bytes(32)))
+        servers[1].reveal(servers[0]._to_peer(ShareCommit(bytes(32))))
     verdicts = servers[1].agree(lists[0]), servers[0].agree(lists[1])
     servers[1].verify(verdicts[1])
     commitment = servers[1].commit()

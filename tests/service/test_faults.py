@@ -24,7 +24,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.service.client.links import Link, RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.net import calls
-from torchfsl.service.state.ledger import OPEN_STATES
+from torchfsl.service.state.steps import OPEN_STATES
 
 
 class Network:

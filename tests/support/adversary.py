@@ -58,7 +58,7 @@ def carried_by(report: Forgery) -> Whole:
 def rows_of_bins(plan: Plan) -> Whole:
     """The row at each position of each bin, `[num_bins, theta]`; -1 where there is none."""
     segment = plan.segments[0]
-    table = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
+    table = plan.permutations(segment)
     rows = np.full((segment.num_bins * segment.theta), -1, dtype=np.int64)
     for slots in cuckoo.bin_slots(table, segment.theta, segment.theta):
         rows[slots] = np.arange(segment.m)

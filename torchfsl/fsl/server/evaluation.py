@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torchfsl.fsl import messages, privacy
+from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
+from torchfsl.fsl.dpf.trees import bytes_of
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.report_parts import ReportParts
 from torchfsl.fsl.server.reports import Report, ReportBook
@@ -21,11 +23,11 @@ class Evaluator:
         self._parts = ReportParts(plan, party, book)
         self.sums = RunningSums(plan, party, self._parts)
 
-    def answer(self, client: int, tables: dict[str, list[Bytes]]) -> bytes:
+    def answer(self, client: int, tables: dict[str, list[Bytes]]) -> AnswerBody:
         """Retrieval for a client whose trees have passed the commitment check."""
         report = self._book.with_trees(client)
         context = self._book.tree_context(report)
-        parts = []
+        parts: list[memoryview] = []
         for segment in self._plan.retrieving:
             trees = self._parts.trees(segment, report)
             answers, tags = psr.answer(
@@ -36,8 +38,8 @@ class Evaluator:
                 trees.public,
                 tables[segment.name],
             )
-            parts += [answers.tobytes(), tags.tobytes()]
-        return b"".join(parts)
+            parts += [bytes_of(answers), bytes_of(tags)]
+        return AnswerBody(tuple(parts))
 
     def folds(self, reports: dict[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """The fold of all trees of each report, 16 bytes; zeros for trees verified before."""

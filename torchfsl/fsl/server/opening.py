@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.bodies import share_by_segment
+from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.kernels import ring
@@ -12,33 +14,33 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.segments import subset_array
 
 
-def decode_shares(
-    plan: Plan, first: bytes, second: bytes | memoryview, clients: tuple[int, ...]
-) -> Opened:
+def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int, ...]) -> Opened:
     """Add two servers' shares and cut the sums into segments."""
     width = plan.encoding.ring_bits // 8
-    shares = [np.frombuffer(share, np.uint8).reshape(-1, width) for share in (first, second)]
-    total = ring.to_int64(ring.add(shares[0], shares[1]))
+    ours, theirs = (share_by_segment(plan, share) for share in (first, second))
     sums: dict[str, npt.NDArray[np.int64]] = {}
     lanes: dict[str, npt.NDArray[np.int64]] = {}
-    weight, start = len(clients), 0
+    weight = len(clients)
     for segment in plan.with_trees:
-        count = segment.m * (segment.tau + plan.lane_values)
-        values = _in_index_space(segment, total[start : start + count].reshape(segment.m, -1))
+        total = _opened(ours[segment.name], theirs[segment.name], width)
+        values = _in_index_space(segment, total.reshape(segment.m, -1))
         if plan.payload == "masks":
             values = (values != 0).any(axis=1, keepdims=True) & np.ones_like(values)
         if plan.lane_values:
             lanes[segment.name] = values[:, 0]
         sums[segment.name] = values[:, plan.lane_values :]
-        start += count
     for segment in plan.dense:
-        count = plan.dense_values(segment)
-        values = total[start : start + count]
+        values = _opened(ours[segment.name], theirs[segment.name], width)
         if plan.lane == "weight":
             weight, values = int(values[0]), values[1:]
         sums[segment.name] = values[:, None]
-        start += count
     return Opened(sums, lanes, len(clients), weight, clients)
+
+
+def _opened(first: Buffer, second: Buffer, width: int) -> npt.NDArray[np.int64]:
+    """The sums, as signed numbers, of two shares of values of `width` bytes."""
+    shares = [np.frombuffer(share, np.uint8).reshape(-1, width) for share in (first, second)]
+    return ring.to_int64(ring.add(*shares))
 
 
 def _in_index_space(segment: TreeSegment, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

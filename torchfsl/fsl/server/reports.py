@@ -12,25 +12,28 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from torchfsl.crypto import kdf
-from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import DecodeError, RejectedSubmission
-from torchfsl.fsl import messages
+from torchfsl.fsl import bodies, messages
+from torchfsl.fsl.bodies import (
+    AnyReport,
+    AnyTrees,
+    Filing,
+    Pieces,
+    ReportBody,
+    ReportCommit,
+    ReportRelay,
+    TreesBody,
+    TreesCommit,
+    TreesRelay,
+)
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.dpf.trees import check_trees
-from torchfsl.fsl.messages import Kind, Message
+from torchfsl.fsl.messages import Buffer, Kind, Message
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.spool import Spool
 
 _RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
-_RELAYS: Final = frozenset(_RELAY_OF.values())
-_BASE: Final = {
-    Kind.TREES: Kind.TREES,
-    Kind.TREES_COMMIT: Kind.TREES,
-    Kind.TREES_RELAY: Kind.TREES,
-    Kind.REPORT: Kind.REPORT,
-    Kind.REPORT_COMMIT: Kind.REPORT,
-    Kind.REPORT_RELAY: Kind.REPORT,
-}
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class Part:
     """
 
     nonces: bytes = b""
-    public: bytes | memoryview | None = field(default=None, repr=False)
+    public: Buffer | None = field(default=None, repr=False)
     commitment: bytes | None = None
     relayed_nonces: bytes | None = None
     seen: dict[Kind, bytes] = field(default_factory=dict, repr=False)
@@ -84,7 +87,7 @@ class Report:
     client: int
     trees: TreeRecord
     part: Part = field(default_factory=Part)
-    masked: bytes | memoryview = field(default=b"", repr=False)
+    masked: Pieces = field(default=(), repr=False)
     rejected: bool = False
     context: ReportContext | None = None
     digest: bytes | None = None
@@ -97,7 +100,6 @@ class ReportBook:
         """Start without any session; hold the trees of at most `max_sessions` clients."""
         self._plan, self._party, self._max_sessions = plan, party, max_sessions
         self._early, self._late = plan.early, plan.late
-        self._public_bytes = messages.public_report_bytes(plan)
         self.round_number = -1
         self.spool = Spool()
         self._reports: dict[int, Report] = {}
@@ -119,7 +121,7 @@ class ReportBook:
             if record.epochs < self._plan.max_epochs
         }
 
-    def receive(self, message: Message, data: bytes | memoryview) -> tuple[Kind, int] | None:
+    def receive(self, message: Message, data: Buffer) -> tuple[Kind, int] | None:
         """File a message from a client or a relay from the peer.
 
         Returns:
@@ -131,33 +133,26 @@ class ReportBook:
         """
         self._check_address(message)
         report = self._report_of(message.client)
-        base, is_relay = _BASE[message.kind], message.kind in _RELAYS
-        from_client_with_public = message.kind is base
-        if from_client_with_public != (self._party == message.client % 2):
+        filing = bodies.FILINGS[message.kind].decode(self._plan, message.body)
+        first = isinstance(filing, TreesBody | ReportBody)
+        if first != (self._party == message.client % 2):
             self._reject(report, "a public part or commitment came to the wrong server")
-        part = report.trees.part if base is Kind.TREES else report.part
-        digest, commitment = self._fingerprint(report, message)
-        if part.seen.get(message.kind) == digest:
+        fingerprint, commitment = self._fingerprint(report, filing)
+        if _part(report, filing).seen.get(filing.kind) == fingerprint:
             return None  # a byte-identical resend
-        if base is Kind.TREES:
+        if isinstance(filing, AnyTrees):
             self._start_trees(report)
-            part = report.trees.part
-        if message.kind in part.seen:
+        part = _part(report, filing)
+        if filing.kind in part.seen:
             self._reject(report, "a second, different message for the same round and phase")
-        held = memoryview(self.spool.hold(data))[messages.HEADER_BYTES :]
-        part.seen[message.kind] = digest  # once it is held: if the disk is full, it may come again
-        if is_relay:
-            head, part.public, _ = self._cut(message.kind, held)
-            part.relayed_nonces, part.relayed_commitment = bytes(head), commitment
-        else:
-            self._file(report, part, message.kind, held, commitment)
-        if part.public is not None:
-            self._check_encoding(report, part.public, base)
-        if part.complete and not from_client_with_public:
+        held = self.spool.hold(data)
+        if held is not data:
+            filing = type(filing).read(self._plan, held)
+        part.seen[filing.kind] = fingerprint  # once it is held: if the disk is full, it comes again
+        self._file(report, part, filing, commitment)
+        if part.complete and not first:
             self._check(report, part)
-        if from_client_with_public:
-            return _RELAY_OF[base], report.client
-        return None
+        return (_RELAY_OF[filing.kind], report.client) if first else None
 
     def holds(self, message: Message) -> bool:
         """Whether a byte-identical message is filed. Files nothing.
@@ -171,10 +166,11 @@ class ReportBook:
             self._check_room()
             return False
         self._check_not_rejected(report)
-        part = report.trees.part if _BASE[message.kind] is Kind.TREES else report.part
-        return part.seen.get(message.kind) == self._fingerprint(report, message)[0]
+        filing = bodies.FILINGS[message.kind].decode(self._plan, message.body)
+        seen = _part(report, filing).seen.get(filing.kind)
+        return seen == self._fingerprint(report, filing)[0]
 
-    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
         """The relay of a public part that `client` sent here: its head, and the part uncopied.
 
         Raises:
@@ -330,52 +326,47 @@ class ReportBook:
         report.rejected = True
         raise RejectedSubmission(f"client {report.client}: {reason}")
 
-    def _cut(self, kind: Kind, body: memoryview) -> tuple[memoryview, memoryview, memoryview]:
-        """A body as nonces and seed, public part (or its commitment), masked values."""
-        is_report, is_relay = _BASE[kind] is Kind.REPORT, kind in _RELAYS
-        start = SEED_BYTES * (1 + is_report + (not is_relay))
-        if kind is not Kind.REPORT:
-            return body[:start], body[start:], body[:0]
-        stop = start + self._public_bytes
-        return body[:start], body[start:stop], body[stop:]
-
-    def _fingerprint(self, report: Report, message: Message) -> tuple[bytes, bytes]:
+    def _fingerprint(self, report: Report, filing: AnyTrees | AnyReport) -> tuple[bytes, bytes]:
         """Hash of a message, to tell a resend, and the commitment in it or to it.
 
         A public part is read once: it enters the fingerprint by its commitment.
         """
-        head, public, masked = self._cut(message.kind, message.body)
-        nonce, commitment = bytes(head[:SEED_BYTES]), bytes(public[:DIGEST_BYTES])
-        base = _BASE[message.kind]
-        if message.kind not in (Kind.TREES_COMMIT, Kind.REPORT_COMMIT):
-            if base is Kind.TREES:
-                trees = TreeContext(self._plan, self.round_number, report.client, nonce)
-                commitment = trees.commitment(public)
-            else:
-                hint_nonce = bytes(head[-SEED_BYTES:])
-                commitment = self._context(report, nonce, hint_nonce).commitment(public)
-        parts = b"".join((head, commitment))
-        return hashlib.sha256(parts + hashlib.sha256(masked).digest()).digest(), commitment
+        if isinstance(filing, TreesCommit | ReportCommit):
+            commitment = filing.commitment
+        elif isinstance(filing, TreesBody | TreesRelay):
+            trees = TreeContext(self._plan, self.round_number, report.client, filing.nonce)
+            commitment = trees.commitment(*filing.public)
+        else:
+            context = self._context(report, filing.nonce, filing.hint_nonce)
+            commitment = context.commitment(*filing.public)
+        masked = hashlib.sha256()
+        for piece in filing.masked if isinstance(filing, ReportBody) else ():
+            masked.update(piece)
+        return hashlib.sha256(filing.head + commitment + masked.digest()).digest(), commitment
 
     def _file(
-        self, report: Report, part: Part, kind: Kind, body: memoryview, commitment: bytes
+        self, report: Report, part: Part, filing: AnyTrees | AnyReport, commitment: bytes
     ) -> None:
-        """A client's own message: nonces, master seed, and the public part or its hash."""
-        head, public, masked = self._cut(kind, body)
-        nonce, seed = bytes(head[:SEED_BYTES]), bytes(head[SEED_BYTES : 2 * SEED_BYTES])
-        trees = report.trees
-        if trees.master_seed not in (None, seed) or trees.part.nonces not in (b"", nonce):
-            self._reject(report, "nonce or master seed are not those of its trees")
-        trees.master_seed, part.nonces = seed, nonce + bytes(head[2 * SEED_BYTES :])
-        part.commitment = commitment
-        if kind is _BASE[kind]:
-            part.public = public  # views of the message, which may be a file's
-            report.masked = masked
+        """A client's own message, or the peer's relay of its public part."""
+        if isinstance(filing, TreesRelay | ReportRelay):
+            part.relayed_nonces, part.relayed_commitment = filing.head, commitment
+        else:
+            trees, nonce, seed = report.trees, filing.nonce, filing.master_seed
+            if trees.master_seed not in (None, seed) or trees.part.nonces not in (b"", nonce):
+                self._reject(report, "nonce or master seed are not those of its trees")
+            hint_nonce = filing.hint_nonce if isinstance(filing, AnyReport) else b""
+            trees.master_seed, part.nonces = seed, nonce + hint_nonce
+            part.commitment = commitment
+        if isinstance(filing, ReportBody):
+            report.masked = filing.masked
+        if not isinstance(filing, TreesCommit | ReportCommit):
+            (part.public,) = filing.public  # a view of the message, which may be a file's
+            self._check_encoding(report, part.public, filing)
 
-    def _check_encoding(self, report: Report, public: bytes | memoryview, base: Kind) -> None:
+    def _check_encoding(self, report: Report, public: Buffer, filing: Filing) -> None:
         """Trees are checked on arrival, so that a bad encoding costs its sender the round."""
         try:
-            check_trees(self._early if base is Kind.TREES else self._late, public)
+            check_trees(self._early if isinstance(filing, AnyTrees) else self._late, public)
         except DecodeError as error:
             self._reject(report, str(error))
 
@@ -386,3 +377,8 @@ class ReportBook:
         fits = kdf.digests_equal(part.commitment, part.relayed_commitment)
         if not fits or part.relayed_nonces != part.nonces:
             self._reject(report, "the relayed public part does not fit the client's commitment")
+
+
+def _part(report: Report, filing: Filing) -> Part:
+    """What the filing belongs to."""
+    return report.trees.part if isinstance(filing, AnyTrees) else report.part

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,19 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import (
+    FILINGS,
+    Body,
+    ModelBody,
+    ModelDigest,
+    ReportSet,
+    RoundDigest,
+    ShareBody,
+    ShareCommit,
+    Verdicts,
+)
 from torchfsl.fsl.dpf import psr
-from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.evaluation import Evaluator
@@ -37,8 +48,7 @@ from torchfsl.types import Bytes
 
 log = logging.getLogger("torchfsl.server")
 
-_FILED: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
-                 Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)  # fmt: skip
+SomeBody = TypeVar("SomeBody", bound=Body)
 
 _ANSWERING: Final = threading.Lock()
 """Held while a server of this process answers, so that the rows of the next round are not laid out
@@ -93,7 +103,8 @@ class Server:
         self._evaluator = Evaluator(plan, party, self._book, draw_noise)
         self._tables: dict[str, list[Bytes]] = {}
         self._laid_out = False
-        self._clear = self._digests = self._coin = self._verify_key = b""
+        self._clear = self._coin = self._verify_key = b""
+        self._digests = RoundDigest(b"", b"")
         self._accepted: tuple[int, ...] = ()
         self._may_apply = False
         self._folds: dict[int, bytes] = {}
@@ -114,9 +125,9 @@ class Server:
             np.ascontiguousarray(self.model.state[t.name]).tobytes()
             for t in self.plan.clear_tensors
         )
-        self._digests = messages.model_digests(self._clear, rows)
+        self._digests = RoundDigest.of(self._clear, rows)
         self.state = RoundState.OPENING
-        return self._to_peer(Kind.ROUND_STATE, self._digests)
+        return self._to_peer(self._digests)
 
     def start(self, peer_state: bytes) -> None:
         """Accept messages, once the peer has shown that it holds the same model.
@@ -125,7 +136,7 @@ class Server:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
         self._expect(RoundState.OPENING)
-        if bytes(self._from_peer(Kind.ROUND_STATE, peer_state)) != self._digests:
+        if not self._digests.equals(self._from_peer(RoundDigest, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; restore both from the last "
@@ -133,30 +144,30 @@ class Server:
             )
         self.state = RoundState.OPEN
 
-    def receive(self, message: bytes) -> tuple[Kind, int] | None:
+    def receive(self, message: Buffer) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
         self._expect(RoundState.OPEN)
-        decoded = messages.decode(self.plan, message, *_FILED)
+        decoded = messages.decode(self.plan, message, *FILINGS)
         due = self._book.receive(decoded, message)
         report = self._book.complete_from(decoded.client)
         if report is not None:
             self._evaluator.sums.take(report)
         return due
 
-    def holds(self, message: bytes) -> bool:
+    def holds(self, message: Buffer) -> bool:
         """Whether exactly this message was received in the open round; nothing is filed.
 
         Raises:
             RejectedSubmission: the message could only be refused; see `ReportBook.holds`.
         """
         self._expect(RoundState.OPEN)
-        return self._book.holds(messages.decode(self.plan, message, *_FILED))
+        return self._book.holds(messages.decode(self.plan, message, *FILINGS))
 
     def relay(self, kind: Kind, client: int) -> bytes:
         """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
         return b"".join(self.relay_parts(kind, client))
 
-    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
         """The same as its head and the public part, which is a view of the client's message."""
         self._expect(RoundState.OPEN)
         return self._book.relay_parts(kind, client)
@@ -187,15 +198,17 @@ class Server:
             self._expect(RoundState.OPEN)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
+            digests = ModelDigest(self._digests.clear, self._digests.rows)
+            body: Body
             if kind is Kind.ANSWER:
                 body = self._evaluator.answer(client, self._row_tables())
             elif kind is Kind.MODEL:
-                body = self._digests + self._clear
+                body = ModelBody(digests, self._clear)
             elif kind is Kind.MODEL_DIGEST:
-                body = self._digests
+                body = digests
             else:
                 raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
-            return messages.encode(self.plan, kind, self.party, round_number, client, body)
+            return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
         """Take no more reports; a coin and the list of complete reports, for the peer.
@@ -205,11 +218,8 @@ class Server:
         self._expect(RoundState.OPEN)
         self.state = RoundState.CLOSED
         self._coin = coin or random_bytes(DIGEST_BYTES)
-        entries = [
-            messages.SET_ENTRY.pack(client, self._book.digest(report))
-            for client, report in self._book.complete().items()
-        ]
-        return self._to_peer(Kind.REPORT_SET, self._coin, *entries)
+        entries = tuple((c, self._book.digest(r)) for c, r in self._book.complete().items())
+        return self._to_peer(ReportSet(self._coin, entries))
 
     def agree(self, peer_set: bytes) -> bytes:
         """Keep the reports that both servers hold with equal digests; their folds, for the peer.
@@ -218,18 +228,18 @@ class Server:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
         self._expect(RoundState.CLOSED)
-        body = self._from_peer(Kind.REPORT_SET, peer_set)
-        entries = dict(messages.SET_ENTRY.iter_unpack(body[DIGEST_BYTES:]))
+        theirs = self._from_peer(ReportSet, peer_set)
+        entries = dict(theirs.entries)
         own = self._book.complete()
         agreed = tuple(
             c for c, report in own.items() if entries.get(c) == self._book.digest(report)
         )
         self._accept(agreed, own)
-        coins = sorted([self._coin, bytes(body[:DIGEST_BYTES])])
+        coins = sorted([self._coin, theirs.coin])
         self._verify_key = kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
         self._folds = self._evaluator.folds({c: own[c] for c in agreed}, self._verify_key)
         self.state = RoundState.AGREED
-        return self._to_peer(Kind.VERDICTS, *self._folds.values())
+        return self._to_peer(Verdicts(tuple(self._folds.values())))
 
     def verify(self, peer_verdicts: bytes) -> tuple[int, ...]:
         """Keep the reports whose folds agree: the accepted clients.
@@ -238,12 +248,10 @@ class Server:
             ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
         """
         self._expect(RoundState.AGREED)
-        body = bytes(self._from_peer(Kind.VERDICTS, peer_verdicts))
-        size = messages.FOLD_BYTES
-        if len(body) != size * len(self._folds):
+        theirs = self._from_peer(Verdicts, peer_verdicts).folds
+        if len(theirs) != len(self._folds):
             self._end(())
             raise ProtocolError("the servers agree on different sets of reports: nothing is opened")
-        theirs = [body[i : i + size] for i in range(0, len(body), size)]
         passed = tuple(
             client
             for (client, fold), other in zip(self._folds.items(), theirs, strict=True)
@@ -268,9 +276,7 @@ class Server:
         self._share = share or self._evaluator.share([reports[c] for c in self._accepted])
         self._salt = salt or random_bytes(DIGEST_BYTES)
         self.state = RoundState.COMMITTED
-        return self._to_peer(
-            Kind.SHARE_COMMIT, self._commitment(self.party, self._salt, self._share)
-        )
+        return self._to_peer(ShareCommit(self._commitment(self.party, self._salt, self._share)))
 
     def committed(self) -> tuple[bytes, bytes]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
@@ -280,9 +286,9 @@ class Server:
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(RoundState.COMMITTED)
-        self._peer_commitment = bytes(self._from_peer(Kind.SHARE_COMMIT, peer_commitment))
+        self._peer_commitment = self._from_peer(ShareCommit, peer_commitment).commitment
         self.state = RoundState.REVEALED
-        return self._to_peer(Kind.SHARE, self._salt, self._share)
+        return self._to_peer(ShareBody(self._salt, self._share))
 
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
@@ -291,15 +297,16 @@ class Server:
             ProtocolError: the share is not the one committed to, or over another set.
         """
         self._expect(RoundState.REVEALED)
-        body = self._from_peer(Kind.SHARE, peer_share)
-        salt, share = bytes(body[:DIGEST_BYTES]), body[DIGEST_BYTES:]
+        theirs = self._from_peer(ShareBody, peer_share)
         own, clients, expected = self._share, self._accepted, self._peer_commitment
-        fits = kdf.digests_equal(expected, self._commitment(1 - self.party, salt, share))
+        fits = kdf.digests_equal(
+            expected, self._commitment(1 - self.party, theirs.salt, theirs.sums)
+        )
         self._end(clients)
         if not fits:
             raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
         self._may_apply = True
-        return decode_shares(self.plan, own, share, clients)
+        return decode_shares(self.plan, own, theirs.sums, clients)
 
     def apply(self, opened: Opened) -> None:
         """Update this server's model with the opened sums, once a round.
@@ -343,16 +350,16 @@ class Server:
         self._share = self._salt = self._clear = self._verify_key = b""
         self.state = RoundState.IDLE
 
-    def _to_peer(self, kind: Kind, *parts: bytes) -> bytes:
-        return messages.encode(self.plan, kind, 1 - self.party, self.last_round, 0, *parts)
+    def _to_peer(self, body: Body) -> bytes:
+        return body.message(self.plan, 1 - self.party, self.last_round)
 
-    def _from_peer(self, kind: Kind, data: bytes) -> memoryview:
-        message = messages.decode(self.plan, data, kind)
+    def _from_peer(self, body: type[SomeBody], data: bytes) -> SomeBody:
+        message = messages.decode(self.plan, data, body.kind)
         if (message.party, message.round_number) != (self.party, self.last_round):
             raise ProtocolError("the peer's message is for another server or round")
-        return message.body
+        return body.decode(self.plan, message.body)
 
-    def _commitment(self, party: int, salt: bytes, share: bytes | memoryview) -> bytes:
+    def _commitment(self, party: int, salt: bytes, share: Buffer) -> bytes:
         head = bytes([party]), self._set_digest, salt
         return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[share])
 
