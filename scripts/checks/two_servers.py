@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.checks.fault_proxy import FaultProxy, Faults
+from torchfsl.service.local import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +78,7 @@ def servers(folder: Path, latency: float) -> Iterator[list[str]]:
         [*command, "certs", str(certificates), "--clients", "0-1999"],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    ports = free_ports()
+    ports = free_ports(2)
     proxies = [FaultProxy(port) for port in ports] if latency else []
     for proxy in proxies:
         proxy.faults = Faults(delay=latency)
@@ -105,17 +105,6 @@ def servers(folder: Path, latency: float) -> Iterator[list[str]]:
             process.wait(timeout=30)
         for proxy in proxies:
             proxy.stop()
-
-
-def free_ports() -> list[int]:
-    """Two ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(2)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def report(runs: dict[str, dict[str, Any]], reports: int) -> int:
