@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -62,10 +63,12 @@ def test_it_works_in_a_bare_folder_and_a_server_needs_no_torch(wheel: Path, tmp_
         sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target,
         wheel, cwd=elsewhere,
     )  # fmt: skip
+    # Without `site`, whose hooks would find the checkout where it is installed in editable mode.
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import torchfsl; torchfsl.Server; "
+        "import sys; sys.path[:0] = sys.argv[1:]; import torchfsl; torchfsl.Server; "
         "assert torchfsl.__file__.startswith(sys.argv[1]), torchfsl.__file__; "
         "assert 'torch' not in sys.modules; print(torchfsl.backend())"
     )
-    said = run(sys.executable, "-P", "-c", program, target, cwd=elsewhere)
+    packages = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    said = run(sys.executable, "-P", "-S", "-c", program, target, *packages, cwd=elsewhere)
     assert said.split() == ["native"]
