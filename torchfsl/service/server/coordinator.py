@@ -167,7 +167,7 @@ class Coordinator:
     async def _have(self, expected: int) -> bool:
         """Whether both servers have that many complete reports."""
         station = self._station
-        if await station.run(lambda: station.node.server.num_complete) < expected:
+        if await station.run(lambda: station.node.server.reports.num_complete) < expected:
             return False
         try:
             answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)

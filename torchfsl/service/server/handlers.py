@@ -338,7 +338,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _complete(station: Station) -> int:
-    return station.node.server.num_complete if station.is_open else 0
+    return station.node.server.reports.num_complete if station.is_open else 0
 
 
 def _exchange(station: Station, number: int, kind: Kind, theirs: bytes) -> bytes:

@@ -23,7 +23,8 @@ from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ReportSet, ShareBody
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.storage import NodeSettings, Storage
 from torchfsl.service.state import vault
@@ -104,7 +105,7 @@ class Node(Storage):
     def holds(self, message: bytes) -> bool:
         """Whether exactly this message is stored; see `Server.holds`."""
         self._check_open()
-        return self.server.holds(message)
+        return self.server.reports.holds(message)
 
     def file(self, view: memoryview) -> None:
         """Let a message that is in the report log count; see `Server.receive`."""
@@ -155,7 +156,7 @@ class Node(Storage):
             changes: dict[str, Any] = {
                 "state": "closed",
                 "log_end": len(self.report_log),
-                "reports": server.num_complete,
+                "reports": server.reports.num_complete,
                 "bytes": self.report_log.num_bytes,
             }
         elif kind is Kind.VERDICTS and self._verdicts:
@@ -324,7 +325,7 @@ class Node(Storage):
         )  # fmt: skip
         for client, body in self.ledger.sessions().items():
             record = vault.decode_trees(body)
-            self._server.sessions[client] = record
+            self._server.reports.sessions[client] = record
             self._stored_sessions[client] = (record.opening_round, record.epochs)
         if running is not None:
             self._replay(running)

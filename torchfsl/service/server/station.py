@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
@@ -123,7 +123,7 @@ class Station:
         self._waiting.setdefault(client, set()).add(told)
         try:
             async with asyncio.timeout(self.limits.peer_seconds):
-                while not await self.run(self.node.server.has_trees, client):
+                while not await self.run(self.node.server.reports.has_trees, client):
                     await told.wait()
                     told.clear()
                     if not self.is_open:

@@ -120,7 +120,7 @@ class Storage:
     def _end(self, number: int, **fields: Any) -> None:
         self.ledger.change_round(number, ended_at=time.time(), **fields)
         self._verdicts = b""
-        current = self.server.sessions
+        current = self.server.reports.sessions
         for client in set(self._stored_sessions) - set(current):
             self.ledger.delete_session(client)
         for client, record in current.items():
