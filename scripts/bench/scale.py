@@ -261,7 +261,7 @@ def time_matching(plan: Plan, rows: npt.NDArray[np.int64]) -> float:
     segment = plan.segments[0]
     if not segment.num_bins:
         return 0.0
-    table = cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, segment.m)
+    table = plan.permutations(segment)
     shape = segment.num_bins, segment.theta, segment.stash
     return bench_measure.best_seconds(lambda: cuckoo.place(table, rows, *shape), 2)
 

@@ -14,6 +14,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.spool import WINDOW_BYTES
+from torchfsl.submodel.segments import ceil_div, ceil_shift
 
 _CHECK_BLOCKS = 5
 """AES blocks of the check a leaf: three for the leaf hash, two for the fold."""
@@ -66,7 +67,7 @@ def predict(plan: Plan) -> Prediction:
 
 def tree_blocks(group: TreeGroup) -> int:
     """One pass over all trees of a group: two blocks a node above the leaves."""
-    nodes = sum(-(-group.num_leaves >> (group.depth - level)) for level in range(group.depth))
+    nodes = sum(ceil_shift(group.num_leaves, group.depth - level) for level in range(group.depth))
     return 2 * group.num_trees * nodes
 
 
@@ -85,8 +86,8 @@ def table_bytes(segment: TreeSegment) -> int:
 def _server_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Aggregation, and retrieval if any, of one client's segment."""
     total = 0
-    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
-    row = -(-(segment.row_bytes << segment.nu) // 16)
+    payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
+    row = ceil_div(segment.row_bytes << segment.nu, 16)
     for group in segment.groups:
         leaves = group.num_trees * group.num_leaves
         total += tree_blocks(group) + leaves * payload
@@ -104,8 +105,8 @@ def _check_blocks(group: TreeGroup) -> int:
 
 def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Both parties' path to every selected leaf, Conv there, check words and tags."""
-    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
-    row = -(-(segment.row_bytes << segment.nu) // 16) if segment.tag_bytes else 0
+    payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
+    row = ceil_div(segment.row_bytes << segment.nu, 16) if segment.tag_bytes else 0
     total = 0
     for group in segment.groups:
         total += group.num_trees * (4 * group.depth + 2 * payload + 2 * row)

@@ -67,7 +67,7 @@ def add_noise(
 def _lanes(plan: Plan, segment: TreeSegment, count: int) -> npt.NDArray[np.bool_]:
     """Which of a share's values belong to the lane."""
     is_lane = np.zeros(count, dtype=np.bool_)
-    if segment.policy == "dense":
+    if segment.is_dense:
         is_lane[: plan.dense_values(segment) - segment.m] = True
     elif plan.lane_values:
         is_lane[:: segment.tau + plan.lane_values] = True
@@ -172,10 +172,8 @@ def calibrate(
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:
     """L2 norms of the most that one client adds to the values and to the lanes, in ring units."""
-    counted = sum(
-        (1 if plan.lane == "weight" else 0) if s.policy == "dense" else s.k_max
-        for s in plan.segments
-    )
+    counted = sum(s.k_max for s in plan.with_trees)
+    counted += sum(plan.dense_values(s) - s.m for s in plan.dense)
     lanes = math.sqrt(counted) * plan.max_weight if plan.lane_values else 0.0
     return float(plan.l2_bound * plan.max_weight), lanes
 
@@ -187,8 +185,10 @@ def _multipliers(plan: Plan) -> tuple[float, float]:
     one Gaussian of sensitivity over noise sqrt(sum of both ratios squared).
     """
     of_server = of_public = 0.0
-    num_lanes = sum(int(np.count_nonzero(_lanes(plan, s, _count(plan, s)))) for s in plan.segments)
-    num_values = sum(_count(plan, s) for s in plan.segments) - num_lanes
+    num_lanes = sum(
+        int(np.count_nonzero(_lanes(plan, s, plan.sum_values(s)))) for s in plan.segments
+    )
+    num_values = sum(plan.sum_values(s) for s in plan.segments) - num_lanes
     sigmas = (plan.noise_sigma, plan.lane_sigma)
     for most, sigma, count in zip(
         _sensitivities(plan), sigmas, (num_values, num_lanes), strict=True
@@ -202,12 +202,6 @@ def _multipliers(plan: Plan) -> tuple[float, float]:
             of_public += ratio**2 / 2 + 2 * tau * count
     # What a server's draw hides from its peer it hides from the public as well.
     return 1 / math.sqrt(of_server), 1 / math.sqrt(min(of_public, of_server))
-
-
-def _count(plan: Plan, segment: TreeSegment) -> int:
-    if segment.policy == "dense":
-        return plan.dense_values(segment)
-    return segment.m * (segment.tau + plan.lane_values)
 
 
 def _epsilon(multiplier: float, delta: float, rounds: int, sampling_rate: float) -> float:

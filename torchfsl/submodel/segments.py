@@ -187,7 +187,7 @@ def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
             if len(tensor.shape) < 2 or math.prod(tensor.shape[1:]) != tau:
                 raise ParameterError(f"{tensor.name}: rows of {tensor.shape} are not {tau} wide")
         return sum(tensor.shape[0] for tensor in tensors)
-    return sum(-(-tensor.numel // tau) for tensor in tensors)
+    return sum(ceil_div(tensor.numel, tau) for tensor in tensors)
 
 
 def _check_name(what: str, name: str) -> None:
@@ -199,6 +199,6 @@ def tensor_spans(segment: Segment) -> Iterator[tuple[TensorSpec, slice]]:
     """The segment's tensors, each with its range of positions in the index space."""
     start = 0
     for tensor in segment.tensors:
-        count = tensor.shape[0] if segment.policy == "rows" else -(-tensor.numel // segment.tau)
+        count = tensor.shape[0] if segment.policy == "rows" else ceil_div(tensor.numel, segment.tau)
         yield tensor, slice(start, start + count)
         start += count

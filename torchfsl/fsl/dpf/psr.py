@@ -54,7 +54,7 @@ def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, tables: list[Bytes]) 
         if group.is_stash:
             places[: segment.m] = items
             continue
-        permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
+        permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
             places[slots] = items
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
@@ -150,6 +151,16 @@ class Plan(SubmodelPlan):
     def dense_bytes(self, segment: TreeSegment) -> int:
         """Bytes of the masked values of a dense segment."""
         return self.dense_values(segment) * self.encoding.ring_bits // 8
+
+    def sum_values(self, segment: TreeSegment) -> int:
+        """Ring values of a segment's sum: `m (tau + lane)` with trees, else `dense_values`."""
+        if segment.is_dense:
+            return self.dense_values(segment)
+        return segment.m * (segment.tau + self.lane_values)
+
+    def permutations(self, segment: TreeSegment) -> Slots:
+        """The public permutations of a segment's positions: `uint32[3, m]`."""
+        return permutations(bytes.fromhex(self.hash_seed), segment.name, segment.m)
 
     def _check_sizes(self) -> None:
         """Refuse a plan one of whose messages a peer would refuse for its length."""
