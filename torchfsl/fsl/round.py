@@ -13,7 +13,8 @@ from typing import Final
 
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.update import Update
@@ -47,8 +48,8 @@ def run_round(
         for client_id, update in updates.items():
             client = Client(plan, link, client_id=client_id)
             wanted = {s.name: update[s.name].positions for s in plan.retrieving}
-            with client.start_round(round_number, indices=wanted) as session:
-                session.submit(update)
+            with client.start_round(round_number, indices=wanted) as client_round:
+                client_round.submit(update)
     return finish_round(servers)
 
 

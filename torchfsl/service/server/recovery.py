@@ -40,7 +40,7 @@ def restored_server(storage: Storage, task: Task) -> Server:
     opened = storage.rounds_opened - spent
     model = decode_model(task, storage.model_bytes())
     server = new_server(storage, task, model, last_round=used, rounds_opened=opened)
-    server.sessions.update(storage.sessions())
+    server.reports.sessions.update(storage.sessions())
     return server
 
 
