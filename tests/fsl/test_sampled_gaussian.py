@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from scripts.attacks import sampled_rounds
 from torchfsl.fsl import sampled_gaussian
 
 pytest.importorskip("dp_accounting", reason="needs the extra torchfsl[privacy]")
@@ -57,16 +58,12 @@ def test_no_vectors_in_the_unit_disc_show_more_than_the_worst_ones(
 def test_epsilon_lies_between_that_of_the_worst_pair_and_a_little_more(
     multiplier: float, rate: float, rounds: int
 ) -> None:
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    at = np.linspace(-1 - 12 * multiplier, 1 + 12 * multiplier, 200_001)
-    weights = [np.exp(-((at - mean) ** 2) / (2 * multiplier**2)) for mean in (-1.0, 0.0, 1.0)]
-    p = (1 - rate) * weights[0] + rate * weights[2]
-    step = 1e-4
-    losses = np.floor(sampled_gaussian.loss(at, multiplier, rate) / step).astype(int)
-    probabilities = np.bincount(losses - losses.min(), p / p.sum())
-    one = pld_pmf.DensePLDPmf(step, int(losses.min()), probabilities, 0.0, False)
-    composed = privacy_loss_distribution.PrivacyLossDistribution(one).self_compose(rounds)
-    worst = composed.get_epsilon_for_delta(1e-6)
+    worst = sampled_rounds.true_epsilon(multiplier, rate, rounds, 1e-6)
     stated = sampled_gaussian.epsilon(multiplier, 1e-6, rounds, rate)
-    assert 0.98 * worst <= stated <= 1.1 * worst
+    assert worst <= stated <= 1.1 * worst
+
+
+def test_poisson_accounting_states_too_little_where_the_number_of_reports_is_public() -> None:
+    result = sampled_rounds.run()
+    assert result.worked_off
+    assert not result.worked_on
