@@ -1,68 +1,117 @@
-"""Who may import whom: the layers of the architecture, and no torch where a server works."""
+"""Who may import whom, where secrets come from, and how large a file may be."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import graphlib
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import torchfsl
+from scripts.generate.architecture_map import (
+    arrows,
+    files_imported,
+    floors,
+    import_graph,
+    imported,
+    modules,
+    rooms_of,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path(torchfsl.__file__).resolve().parent
+PACKAGES = ["torchfsl", "models", "training", "scripts", "tests"]
+SOURCES = modules(ROOT / "torchfsl")
+GRAPH = import_graph(SOURCES)
+WINGS = sorted(rooms_of(GRAPH, "torchfsl") - {"ground"})
+ROOMS = sorted(name for name in SOURCES if any(n.startswith(f"{name}.") for n in SOURCES))
 
-LAYERS = [
-    {"config", "errors", "entropy", "kdf", "ring", "backends", "portable", "cuckoo_table"},
-    {"segments", "fixed_point", "opened", "cuckoo_parameters", "discrete_gaussian"},
-    {"plan"},
-    {"keys", "dpf", "cuckoo", "update", "selection", "privacy", "server_model"},
-    {"messages", "psr", "ssa", "checks", "client_trees", "planner"},
-    {"reports", "evaluation", "transport"},
-    {"client", "server"},
-    {"round", "engine"},
-]
-"""From the bottom up. A file imports from its own layer and those below; others stand between."""
+TORCH_FREE = ("crypto", "fsl", "kernels", "service", "submodel")
+"""Wings where secrets are made, held or opened."""
 
-LAZY = {("plan", "explain")}
-"""Imports inside a function that point upward, each for a reason given there."""
+WAITING = {"torchfsl.service.client.links", "torchfsl.service.server.peers"}
+"""Draw with `random` how long they wait before they try again, and nothing else."""
 
-TORCH_FREE = ["server", "client", "round", "transport", "planner", "explain", "server_model"]
+CONTRACTS = {
+    contract["id"]: contract
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+}
+
+PLANTED = [
+    ("ladder", "torchfsl/kernels/ring.py", "import torchfsl.crypto.kdf"),
+    ("ladder", "torchfsl/submodel/update.py", "from torchfsl.fsl.plan.plan import Plan"),
+    ("ladder", "torchfsl/engine/round.py", "import torchfsl.service.task"),
+    ("ladder", "torchfsl/service/task.py", "from torchfsl.engine import Handle"),
+    ("ladder", "torchfsl/sesa.py", "from torchfsl.fsl import messages"),
+    ("ladder", "torchfsl/fsl/round.py", "import torchfsl.sefl"),
+    ("ladder", "torchfsl/helpers.py", "NOBODY_KNOWS_ITS_FLOOR = True"),
+    ("circles", "torchfsl/engine/residual.py", "def f(): import torchfsl.engine.handle"),
+    ("circles", "training/config.py", "import training.trainer"),
+    ("fsl", "torchfsl/fsl/cuckoo/placement.py", "import torchfsl.fsl.plan.layout"),
+    ("fsl", "torchfsl/fsl/client/trees.py", "import torchfsl.fsl.server.spool"),
+    ("fsl", "torchfsl/fsl/server/opening.py", "import torchfsl.fsl.client.client"),
+    ("fsl", "torchfsl/fsl/somewhere.py", "NOBODY_KNOWS_ITS_FLOOR = True"),
+    ("service", "torchfsl/service/state/vault.py", "import torchfsl.service.net.calls"),
+    ("service", "torchfsl/service/client/owner.py", "import torchfsl.service.server.intake"),
+    ("dock", "torchfsl/engine/handle.py", "from torchfsl.fsl.plan.plan import Plan"),
+    ("torch", "torchfsl/submodel/server_model.py", "def f(): import torch"),
+    ("network", "torchfsl/fsl/transport.py", "import grpc"),
+    ("network", "torchfsl/engine/engine.py", "from prometheus_client import Counter"),
+    ("face", "torchfsl/service/reporting.py", "from torchfsl import __version__"),
+    ("face", "torchfsl/service/command.py", "import torchfsl"),
+    ("library", "torchfsl/engine/round.py", "import training.metrics"),
+    ("library", "torchfsl/fsl/round.py", "from tests.support import federation"),
+    ("training", "training/trainer.py", "import scripts.bench.measure"),
+    ("models", "models/cnn.py", "import torchfsl.fsl"),
+]  # fmt: skip
+"""Contract, file, and a line at its end that the contract forbids."""
 
 
-def modules(folder: Path) -> dict[str, ast.Module]:
-    return {
-        str(path.relative_to(folder).with_suffix("")).replace("/", "."): ast.parse(path.read_text())
-        for path in sorted(folder.rglob("*.py"))
-        if "csrc" not in path.parts
-    }
+def lint_imports(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Without `site`, so that the files in `folder` are read and not an installed torchfsl."""
+    places = [str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    script = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-S", "-c", script, "--no-cache", "--no-logo", *options],
+        cwd=folder, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
-def imported(tree: ast.Module) -> set[str]:
-    """Dotted names of everything a file imports, anywhere in it."""
-    names: set[str] = set()
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources of everything that a contract speaks of."""
+    folder = tmp_path_factory.mktemp("planted")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            there = folder / path.relative_to(ROOT)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, there)
+    return folder
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            module = node.module or ""
-            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-    return names
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
 
 
-SOURCES = modules(PACKAGE)
-
-
-@functools.cache
-def inner(name: str) -> frozenset[str]:
-    """Files of the package that a file of the package imports."""
-    found = {n.removeprefix("torchfsl.") for n in imported(SOURCES[name])}
-    lazy = {above for below, above in LAZY if below == name}
-    return frozenset(n for n in found if n in SOURCES and n != "__init__") - lazy
+def code_lines(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> int:
+    """Lines of a body that hold code: no docstring, no comment, nothing empty."""
+    first = node.body[0]
+    start = first.lineno - 1 if ast.get_docstring(node) is None else first.end_lineno
+    own = [line.strip() for line in lines[start : node.body[-1].end_lineno]]
+    return sum(1 for line in own if line and not line.startswith("#"))
 
 
 @functools.cache
@@ -73,72 +122,99 @@ def reachable(start: str) -> frozenset[str]:
         name = todo.pop()
         if name not in seen:
             seen.add(name)
-            todo += inner(name)
+            todo += GRAPH[name]
     return frozenset(seen)
 
 
-def test_no_file_imports_from_a_layer_above_its_own() -> None:
-    level = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-    for name, number in level.items():
-        if name not in SOURCES:
-            continue
-        for other in reachable(name):
-            assert level.get(other, number) <= number, f"{name} reaches up to {other}"
+def test_every_contract_holds() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in done.stdout
 
 
-def test_imports_have_no_cycle() -> None:
-    for name in SOURCES:
-        for other in inner(name):
-            assert name not in reachable(other), f"{name} and {other} import each other"
+def test_every_contract_has_a_planted_violation() -> None:
+    assert {contract for contract, _, _ in PLANTED} == set(CONTRACTS)
 
 
-def test_files_that_a_server_or_a_client_needs_do_not_import_torch() -> None:
-    for start in TORCH_FREE:
-        for name in reachable(start):
-            roots = {n.split(".")[0] for n in imported(SOURCES[name])}
-            assert not roots & {"torch", "models", "training"}, f"{start} needs {name}"
+@pytest.mark.parametrize(("contract", "file", "line"), PLANTED)
+def test_a_planted_violation_breaks_its_contract(
+    copy: Path, contract: str, file: str, line: str
+) -> None:
+    path = copy / file
+    before = path.read_text() if path.exists() else None
+    sefl = copy / "torchfsl" / "sefl.py"
+    try:
+        if "torchfsl.sefl" in line:
+            sefl.write_text("")
+        path.write_text(f"{before or ''}\n{line}\n")
+        done = lint_imports(copy, "--contract", contract)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "Contracts: 0 kept, 1 broken." in done.stdout, done.stdout + done.stderr
+    finally:
+        sefl.unlink(missing_ok=True)
+        path.unlink() if before is None else path.write_text(before)
 
 
-def test_servers_and_clients_do_not_know_each_other() -> None:
-    assert not reachable("server") & {"client", "client_trees", "round", "engine"}
-    assert not reachable("client") & {"server", "reports", "evaluation", "round", "engine"}
+def test_imports_have_no_circle_between_files() -> None:
+    graphlib.TopologicalSorter(GRAPH).prepare()
+
+
+@pytest.mark.parametrize("container", ["torchfsl", *(f"torchfsl.{wing}" for wing in WINGS)])
+def test_the_house_and_every_wing_have_at_most_nine_floors(container: str) -> None:
+    rooms = rooms_of(GRAPH, container)
+    assert max(floors(rooms, arrows(GRAPH, container)).values()) <= 9
+
+
+def test_an_import_inside_a_function_hides_no_circle() -> None:
+    """It points to a file from which the importing one cannot be reached."""
+    for name, tree in SOURCES.items():
+        for function in functions(tree):
+            for other in files_imported(function, SOURCES):
+                assert name not in reachable(other), f"{name}.{function.name} reaches {other}"
+
+
+def test_only_faces_and_backends_import_our_files_by_name() -> None:
+    """`importlib.import_module` elsewhere names a package that is not ours."""
+    ours = {"torchfsl.faces", "torchfsl.kernels.backends"}
+    for name, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+                what = ast.literal_eval(node.args[0]) if name not in ours else "numpy"
+                assert not what.startswith("torchfsl"), name
+            assert not (isinstance(node, ast.Name) and node.id == "__import__"), name
 
 
 def test_the_library_imports_only_its_stated_dependencies() -> None:
     allowed = {"torchfsl", "numpy", "cryptography", "torch", *sys.stdlib_module_names}
     for name, tree in SOURCES.items():
-        extra = {"grpc", "prometheus_client"} if name.startswith("service.") else set()
-        roots = {n.split(".")[0] for n in imported(tree)}
-        assert roots <= allowed | extra, name
+        extra = {"grpc", "prometheus_client"} if name.startswith("torchfsl.service.") else set()
+        assert {n.split(".")[0] for n in imported(tree)} <= allowed | extra, name
 
 
-def test_only_the_service_and_its_command_need_the_service() -> None:
-    for name in SOURCES:
-        if not name.startswith(("service", "__main__")):
-            assert not {n for n in inner(name) if n.startswith("service")}, name
-
-
-@pytest.mark.parametrize("folder", ["models", "training"])
-def test_models_import_nothing_of_ours_and_training_only_downward(folder: str) -> None:
-    if not (ROOT / folder).is_dir():
-        pytest.skip(f"{folder}/ is not in this checkout")
-    forbidden = {"scripts", "tests"} | ({"torchfsl", "training"} if folder == "models" else set())
-    for name, tree in modules(ROOT / folder).items():
-        assert not {n.split(".")[0] for n in imported(tree)} & forbidden, f"{folder}/{name}"
+def test_nothing_edits_the_path_on_which_python_looks_for_modules() -> None:
+    for package in PACKAGES:
+        for name, tree in modules(ROOT / package).items():
+            for node in ast.walk(tree):
+                assert not isinstance(node, ast.Attribute) or ast.unparse(node) != "sys.path", name
 
 
 def test_secrets_come_from_the_operating_system_alone() -> None:
-    """No mt19937, NumPy or torch generator in the protocol, and one file that asks the system."""
-    for name in sorted(set().union(*map(reachable, TORCH_FREE))):
-        tree = SOURCES[name]
-        assert not imported(tree) & {"random", "secrets", "numpy.random"}, name
-        attributes = {
-            f"{node.value.id}.{node.attr}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        }
-        assert "np.random" not in attributes, name
-        assert name == "entropy" or "os.urandom" not in attributes, name
+    """No mt19937, NumPy or torch generator where a secret could come from it."""
+    for name, tree in SOURCES.items():
+        if not name.startswith(tuple(f"torchfsl.{wing}" for wing in TORCH_FREE)):
+            continue
+        generators = {"numpy.random"} | (set() if name in WAITING else {"random"})
+        assert not imported(tree) & generators, name
+        attributes = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+        assert not attributes & {"np.random", "numpy.random", "torch.Generator"}, name
+
+
+def test_one_file_asks_the_operating_system_for_randomness() -> None:
+    for name, tree in SOURCES.items():
+        names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        named = imported(tree) | names
+        wanted = {"os.urandom", "os.getrandom", "secrets", "secrets.token_bytes"}
+        assert not named & wanted or name == "torchfsl.crypto.entropy", name
 
 
 @pytest.mark.parametrize(
@@ -149,21 +225,97 @@ def test_secrets_come_from_the_operating_system_alone() -> None:
         "import torchfsl.fsl.round",
         "import torchfsl.fsl.plan.planner",
         "from torchfsl import Server, Client, Plan, FixedPoint, run_round",
+        "from torchfsl import ServerModel, ServerSGD, begin_round, finish_round, explain",
+        "import torchfsl.fsl, torchfsl.submodel, torchfsl.engine, torchfsl.service",
+        "import torchfsl.fsl.union",
+        "import torchfsl.service.server.process, torchfsl.service.command",
+        "from torchfsl.service import Owner, Task, bind_plan, connect",
     ],
 )
 def test_importing_the_servers_side_imports_no_torch(statement: str) -> None:
+    if "torchfsl.service.server" in statement or "from torchfsl.service" in statement:
+        pytest.importorskip("grpc")
     script = f"import sys; {statement}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_the_public_names_are_ten_and_all_there() -> None:
-    names = set(torchfsl.__all__) - {"backend"}
-    assert names == {
-        "SubmodelEngine", "Plan", "Rows", "TopK", "BlockTopK", "Dense", "FixedPoint", "Client",
-        "Server", "run_round",
-    }  # fmt: skip
-    for name in names:
-        assert getattr(torchfsl, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        torchfsl.nothing  # noqa: B018
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_docstring_of_a_room_names_all_that_is_in_it(room: str) -> None:
+    told = ast.get_docstring(SOURCES[room]) or ""
+    inside = {n.removeprefix(f"{room}.").split(".")[0] for n in SOURCES if n.startswith(f"{room}.")}
+    assert not [name for name in sorted(inside) if f"`{name}`" not in told]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_face_is_under_forty_lines_of_code(room: str) -> None:
+    """The package's own is longer: it shows every public name, to type checkers and to users."""
+    path = ROOT.joinpath(*room.split("."), "__init__.py")
+    lines = path.read_text().splitlines()
+    assert code_lines(SOURCES[room], lines) < (60 if room == "torchfsl" else 40)
+
+
+@pytest.mark.parametrize(
+    ("package", "file_lines", "function_lines"),
+    [("torchfsl", 330, 40), ("training", 330, 40), ("scripts", 330, 60)],
+)
+def test_files_functions_and_classes_fit_on_their_screens(
+    package: str, file_lines: int, function_lines: int
+) -> None:
+    """Functions count lines of code; a class has at most 20 methods and properties."""
+    large = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        text = path.read_text()
+        where, lines = path.relative_to(ROOT), text.splitlines()
+        if len(lines) > file_lines:
+            large.append(f"{where}: {len(lines)} lines")
+        tree = ast.parse(text)
+        large += [
+            f"{where}:{function.name}: {code_lines(function, lines)} lines of code"
+            for function in functions(tree)
+            if code_lines(function, lines) > function_lines
+        ]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(
+                    isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) for m in node.body
+                )
+                if methods > 20:
+                    large.append(f"{where}:{node.name}: {methods} methods")
+    assert not large, "\n".join(large)
+
+
+def test_only_the_submodel_compares_policies_with_dense() -> None:
+    """Others ask `segment.is_dense`."""
+    for package in ["torchfsl", "training", "scripts"]:
+        for name, tree in modules(ROOT / package).items():
+            if not name.startswith("torchfsl.submodel."):
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.Compare):
+                        sides = [node.left, *node.comparators]
+                        policy = any(ast.unparse(side).endswith("policy") for side in sides)
+                        dense = any(ast.unparse(side) == "'dense'" for side in sides)
+                        compared = policy and dense
+                        assert not compared, f"{name}:{node.lineno}"
+
+
+MESSAGES = (
+    "torchfsl.fsl.messages", "torchfsl.fsl.bodies", "torchfsl.fsl.dpf.",
+    "torchfsl.fsl.union.shuffle",
+)  # fmt: skip
+"""Who may cut bytes: the wire, trees inside messages, the shuffle with messages of its own."""
+
+
+def test_messages_are_cut_in_one_place() -> None:
+    """Elsewhere nothing indexes or slices what is called message, header, body or data."""
+    for name, tree in SOURCES.items():
+        wing = name.startswith(("torchfsl.fsl.", "torchfsl.service."))
+        if not wing or name.startswith(MESSAGES):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Subscript):
+                what = ast.unparse(node.value).rpartition(".")[2]
+                offset = "HEADER_BYTES" in ast.unparse(node.slice)
+                named = what in {"message", "header", "body", "data"}
+                cut = named or offset
+                assert not cut, f"{name}:{node.lineno}: {ast.unparse(node)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from training.aggregations.plain import Array
+from torchfsl.types import Array
 
 
 class MeanModel:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchfsl import Plan
 from torchfsl.engine.residual import Residual
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel
-from training.aggregations.plain import Array
+from torchfsl.types import Array
 
 _INDEX = "index.json"
 _MODEL, _OPTIMIZER, _MEAN = "model/", "optimizer/", "mean/"
@@ -32,7 +32,7 @@ class Checkpoint:
 
     Attributes:
         round: finished rounds.
-        plan: the public plan; a resumed run keeps it.
+        plan: the public plan as its canonical JSON; a resumed run keeps it.
         state: the servers' model.
         optimizer_state: the servers' optimizer.
         residuals: by client.
@@ -40,7 +40,7 @@ class Checkpoint:
     """
 
     round: int
-    plan: Plan
+    plan: str
     state: dict[str, Array]
     optimizer_state: dict[str, Array]
     residuals: dict[int, Residual]
@@ -62,7 +62,7 @@ class CheckpointFolder:
     def save(
         self,
         round_number: int,
-        plan: Plan,
+        plan: SubmodelPlan,
         model: ServerModel,
         residuals: Mapping[int, Residual],
         changed: set[int],
@@ -118,7 +118,7 @@ class CheckpointFolder:
         }
         return Checkpoint(
             round=index["round"],
-            plan=Plan.from_json(index["plan"]),
+            plan=index["plan"],
             state=_under(_MODEL, arrays),
             optimizer_state=_under(_OPTIMIZER, arrays),
             residuals=residuals,

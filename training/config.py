@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.server_optimizers import OptimizerSettings
+
 Aggregation = Literal["plain", "dense", "fsl"]
 AboveBreakEven = Literal["error", "dense", "keep"]
 T = TypeVar("T")
@@ -152,6 +155,20 @@ class Server:
     lr_decay: float = 1.0
     lr_decay_rounds: int = 10
 
+    def settings(self) -> OptimizerSettings:
+        """The optimizer as both servers build it, wherever they run.
+
+        Raises:
+            ConfigError: a setting is out of range, or not of this optimizer.
+        """
+        own = {name: value for name, value in dataclasses.asdict(self).items() if name != "average"}
+        try:
+            settings = OptimizerSettings(own.pop("optimizer"), **own)
+            settings.build()
+        except ParameterError as error:
+            raise ConfigError(f"server: {error}") from error
+        return settings
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
@@ -194,7 +211,7 @@ class Config:
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
         seed: of everything but keys, masks and hash seeds.
-        aggregation: see `training.aggregations.plain`.
+        aggregation: how updates are summed, see `training.federation`.
         above_break_even: what `fsl` does with a segment whose trees cost more than dense shares:
             refuse, switch to dense shares, or keep the trees.
         malicious_security: check words on trees, by which servers refuse malformed reports, and
@@ -247,19 +264,7 @@ class Config:
             raise ConfigError(
                 f"server.average is {self.server.average}; choose one in [0, 1), 0 for no mean"
             )
-        if not 0 <= self.server.momentum < 1:
-            raise ConfigError(f"server.momentum is {self.server.momentum}; choose one in [0, 1)")
-        if not 0 < self.server.lr_decay <= 1 or self.server.lr_decay_rounds < 1:
-            raise ConfigError(
-                f"server.lr_decay is {self.server.lr_decay} after every "
-                f"{self.server.lr_decay_rounds} rounds; choose a factor in (0, 1] and at least 1 "
-                "round"
-            )
-        if self.server.optimizer != "sgd" and (self.server.momentum or self.server.lr_decay != 1):
-            raise ConfigError(
-                f"server.momentum and server.lr_decay are settings of sgd: server.optimizer is "
-                f"{self.server.optimizer}, leave them at 0 and 1"
-            )
+        self.server.settings()
         for name in ("threads", "torch_threads"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 0 (default) or more")

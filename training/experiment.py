@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchfsl.fsl.explain import explain
 from training.averaging import MeanModel
 from training.checkpoint import Checkpoint
 from training.config import Config
@@ -56,33 +55,15 @@ def run_experiment(
     trainer = Trainer(config, task, federation, saved.residuals if saved else None, mean)
     finished = saved.round if saved else 0
     records = run.start_at(finished)
-    console.say(
-        f"{'resuming after round ' + str(finished) if finished else 'starting'} in {folder}"
-    )
-    console.say(explain(federation.plan))
+    how = f"resuming after round {finished}" if finished else "starting"
+    console.say(f"{how} in {folder}")
+    console.say(federation.handle.explain(federation.plan))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
-    changed: set[int] = set()
-
-    def done(record: RoundRecord) -> None:
-        records.append(record)
-        run.append(record)
-        changed.update(trainer.cohort(record.round))
-        if record.round % config.checkpoint_every == 0 or record.round == config.rounds:
-            run.checkpoints.save(
-                record.round,
-                federation.plan,
-                federation.models[0],
-                trainer.residuals,
-                changed,
-                mean.state if mean else {},
-            )
-            changed.clear()
-        console.round_done(record)
-
+    keeper = _Keeper(run, trainer, records, console)
     console.start(finished, config.rounds)
     try:
-        trainer.run(finished + 1, done)
+        trainer.run(finished + 1, keeper.round_done)
     finally:
         console.stop()
     summary = run.write_summary(federation, records, baselines, task.metric)
@@ -94,6 +75,34 @@ def run_experiment(
         f"model {summary['model_sha256'][:16]}, files in {folder}"
     )
     return summary
+
+
+class _Keeper:
+    """Writes every round down, and a checkpoint where one is due."""
+
+    def __init__(
+        self, run: RunFolder, trainer: Trainer, records: list[RoundRecord], console: Listener
+    ) -> None:
+        self._run, self._trainer, self._records, self._console = run, trainer, records, console
+        self._changed: set[int] = set()
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._records.append(record)
+        self._run.append(record)
+        self._changed.update(self._trainer.cohort(record.round))
+        config = self._trainer.config
+        if record.round % config.checkpoint_every == 0 or record.round == config.rounds:
+            self._save(record.round)
+        self._console.round_done(record)
+
+    def _save(self, round_number: int) -> None:
+        trainer, federation = self._trainer, self._trainer.federation
+        mean = trainer.mean.state if trainer.mean else {}
+        self._run.checkpoints.save(
+            round_number, federation.plan, federation.server_model, trainer.residuals,
+            self._changed, mean,
+        )  # fmt: skip
+        self._changed.clear()
 
 
 def _build(config: Config, task: Task, saved: Checkpoint | None) -> Federation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +13,12 @@ from torch.optim import Optimizer
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
 from torchfsl.submodel.aggregation import Aggregation
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
-from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
+from torchfsl.types import Array
 from training.aggregations.audit import Audit
-from training.aggregations.plain import Array, Plain, TwoServers
+from training.aggregations.fsl import TwoServers
+from training.aggregations.plain import Plain
 from training.config import Config
 from training.local import make_optimizer
 from training.tasks.task import Task
@@ -31,8 +33,6 @@ class Federation:
         optimizer: of the clients.
         engine: attached to both.
         handle: of the attachment.
-        plan: public plan.
-        models: the servers' models; two of them under `TwoServers`.
         audit: the aggregation, under audit.
     """
 
@@ -40,18 +40,26 @@ class Federation:
     optimizer: Optimizer
     engine: SubmodelEngine
     handle: Handle
-    plan: Plan
-    models: tuple[ServerModel, ...]
     audit: Audit
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan."""
+        return self.audit.plan
+
+    @property
+    def server_model(self) -> ServerModel:
+        """The servers' model."""
+        return self.audit.aggregation.model
 
     @property
     def retrieves(self) -> bool:
         """Whether clients fetch rows privately."""
-        return any(segment.retrieve for segment in self.plan.segments)
+        return bool(self.plan.retrieving)
 
     def load_global_model(self) -> None:
         """Bring the servers' model into the torch model."""
-        self.load(self.models[0].state)
+        self.load(self.server_model.state)
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Bring a state of the servers' names and shapes into the torch model."""
@@ -70,7 +78,7 @@ def build(
     config: Config,
     task: Task,
     *,
-    plan: Plan | None = None,
+    plan: str | None = None,
     state: Mapping[str, Array] | None = None,
     optimizer_state: Mapping[str, Array] | None = None,
     finished: int = 0,
@@ -80,7 +88,7 @@ def build(
     Args:
         config: the experiment.
         task: its task.
-        plan: of an earlier run that is continued; a fresh one when None.
+        plan: of an earlier run that is continued, as canonical JSON; a fresh one when None.
         state: the servers' model of an earlier run.
         optimizer_state: the servers' optimizer of an earlier run.
         finished: rounds of an earlier run.
@@ -92,35 +100,42 @@ def build(
     optimizer = make_optimizer(model, config.local)
     engine = make_engine(config, task)
     handle = engine.attach(model, optimizer)
-    if plan is None:
-        rows = config.din.rows_per_client if engine.rows is not None and task.retrieves else None
-        plan = engine.plan(
-            handle,
-            max_clients=config.clients_per_round,
-            min_clients=config.min_clients,
-            rows_per_client=rows,
-            above_break_even=config.above_break_even,
-            malicious_security=config.malicious_security,
-        )
+    terms = _plan(config, task, engine, handle) if plan is None else Plan.from_json(plan)
     initial = handle.server_state() if state is None else state
-    in_process = config.servers == "in-process"
-    models = tuple(
-        _server_model(config, engine, initial, optimizer_state)
-        for _ in range(2 if in_process and config.aggregation != "plain" else 1)
-    )
-    aggregation: Aggregation
-    if config.aggregation == "plain":
-        aggregation = Plain(plan, models[0])
-    elif in_process:
-        aggregation = TwoServers(plan, (models[0], models[1]))
-    else:
-        from training.aggregations.remote import RemoteServers  # needs the service extra
 
-        aggregation = RemoteServers(
-            config, plan, models[0], clients=task.num_clients, finished=finished
-        )
-        plan = aggregation.plan
-    return Federation(model, optimizer, engine, handle, plan, models, Audit(aggregation))
+    def server_model() -> ServerModel:
+        server = config.server.settings().build()
+        if optimizer_state is not None:
+            server.load_state(optimizer_state)
+        return ServerModel(initial, server, source=engine.source)
+
+    aggregation = _aggregation(config, terms, server_model, task.num_clients, finished)
+    return Federation(model, optimizer, engine, handle, Audit(aggregation))
+
+
+def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> Plan:
+    rows = config.din.rows_per_client if engine.rows is not None and task.retrieves else None
+    return engine.plan(
+        handle,
+        max_clients=config.clients_per_round,
+        min_clients=config.min_clients,
+        rows_per_client=rows,
+        above_break_even=config.above_break_even,
+        malicious_security=config.malicious_security,
+    )
+
+
+def _aggregation(
+    config: Config, plan: Plan, model: Callable[[], ServerModel], clients: int, finished: int
+) -> Aggregation:
+    """The way in which this run sums its updates: a line each."""
+    if config.aggregation == "plain":
+        return Plain(plan, model())
+    if config.servers == "in-process":
+        return TwoServers(plan, (model(), model()))
+    from training.aggregations.remote import RemoteServers  # needs the service extra
+
+    return RemoteServers(config, plan, model(), clients=clients, finished=finished)
 
 
 def make_engine(config: Config, task: Task) -> SubmodelEngine:
@@ -147,27 +162,3 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
         encoding=FixedPoint(**dataclasses.asdict(config.encoding)),
         source="gradient" if config.local.optimizer == "gradient" else "delta",
     )
-
-
-def _server_model(
-    config: Config,
-    engine: SubmodelEngine,
-    state: Mapping[str, Array],
-    optimizer_state: Mapping[str, Array] | None,
-) -> ServerModel:
-    settings = config.server
-    optimizer: ServerOptimizer
-    if settings.optimizer == "adam":
-        optimizer = ServerAdam(
-            settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps
-        )
-    else:
-        optimizer = ServerSGD(
-            settings.lr,
-            momentum=settings.momentum,
-            lr_decay=settings.lr_decay,
-            lr_decay_rounds=settings.lr_decay_rounds,
-        )
-    if optimizer_state is not None:
-        optimizer.load_state(optimizer_state)
-    return ServerModel(state, optimizer, source=engine.source)

@@ -122,9 +122,8 @@ def summarise(
             else None
         ),
         "clipped_values": sum(record.clipped_values for record in records),
-        "segments": [_segment(segment) for segment in federation.plan.segments],
-        "verification": "leaf hashes" if federation.plan.verified else "none",
-        "retrieval": _retrieval(federation),
+        "segments": [segment.describe() for segment in federation.plan.segments],
+        **federation.plan.describe(),
         "plan_digest": federation.plan.digest.hex(),
         "model_sha256": federation.model_sha256(),
         "seed": config.seed,
@@ -134,28 +133,6 @@ def summarise(
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-    }
-
-
-def _retrieval(federation: Federation) -> str:
-    if not federation.retrieves:
-        return "none"
-    tagged = all(s.tag_bytes for s in federation.plan.segments if s.retrieve)
-    return "private, authenticated" if tagged else "private"
-
-
-def _segment(segment: Any) -> dict[str, Any]:
-    return {
-        "name": segment.name,
-        "policy": segment.policy,
-        "mechanism": segment.mechanism,
-        "positions": segment.m,
-        "values_per_position": segment.tau,
-        "k_max": segment.k_max,
-        "bins": segment.num_bins,
-        "theta": segment.theta,
-        "nu": segment.nu,
-        "stash": segment.stash,
     }
 
 

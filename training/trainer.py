@@ -75,7 +75,7 @@ class Trainer:
         for number in range(first_round, self.config.rounds + 1):
             record = self.run_round(number)
             if self.mean is not None:
-                self.mean.add(number, self.federation.models[0].state)
+                self.mean.add(number, self.federation.server_model.state)
             if self._evaluates(number):
                 record.metrics = self.evaluate()
             done(record)

@@ -56,25 +56,21 @@ from typing import Any
 import numpy as np
 
 from scripts.attacks.forged_reports import (
-    CLASSES,
     PLANS,
-    RECOMPUTES_CHECK,
     Forgery,
     copy_report,
     expand,
-    fit_check_words,
-    flip,
     forge,
     is_regular,
     make_plan,
 )
+from scripts.attacks.forgeries import CLASSES, RECOMPUTES_CHECK, fit_check_words, flip
+from scripts.parties import two_servers
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
-from torchfsl.submodel.server_model import ServerModel
 
 
 @dataclass
@@ -92,15 +88,6 @@ class Tally:
         """Sum, field by field."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
-def make_servers(plan: Plan) -> tuple[Server, Server]:
-    """Both servers, with a model of zeros."""
-    state = {t.name: np.zeros(t.shape, dtype=np.float32) for t in plan.segments[0].tensors}
-    return (
-        Server(0, plan=plan, model=ServerModel(state)),
-        Server(1, plan=plan, model=ServerModel(state)),
-    )
 
 
 def accepted_by(servers: tuple[Server, Server], reports: list[Forgery]) -> set[int]:
@@ -143,7 +130,7 @@ def play(task: tuple[int, int, tuple[str, ...]]) -> dict[str, Tally]:
     logging.getLogger("torchfsl.server").addFilter(_not_a_refusal)
     rng = np.random.default_rng(seed)
     plan = make_plan(*PLANS[shape % len(PLANS)], max_clients=len(names) + 1)
-    servers = make_servers(plan)
+    servers = two_servers(plan)
     begin_round(servers, 1)
     originals = [forge(plan, i, 1, rng) for i in range(len(names) + 1)]
     reports = [copy_report(original) for original in originals]
@@ -164,7 +151,7 @@ def play_relays(task: tuple[int, int]) -> Tally:
     seed, count = task
     rng = np.random.default_rng(seed)
     plan = make_plan(*PLANS[seed % len(PLANS)], max_clients=count)
-    servers = make_servers(plan)
+    servers = two_servers(plan)
     begin_round(servers, 1)
     tally = Tally()
     for client in range(count):

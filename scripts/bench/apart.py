@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
+from scripts.parties import zeros
 from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.server_model import ServerModel
@@ -43,10 +43,14 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
     return {name: max(own[name] for own in figures) for name in figures[0]}
 
 
+def relayed(server: Server, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+    """What the other server gets of a client's message."""
+    return server.reports.relay_parts(kind, client)
+
+
 def settle(server: Server) -> None:
     """The part of a commit that grows with the clients; `commit` finds it done."""
-    reports = server._book.complete()
-    server._evaluator.sums.settle([reports[client] for client in server._accepted])
+    server._evaluator.sums.settle(list(server._opening.accepted.values()))
 
 
 def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
@@ -75,13 +79,12 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     seed = bytes.fromhex(plan.hash_seed)
     if segment.num_bins:
         timed("permutations", lambda: cuckoo.permutations(seed, segment.name, segment.m))
-    state = {segment.name: np.zeros(segment.m, dtype=np.float32)}
-    server = Server(party, plan=plan, model=ServerModel(state))
+    server = Server(party, plan=plan, model=ServerModel(zeros(plan)))
     server.start(swap(server.open_round(0)))
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
         due = timed("receive", lambda message=message: server.receive(message))
-        relay = timed("receive", lambda due=due: server.relay_parts(*due)) if due else (b"", b"")
+        relay = timed("receive", lambda due=due: relayed(server, *due)) if due else (b"", b"")
         other = swap(*relay)
         if other:
             timed("receive", lambda other=other: server.receive(other))
@@ -95,4 +98,4 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     share = timed("open", lambda: server.reveal(theirs))
     theirs = swap(share)
     timed("open", lambda: server.open(theirs))
-    results.put({**seconds, "peak_memory_bytes": float(bench_measure.peak_memory_bytes())})
+    results.put({**seconds, "peak_memory_bytes": float(measure.peak_memory_bytes())})

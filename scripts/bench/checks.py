@@ -11,61 +11,36 @@ download of a client, and AES blocks, each as a ratio. The best of several repet
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
+from scripts.parties import Stopwatch, TimedServers, bench_plan, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round
-from torchfsl.fsl.server.server import Server
-from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 
-STAGES = ("open", "receive", "answer", "close and verify", "aggregate", "open sums and apply")
-
-
-class TimedServers(InProcess):
-    """Both servers, with the seconds spent inside them by stage."""
-
-    def __init__(self, servers: tuple[Server, Server]) -> None:
-        super().__init__(*servers)
-        self.seconds = dict.fromkeys(STAGES, 0.0)
-
-    def time(self, stage: str, call: Callable[[], Any]) -> Any:
-        """Run `call` on the account of a stage."""
-        start = time.perf_counter()
-        result = call()
-        self.seconds[stage] += time.perf_counter() - start
-        return result
-
-    def send(self, party: int, message: bytes) -> None:
-        """See `Transport`."""
-        self.time("receive", lambda: InProcess.send(self, party, message))
-
-    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
-        """See `Transport`."""
-        stage = "answer" if kind is Kind.ANSWER else "open"
-        return bytes(
-            self.time(stage, lambda: InProcess.fetch(self, party, kind, round_number, client))
-        )
+STAGES = (
+    "open",
+    "model",
+    "receive",
+    "answer",
+    "close and verify",
+    "aggregate",
+    "open sums and apply",
+)
 
 
 def make_plan(options: argparse.Namespace, checks: bool) -> Plan:
     """A table whose rows are retrieved, and as many single values."""
     table = TensorSpec("table", (options.rows, options.width))
     values = TensorSpec("values", (options.rows,))
-    return build_plan(
+    return bench_plan(
         [
             SegmentSpec(
                 "table", "rows", (table,), k_max=options.k, tau=options.width, retrieve=True
@@ -74,11 +49,7 @@ def make_plan(options: argparse.Namespace, checks: bool) -> Plan:
         ],
         encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0),
         max_clients=options.clients,
-        min_clients=1,
         malicious_security=checks,
-        session=bytes(16),
-        hash_seed=bytes(32),
-        above_break_even="keep",
     )
 
 
@@ -98,13 +69,10 @@ def updates(plan: Plan, clients: int) -> list[Update]:
 
 def play(plan: Plan, made: list[Update]) -> dict[str, Any]:
     """One round; seconds by stage and a client's bytes."""
-    state: dict[str, npt.NDArray[Any]] = {
-        t.name: np.zeros(t.shape, dtype=t.dtype) for s in plan.segments for t in s.tensors
-    }
-    servers = tuple(Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
-    first, second = servers
-    link = TimedServers((first, second))
-    link.time("open", lambda: begin_round((first, second), 0))
+    first, second = two_servers(plan)
+    watch = Stopwatch()
+    link = TimedServers((first, second), watch)
+    watch.time("open", lambda: begin_round((first, second), 0))
     receipts = set()
     for number, update in enumerate(made):
         rows = update["table"].indices
@@ -114,23 +82,23 @@ def play(plan: Plan, made: list[Update]) -> dict[str, Any]:
         one.retrieve()
         receipt = one.submit(update)
         receipts.add((receipt.upload_bytes, receipt.download_bytes))
-    lists = link.time("close and verify", lambda: (first.close_round(), second.close_round()))
-    folds = link.time("close and verify", lambda: (first.agree(lists[1]), second.agree(lists[0])))
-    link.time("close and verify", lambda: (first.verify(folds[1]), second.verify(folds[0])))
-    commitments = link.time("aggregate", lambda: (first.commit(), second.commit()))
-    shares = link.time(
+    lists = watch.time("close and verify", lambda: (first.close_round(), second.close_round()))
+    folds = watch.time("close and verify", lambda: (first.agree(lists[1]), second.agree(lists[0])))
+    watch.time("close and verify", lambda: (first.verify(folds[1]), second.verify(folds[0])))
+    commitments = watch.time("aggregate", lambda: (first.commit(), second.commit()))
+    shares = watch.time(
         "open sums and apply", lambda: (first.reveal(commitments[1]), second.reveal(commitments[0]))
     )
-    opened = link.time(
+    opened = watch.time(
         "open sums and apply", lambda: (first.open(shares[1]), second.open(shares[0]))
     )
-    link.time("open sums and apply", lambda: (first.apply(opened[0]), second.apply(opened[1])))
+    watch.time("open sums and apply", lambda: (first.apply(opened[0]), second.apply(opened[1])))
     expected = np.zeros_like(opened[0].sums["table"])
     for update in made:
         expected[update["table"].indices] += update["table"].values
     assert np.array_equal(opened[0].sums["table"], expected)
     ((upload, download),) = receipts
-    return {"seconds": link.seconds, "upload_bytes": upload, "download_bytes": download}
+    return {"seconds": watch.seconds, "upload_bytes": upload, "download_bytes": download}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -171,7 +139,7 @@ def _text(value: float) -> str:
 
 def main() -> None:
     """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--clients", type=int, default=8, help="clients in the round")
     parser.add_argument("--rows", type=int, default=1 << 15, help="rows of the table")
     parser.add_argument("--width", type=int, default=18, help="values a row")
@@ -179,15 +147,11 @@ def main() -> None:
     parser.add_argument(
         "--repeat", type=int, default=3, help="repetitions, of which the best counts"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
-    settings = {key: value for key, value in vars(options).items() if key != "json"}
-    figures = {"environment": bench_measure.environment(), "settings": settings, **run(options)}
-    for key, value in figures["environment"].items():
-        print(f"{key:24}{value:,.4g}" if isinstance(value, float) else f"{key:24}{value}")
-    print()
+    figures = measure.begin(options)
+    figures |= run(options)
     show(figures)
-    bench_measure.write_json(options.json, figures)
+    measure.finish(options, figures)
 
 
 if __name__ == "__main__":

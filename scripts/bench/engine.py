@@ -12,7 +12,6 @@ id is new and its row is saved), or by popularity (Zipf).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import time
@@ -23,7 +22,7 @@ import torch
 from torch import nn
 
 from models import DIN
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
 from torchfsl import Rows, SubmodelEngine
 from torchfsl.engine.handle import Handle
 
@@ -148,12 +147,12 @@ def memory(handle: Handle) -> dict[str, int]:
 
 def main() -> None:
     """Print a table, write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--steps", type=int, default=40, help="steps of the round (default 40)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default 3)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
+    figures = measure.begin(arguments)
     torch.set_num_threads(arguments.threads)
     cases = [
         ("Adagrad", "delta", "hooks", "uniform"),
@@ -183,10 +182,8 @@ def main() -> None:
             f"{r['touched_rows']:9d}{r['saved_bytes'] / 1e6:7.1f}MB{r['table_bytes'] / 1e6:7.1f}MB",
             flush=True,
         )
-    figures = {"threads": arguments.threads, "torch": torch.__version__, "results": results}
-    figures["environment"] = bench_measure.environment()
-    print(f"raw AES: {figures['environment']['aes_blocks_per_second'] / 1e6:.0f} M blocks/s a core")
-    bench_measure.write_json(arguments.json, figures)
+    figures |= {"torch": torch.__version__, "results": results}
+    measure.finish(arguments, figures)
 
 
 if __name__ == "__main__":

@@ -15,215 +15,21 @@ calls, each against the ceiling right after it. A gather has no AES and no share
 from __future__ import annotations
 
 import argparse
-import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 import torchfsl
-from scripts.bench import measure as bench_measure
-from torchfsl.fsl.dpf.ssa import aligned_zeros
-from torchfsl.kernels.backends import kernels
-
-Bytes = npt.NDArray[np.uint8]
-KEY, OTHER_KEY = bytes(range(16)), bytes(range(16, 32))
-LEAF_HASH_BLOCKS, CHECK_BLOCKS = 3, 5
-REPORTS = 32
-"""Reports that a server adds together."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Trees of one kind: `nu` rows of `row` ring values of `width` bytes share a leaf."""
-
-    name: str
-    trees: int
-    rows: int
-    nu: int
-    row: int
-    width: int
-
-    @property
-    def leaves(self) -> int:
-        """Leaf blocks of a tree."""
-        return -(-self.rows >> self.nu)
-
-    @property
-    def depth(self) -> int:
-        """Levels of a tree."""
-        return (self.leaves - 1).bit_length()
-
-    @property
-    def payload(self) -> int:
-        """Bytes of a leaf block."""
-        return (self.row * self.width) << self.nu
-
-    @property
-    def tree_blocks(self) -> int:
-        """AES blocks of expanding all trees."""
-        nodes = sum(-(-self.leaves >> (self.depth - level)) for level in range(self.depth))
-        return 2 * self.trees * nodes
-
-    @property
-    def convert_blocks(self) -> int:
-        """AES blocks of the output of all leaves."""
-        return self.trees * self.leaves * -(-self.payload // 16)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A kernel's call and what it computes; `call` takes the number of threads."""
-
-    name: str
-    shape: Shape
-    call: Callable[[int], Any]
-    count: int
-    unit: str
-    blocks: int
-    moved: int = 0
-
-
-class Keys:
-    """Trees, hints and everything else that the kernels take."""
-
-    def __init__(self, shape: Shape) -> None:
-        rng = np.random.default_rng(0)
-        self.shape, trees = shape, shape.trees
-        self.roots = [rng.integers(0, 256, (trees, 16), dtype=np.uint8) for _ in (0, 1)]
-        for party in (0, 1):
-            self.roots[party][:, 0] = self.roots[party][:, 0] & 0xFE | party
-        rows = rng.integers(0, shape.rows, trees, dtype=np.uint64)
-        self.alpha = rows >> np.uint64(shape.nu)
-        self.slots = rows & np.uint64((1 << shape.nu) - 1)
-        self.values = rng.integers(0, 256, (trees, shape.row * shape.width), dtype=np.uint8)
-        self.cw, self.right, self.leaf0, self.leaf1 = self.generate()
-        self.hints = self.hint()
-
-    def generate(self, threads: int = 1) -> Any:
-        """All trees."""
-        return kernels().tree_gen(KEY, *self.roots, self.alpha, self.shape.depth, threads)
-
-    def hint(self, threads: int = 1) -> Bytes:
-        """All hints."""
-        return kernels().hint_gen(  # type: ignore[no-any-return]
-            OTHER_KEY, self.leaf0, self.leaf1, self.values, self.slots, self.shape.nu,
-            self.shape.width, threads,
-        )  # fmt: skip
-
-    @property
-    def trees(self) -> tuple[Bytes, Bytes, Bytes, int]:
-        """Arguments of every kernel over all leaves."""
-        return self.roots[0], self.cw, self.right, self.shape.leaves
-
-
-def client_cases(keys: Keys) -> Iterator[Case]:
-    """Trees, check words and hints."""
-    shape, depth = keys.shape, keys.shape.depth
-    made = sum(array.nbytes for array in (keys.cw, keys.right, keys.leaf0, keys.leaf1))
-    yield Case("key generation", shape, keys.generate, shape.trees, "keys",
-               4 * depth * shape.trees, made)  # fmt: skip
-    yield Case(
-        "check words", shape,
-        lambda threads: kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0, threads),
-        shape.trees, "keys", 2 * LEAF_HASH_BLOCKS * shape.trees, 32 * shape.trees,
-    )  # fmt: skip
-    blocks = 2 * shape.trees * -(-shape.payload // 16)
-    yield Case("hints", shape, keys.hint, shape.trees, "keys", blocks, keys.hints.nbytes)
-
-
-def server_cases(keys: Keys) -> Iterator[Case]:
-    """Evaluation with accumulation, the check, and both."""
-    shape = keys.shape
-    rows = shape.trees * shape.rows
-    total = aligned_zeros(shape.trees, shape.leaves, shape.payload)
-    words = kernels().check_gen(KEY, keys.leaf0, keys.leaf1, keys.alpha, 0)
-    rng = np.random.default_rng(1)
-    masks = [
-        rng.integers(0, 256, size, dtype=np.uint8)
-        for size in ((shape.trees, 16), (1024, 2, 16), (-(-shape.leaves // 1024), 16))
-    ]
-
-    arrays = (*keys.trees[:3], keys.hints)
-    reports = [(KEY, OTHER_KEY, *(a.copy() for a in arrays)) for _ in range(REPORTS)]
-
-    def accumulate(threads: int, jobs: list[Any]) -> None:
-        kernels().accumulate_batch(jobs, shape.leaves, 0, shape.width, total, threads)
-
-    def verify(threads: int) -> None:
-        for _, _, roots, cw, right, _ in reports:
-            trees = (roots, cw, right, shape.leaves)
-            kernels().verify(KEY, OTHER_KEY, *trees, words, 0, KEY, *masks, threads)
-
-    def both(threads: int) -> None:
-        verify(threads)
-        accumulate(threads, reports)
-
-    summing = shape.tree_blocks + shape.convert_blocks
-    checking = shape.tree_blocks + CHECK_BLOCKS * shape.trees * shape.leaves
-    if shape.trees * shape.leaves * 16 < 1 << 27:
-        yield Case(
-            "evaluate alone", shape,
-            lambda threads: kernels().tree_eval(KEY, *keys.trees, threads),
-            rows, "rows", shape.tree_blocks, 16 * shape.trees * shape.leaves,
-        )  # fmt: skip
-    one = 2 * total.nbytes
-    for name, jobs in (
-        ("accumulate, 1 report", reports[:1]),
-        (f"accumulate, {REPORTS} reports", reports),
-        ("the same, keys in cache", [(KEY, OTHER_KEY, *arrays)] * REPORTS),
-    ):
-        call = functools.partial(accumulate, jobs=jobs)
-        count = len(jobs)
-        yield Case(name, shape, call, count * rows, "rows", count * summing, count * one)
-    many = REPORTS * rows
-    yield Case(f"verify, {REPORTS} reports", shape, verify, many, "rows", REPORTS * checking)
-    yield Case("verify, accumulate", shape, both, many, "rows", REPORTS * (summing + checking),
-               REPORTS * one)  # fmt: skip
-
-
-def retrieval_cases(keys: Keys) -> Iterator[Case]:
-    """Answers over a table of the same shape, without tags and with them."""
-    shape = keys.shape
-    rng = np.random.default_rng(2)
-    table = aligned_zeros(shape.trees, shape.leaves, shape.payload)
-    table[:] = rng.integers(0, 256, table.shape, dtype=np.uint8)
-    rows = shape.trees * shape.rows
-    yield Case(
-        "answer", shape, lambda threads: kernels().answer(KEY, *keys.trees, table, threads),
-        rows, "rows", shape.tree_blocks, table.nbytes,
-    )  # fmt: skip
-    yield Case(
-        "answer with tags", shape,
-        lambda threads: kernels().authenticate(KEY, OTHER_KEY, *keys.trees, table, threads),
-        rows, "rows", shape.tree_blocks + shape.convert_blocks, table.nbytes,
-    )  # fmt: skip
-
-
-def gather_case(shape: Shape) -> Case:
-    """Three scattered rows of the bins into every row of the index space."""
-    m, row = shape.trees * shape.rows // 3, shape.row * shape.width
-    slots = 3 * m
-    rng = np.random.default_rng(3)
-    places = np.stack([rng.permutation(slots)[:m] for _ in range(3)]).astype(np.uint32)
-    bins = np.zeros((slots, row), dtype=np.uint8)
-    out = np.zeros((m, row), dtype=np.uint8)
-    return Case(
-        "gather", shape,
-        lambda threads: kernels().gather(bins, places, out, shape.width, threads),
-        m, "rows", 0, 3 * m * row + 2 * m * row + places.nbytes,
-    )  # fmt: skip
-
-
-def shapes(small: bool) -> list[Shape]:
-    """Full shapes, or ones that take a moment."""
-    trees, table = (96, 96) if small else (13_008, 1_752)
-    narrow = [Shape("8 bytes a row", trees, 240, nu, 1, 8) for nu in range(4)]
-    return [*narrow, Shape("72 bytes a row", table, 338, 0, 18, 4)]
+from scripts.bench import measure
+from scripts.bench.kernel_cases import (
+    Case,
+    Keys,
+    client_cases,
+    gather_case,
+    retrieval_cases,
+    server_cases,
+    shapes,
+)
 
 
 def ceiling_seconds(blocks: int, threads: int) -> float:
@@ -262,7 +68,7 @@ def timed(case: Case, threads: int) -> float:
     return time.perf_counter() - start
 
 
-def measure(case: Case, threads: int, small: bool) -> dict[str, Any]:
+def figures_of(case: Case, threads: int, small: bool) -> dict[str, Any]:
     """Figures of one kernel: the rates of its best call, and its share of the ceiling."""
     all_seconds, ceilings = time_in_pairs(case, threads, small)
     seconds, shape = min(all_seconds), case.shape
@@ -305,7 +111,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         for case in cases:
             first = None
             for threads in options.threads:
-                row = measure(case, threads, options.small)
+                row = figures_of(case, threads, options.small)
                 first = first or row["seconds"]
                 row["times_first"] = first / row["seconds"]
                 figures.append(row)
@@ -328,22 +134,18 @@ def show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--small", action="store_true", help="few trees, one repetition")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads to try")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
-    figures: dict[str, Any] = {"environment": bench_measure.environment()}
+    figures = measure.begin(options)
     for threads in options.threads:
         name = f"memory_bytes_per_second_{threads}"
-        figures["environment"][name] = bench_measure.memory_bytes_per_second(threads)
-    for key, value in figures["environment"].items():
-        print(f"{key:28}{value:,.4g}" if isinstance(value, float) else f"{key:28}{value}")
+        figures["environment"][name] = measure.memory_bytes_per_second(threads)
+        measure.print_figure(name, figures["environment"][name])
     print()
     figures["kernels"] = run(options)
-    figures["peak_memory_bytes"] = bench_measure.peak_memory_bytes()
-    print(f"\npeak memory {figures['peak_memory_bytes'] / 1e6:,.0f} MB")
-    bench_measure.write_json(options.json, figures)
+    measure.finish(options, figures)
 
 
 if __name__ == "__main__":

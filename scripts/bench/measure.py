@@ -1,7 +1,14 @@
-"""What every benchmark measures beside its own figures: raw AES rate, memory, the machine."""
+"""What every benchmark prints and writes beside its own figures.
+
+Every one of them begins with `begin`: processor and cores, versions, backend and its path, date,
+AES blocks a second of one core by OpenSSL and, of the native backend, by the fixed-key hash of the
+same run (the ceiling of all work on trees). It ends with `finish`: the peak memory of the process,
+and the file that `--json` names, with the figures of both and the bench's own.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,6 +23,38 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import torchfsl
+
+
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A benchmark's command line: what it is, and `--json`."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    return parser
+
+
+def begin(options: argparse.Namespace) -> dict[str, Any]:
+    """Print the environment; returns the figures so far: `environment` and `settings`."""
+    settings = {name: value for name, value in vars(options).items() if name != "json"}
+    figures = {"environment": environment(), "settings": settings}
+    for name, value in figures["environment"].items():
+        print_figure(name, value)
+    print(flush=True)
+    return figures
+
+
+def print_figure(name: str, value: object) -> None:
+    """One line."""
+    print(f"{name:28} {value:,.4g}" if isinstance(value, float) else f"{name:28} {value}")
+
+
+def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """Print the peak memory, write all figures to the file of `--json`."""
+    figures["peak_memory_bytes"] = peak_memory_bytes()
+    print(f"\npeak memory {figures['peak_memory_bytes'] / 1e6:,.0f} MB")
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def aes_blocks_per_second() -> float:
@@ -112,9 +151,3 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or "unknown"
-
-
-def write_json(path: str | None, figures: dict[str, Any]) -> None:
-    """Write the figures to a file, if one is named."""
-    if path:
-        Path(path).write_text(json.dumps(figures, indent=2) + "\n")

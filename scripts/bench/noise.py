@@ -16,19 +16,16 @@ import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
+from scripts.parties import bench_plan, two_servers
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import privacy
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import run_round
-from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.norm_bound import norm_squared
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import RawSegment, Update, quantise
 
 CLIENTS = 5
@@ -41,13 +38,12 @@ def make_plan(options: argparse.Namespace) -> Plan:
         SegmentSpec("scalars", "scalars", (TensorSpec("scalars", (5000,)),), k_max=64),
     ]
     encoding = FixedPoint(ring_bits=48, frac_bits=16, clip=4.0, rounding="stochastic")
-    plan = build_plan(
+    plan = bench_plan(
         specs,
         encoding=encoding,
         max_clients=CLIENTS,
         lane="count",
         l2_bound=privacy.l2_bound(encoding, options.norm),
-        above_break_even="keep",
     )
     return privacy.calibrate(
         plan, epsilon=options.epsilon, delta=options.delta, rounds=options.rounds
@@ -84,25 +80,18 @@ def _exact_variance(sigma: int) -> float:
 
 def noisy_round(plan: Plan) -> dict[str, Any]:
     """A round under the plan: variance of opened minus plain sums, and norms of the updates."""
-    state: dict[str, npt.NDArray[Any]] = {
-        t.name: np.zeros(t.shape, dtype=t.dtype) for s in plan.segments for t in s.tensors
-    }
-    servers = (
-        Server(0, plan=plan, model=ServerModel(state)),
-        Server(1, plan=plan, model=ServerModel(state)),
-    )
     rng = np.random.default_rng(0)
     made: dict[int, Update] = {}
     for client in range(CLIENTS):
         raw = {
             s.name: RawSegment(
-                None if s.policy == "dense" else np.arange(s.k_max),
+                None if s.is_dense else np.arange(s.k_max),
                 rng.normal(size=(s.k_max, s.tau)),
             )
             for s in plan.segments
         }
         made[client] = quantise(plan, raw, rounding_seed=rng.bytes(16))[0]
-    opened = run_round(servers, made, round_number=0)
+    opened = run_round(two_servers(plan), made, round_number=0)
     noise, lanes = [], []
     for segment in plan.segments:
         total = np.zeros_like(opened.sums[segment.name])
@@ -154,20 +143,18 @@ def show(figures: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--epsilon", type=float, default=2.0, help="wanted against either server")
     parser.add_argument("--delta", type=float, default=1e-6, help="delta of that epsilon")
     parser.add_argument("--rounds", type=int, default=100, help="rounds that are opened")
     parser.add_argument("--norm", type=float, default=1.0, help="L2 norm bound of a real update")
     parser.add_argument("--values", type=int, default=200_000, help="dense values of the round")
     parser.add_argument("--draws", type=int, default=1 << 21, help="draws a sigma")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
+    figures = measure.begin(options)
     plan = make_plan(options)
     stated = privacy.guarantee(plan, delta=options.delta, rounds=options.rounds)
-    figures = {
-        "environment": bench_measure.environment(),
-        "settings": {key: value for key, value in vars(options).items() if key != "json"},
+    figures |= {
         "noise_sigma": plan.noise_sigma,
         "lane_sigma": plan.lane_sigma,
         "sampler": sampler(options.draws),
@@ -175,7 +162,7 @@ def main() -> None:
         "guarantee": dataclasses.asdict(stated),
     }
     show(figures)
-    bench_measure.write_json(options.json, figures)
+    measure.finish(options, figures)
 
 
 if __name__ == "__main__":

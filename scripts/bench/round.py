@@ -12,9 +12,7 @@ are those of the round in which the servers were fastest.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,53 +20,18 @@ import torch
 
 import torchfsl
 from models import DIN
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
+from scripts.parties import Stopwatch, TimedServers
 from torchfsl.fsl import messages
 from torchfsl.fsl.explain import explain
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
-from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.server_optimizers import ServerAdam
 
 ITEMS, CATEGORIES, USERS, DIM = 143_534, 4_815, 49_023, 18
 ITEM_ROWS, CATEGORY_ROWS = 301, 117
 SERVER_PARTS = ("open", "receive", "answer", "model", "aggregate and apply")
-
-
-class Stopwatch:
-    """Seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def time(self, name: str, call: Callable[[], Any]) -> Any:
-        """Run `call`, add its seconds to `name`."""
-        start = time.perf_counter()
-        result = call()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-        return result
-
-
-class TimedServers(InProcess):
-    """Both servers, with the time spent inside them."""
-
-    def __init__(self, servers: tuple[Server, Server], watch: Stopwatch) -> None:
-        super().__init__(*servers)
-        self._watch = watch
-
-    def send(self, party: int, message: bytes) -> None:
-        """Deliver, timed."""
-        self._watch.time("receive", lambda: InProcess.send(self, party, message))
-
-    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
-        """Fetch, timed."""
-
-        def call() -> bytes:
-            return InProcess.fetch(self, party, kind, round_number, client)
-
-        return self._watch.time("answer" if kind is Kind.ANSWER else "model", call)
 
 
 def batch(rng: np.random.Generator, client: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -174,25 +137,25 @@ def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
         "dense_download_bytes": dense,
         "both_servers_seconds_by_round": [r["both_servers_seconds"] for r in results],
         **min(results, key=lambda r: r["both_servers_seconds"]),
-        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+        "peak_memory_bytes": measure.peak_memory_bytes(),
     }
 
 
 def main() -> None:
     """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--clients", type=int, default=100, help="clients in the round")
     parser.add_argument("--rounds", type=int, default=3, help="the best counts")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
-    figures = {"environment": bench_measure.environment(), **run(options.clients, options.rounds)}
-    for name, value in figures.items():
+    figures = measure.begin(options)
+    measured = run(options.clients, options.rounds)
+    for name, value in measured.items():
         if isinstance(value, dict):
             for key, part in value.items():
                 print(f"{name + ': ' + key:48} {_text(part)}")
         else:
             print(f"{name:48} {_text(value)}")
-    bench_measure.write_json(options.json, figures)
+    measure.finish(options, figures | measured)
 
 
 def _text(value: object) -> str:

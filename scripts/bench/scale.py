@@ -17,173 +17,46 @@ best round counts, and the first one, in memory that is new to the process, rare
 from __future__ import annotations
 
 import argparse
-import contextlib
 import cProfile
 import functools
 import os
 import pstats
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
-from scripts.bench import measure as bench_measure
+from scripts.bench import measure
 from scripts.bench.apart import run_apart, settle
-from torchfsl.crypto import kdf
+from scripts.bench.server_clock import ACCOUNTS, PATH, Clock, watched
+from scripts.parties import Outbox, bench_plan, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round
 from torchfsl.fsl.server.server import Server
-from torchfsl.kernels.backends import KERNELS, kernels
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import RawSegment, quantise
 
 NAME = "w"
-PATH = ("receive", "verify", "accumulate")
-"""Stages of a server that grow with the clients."""
 PROFILE_LINES = 20
-ACCOUNTS = ("native", "sums", "HKDF")
-"""What is noted of a stage; see `Clock`."""
-
-
-class Outbox:
-    """A transport that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, bytes]] = []
-
-    def send(self, party: int, message: bytes) -> None:
-        """Keep."""
-        self.sent.append((party, message))
-
-    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
-        """Nothing is fetched here."""
-        raise NotImplementedError
-
-
-class Clock:
-    """Seconds of both servers by stage, and those inside native code.
-
-    Native are the kernels, of which expansion and accumulation is noted apart as `sums`, hashes and
-    key streams. HKDF, by `cryptography`, has an account of its own; the rest is Python, parsing and
-    copies.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        self._stage = (self.seconds[0], "")
-        self._inside: list[float] = []
-        self._notes: list[tuple[dict[str, float], str, str, float]] = []
-
-    def time(self, party: int, stage: str, call: Callable[[], Any]) -> Any:
-        """Run `call` on the account of a server and a stage; stages inside it are not its own."""
-        before, self._stage = self._stage, (self.seconds[party], stage)
-        self._inside.append(0.0)
-        start = time.perf_counter()
-        result = call()
-        seconds = time.perf_counter() - start
-        self._add(party, stage, seconds - self._inside.pop())
-        if self._inside:
-            self._inside[-1] += seconds
-        self._stage = before
-        return result
-
-    def noted(self, call: Callable[..., Any], account_name: str) -> Callable[..., Any]:
-        """`call`, noted as `account_name` in the stage in which it happens.
-
-        What noting takes beside it, `noting_seconds`, is on nobody's account.
-        """
-        note, now = self._notes.append, time.perf_counter
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            start = now()
-            result = call(*arguments, **named)
-            note((*self._stage, account_name, now() - start))
-            return result
-
-        return timed
-
-    def settle_notes(self) -> None:
-        """Add what was noted to the accounts, and take what noting took out of their stages."""
-        for account, stage, account_name, seconds in self._notes:
-            name = f"{account_name} {stage}"
-            account[name] = account.get(name, 0.0) + seconds
-            account[stage] -= noting_seconds()
-        self._notes.clear()
-
-    def _add(self, party: int, stage: str, seconds: float) -> None:
-        account = self.seconds[party]
-        account[stage] = account.get(stage, 0.0) + seconds
-
-    def slower(self) -> dict[str, float]:
-        """Stages of the server that took longer over `PATH`."""
-        return max(self.seconds, key=lambda account: sum(account[stage] for stage in PATH))
-
-
-@functools.cache
-def noting_seconds() -> float:
-    """What `Clock.noted` takes for a call, beside the seconds that it notes."""
-    calls, least = 100, float("inf")
-    for _ in range(20):
-        clock = Clock()
-        nothing = clock.noted(lambda: None, "")
-        start = time.perf_counter()
-        for _ in range(calls):
-            nothing()
-        seconds = time.perf_counter() - start
-        least = min(least, (seconds - sum(note[-1] for note in clock._notes)) / calls)
-    return least
-
-
-@contextlib.contextmanager
-def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
-    """Time native code, and additions to the sums apart from the stage they happen in."""
-    module = kernels()
-    with contextlib.ExitStack() as stack:
-        for name in KERNELS:
-            account_name = "sums" if name == "accumulate_batch" else "native"
-            timed = clock.noted(getattr(module, name), account_name)
-            stack.enter_context(mock.patch.object(module, name, timed))
-        for name, account_name in (("digest", "native"), ("stream", "native"), ("derive", "HKDF")):
-            timed = clock.noted(getattr(kdf, name), account_name)
-            stack.enter_context(mock.patch.object(kdf, name, timed))
-        for party, server in enumerate(servers):
-            sums = server._evaluator.sums
-            change = functools.partial(_on_account, clock, party, sums._change)
-            stack.enter_context(mock.patch.object(sums, "_change", change))
-        yield
-
-
-def _on_account(
-    clock: Clock, party: int, change: Callable[..., None], *arguments: Any, **named: Any
-) -> None:
-    clock.time(party, "accumulate", lambda: change(*arguments, **named))
 
 
 def make_plan(m: int, options: argparse.Namespace) -> Plan:
     """One segment of m scalars."""
     k_max = max(1, round(m * options.fraction))
-    return build_plan(
+    return bench_plan(
         [SegmentSpec(NAME, "scalars", (TensorSpec(NAME, (m,)),), k_max=k_max)],
         encoding=FixedPoint(ring_bits=options.bits, frac_bits=options.bits // 2 - 3, clip=1.0)
         if options.bits <= 32
         else FixedPoint(ring_bits=options.bits, frac_bits=16, clip=4.0),
         max_clients=max(8, options.clients),
-        min_clients=1,
         malicious_security=not options.semi_honest,
-        session=bytes(16),
-        hash_seed=bytes(32),
-        above_break_even="keep",
     )
 
 
@@ -261,9 +134,9 @@ def time_matching(plan: Plan, rows: npt.NDArray[np.int64]) -> float:
     segment = plan.segments[0]
     if not segment.num_bins:
         return 0.0
-    table = cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, segment.m)
+    table = plan.permutations(segment)
     shape = segment.num_bins, segment.theta, segment.stash
-    return bench_measure.best_seconds(lambda: cuckoo.place(table, rows, *shape), 2)
+    return measure.best_seconds(lambda: cuckoo.place(table, rows, *shape), 2)
 
 
 def profile(call: Callable[[], Any]) -> None:
@@ -278,30 +151,57 @@ def profile(call: Callable[[], Any]) -> None:
     print(f"  {1e6 * whole:12,.0f} us all functions")
 
 
-def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
+def figures_of(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     """One size."""
     m = 1 << log_m
     plan = make_plan(m, options)
     segment = plan.segments[0]
     rng = np.random.default_rng(log_m)
-    start = time.perf_counter()
-    if segment.num_bins:
-        cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, m)
-    set_up = time.perf_counter() - start
+    set_up = time_permutations(plan)
     rows = [
         np.sort(rng.choice(m, segment.k_max, replace=False)).astype(np.int64)
         for _ in range(options.clients)
     ]
     values = rng.normal(scale=0.2, size=(segment.k_max, 1)).astype(np.float32)
-    client_seconds = bench_measure.best_seconds(
+    client_seconds = measure.best_seconds(
         lambda: client_path(plan, 0, 0, rows[0], values), options.repeat
     )
     matching = time_matching(plan, rows[0])
-    state = {NAME: np.zeros(m, dtype=np.float32)}
-    servers = (
-        Server(0, plan=plan, model=ServerModel(dict(state))),
-        Server(1, plan=plan, model=ServerModel(dict(state))),
-    )
+    runs = run_servers(plan, rows, values, options)
+    predicted = predict(plan)
+    apart = run_apart(plan, messages_of(plan, 0, rows, values)) if options.apart else None
+    return {
+        "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
+        "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
+        "upload_bytes": messages.client_bytes(plan),
+        "permutations_seconds": set_up,
+        "client_seconds": client_seconds,
+        "matching_seconds": matching,
+        "client_aes_blocks": predicted.client_aes_blocks,
+        **server_figures(plan, runs, options.clients),
+        "predicted_memory_bytes": predicted.server_memory_bytes,
+        "peak_memory_bytes": measure.peak_memory_bytes(),
+        "server_apart": apart,
+    }  # fmt: skip
+
+
+def time_permutations(plan: Plan) -> float:
+    """Seconds of the permutations, which later calls find made; 0 where there are none."""
+    segment = plan.segments[0]
+    start = time.perf_counter()
+    if segment.num_bins:
+        cuckoo.permutations(bytes.fromhex(plan.hash_seed), NAME, segment.m)
+    return time.perf_counter() - start
+
+
+def run_servers(
+    plan: Plan,
+    rows: list[npt.NDArray[np.int64]],
+    values: npt.NDArray[np.float32],
+    options: argparse.Namespace,
+) -> list[dict[str, float]]:
+    """Stages of the slower server in each of the rounds, and profiles where they are asked for."""
+    servers = two_servers(plan)
     runs = []
     for round_number in range(options.repeat):
         sent = messages_of(plan, round_number, rows, values)
@@ -314,36 +214,30 @@ def measure(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
         begin_round(servers, options.repeat)
         print("\nboth servers")
         profile(lambda: server_path(servers, sent))
+    return runs
+
+
+def server_figures(plan: Plan, runs: list[dict[str, float]], clients: int) -> dict[str, Any]:
+    """A server's seconds and rates: of the best round, and of sums of the best of all."""
+    segment, blocks = plan.segments[0], predict(plan).server_aes_blocks
     server = best(runs, PATH)
-    adding = min(sum(run.get(f"sums {stage}", 0.0) for stage in PATH) for run in runs)
-    predicted = predict(plan)
-    apart = run_apart(plan, messages_of(plan, 0, rows, values)) if options.apart else None
-    path_seconds = sum(server[stage] for stage in PATH) / options.clients
-    rows_of_trees = max(1, segment.num_bins * segment.theta + segment.stash * m)
+    path_seconds = sum(server[stage] for stage in PATH) / clients
+    rows_of_trees = max(1, segment.num_bins * segment.theta + segment.stash * segment.m)
     native, sums, hkdf = (
-        sum(server.get(f"{account} {stage}", 0.0) for stage in PATH) / options.clients
+        sum(server.get(f"{account} {stage}", 0.0) for stage in PATH) / clients
         for account in ACCOUNTS
     )
+    adding = min(sum(run.get(f"sums {stage}", 0.0) for stage in PATH) for run in runs)
     return {
-        "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
-        "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
-        "upload_bytes": messages.client_bytes(plan),
-        "permutations_seconds": set_up,
-        "client_seconds": client_seconds,
-        "matching_seconds": matching,
-        "client_aes_blocks": predicted.client_aes_blocks,
         "server_seconds_a_client": path_seconds,
         "server_native_seconds_a_client": native + sums,
         "server_hkdf_seconds_a_client": hkdf,
         "server_stages": server,
-        "server_aes_blocks": predicted.server_aes_blocks,
-        "server_blocks_per_second": predicted.server_aes_blocks / path_seconds,
-        "sums_ns_a_row": 1e9 * adding / options.clients / rows_of_trees,
+        "server_aes_blocks": blocks,
+        "server_blocks_per_second": blocks / path_seconds,
+        "sums_ns_a_row": 1e9 * adding / clients / rows_of_trees,
         "server_ns_a_row": 1e9 * path_seconds / rows_of_trees,
-        "predicted_memory_bytes": predicted.server_memory_bytes,
-        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
-        "server_apart": apart,
-    }  # fmt: skip
+    }
 
 
 def show(row: dict[str, Any], ceiling: float | None) -> None:
@@ -388,7 +282,7 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
 
 def main() -> None:
     """Parse the command line, run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--log-m", type=int, nargs="+", default=[10, 15, 20], help="sizes")
     parser.add_argument("--fraction", type=float, default=0.1, help="selected positions, k / m")
     parser.add_argument("--bits", type=int, default=128, help="ring bits")
@@ -398,18 +292,15 @@ def main() -> None:
     parser.add_argument("--semi-honest", action="store_true", help="without check words")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     parser.add_argument("--apart", action="store_true", help="servers in own processes, too")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     os.environ["TORCHFSL_THREADS"] = str(options.threads)
-    figures: dict[str, Any] = {"environment": bench_measure.environment()}
-    for key, value in figures["environment"].items():
-        print(f"{key:28}{value:,.4g}" if isinstance(value, float) else f"{key:28}{value}")
+    figures = measure.begin(options)
     ceiling = figures["environment"].get("mmo_blocks_per_second")
     figures["sizes"] = []
     for log_m in options.log_m:
-        figures["sizes"].append(measure(log_m, options))
+        figures["sizes"].append(figures_of(log_m, options))
         show(figures["sizes"][-1], ceiling and ceiling * options.threads)
-    bench_measure.write_json(options.json, figures)
+    measure.finish(options, figures)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ transport or storage. It is a fixed part and one for each client, from rounds of
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import sys
@@ -26,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-import torchfsl
+from scripts.bench import measure
+from scripts.parties import bench_plan, two_servers, zeros
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
@@ -40,10 +39,8 @@ from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
 from torchfsl.service.local import LocalServers
-from torchfsl.service.reporting import aes_rate
 from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 
 POLICY = RetryPolicy(attempt_seconds=300, total_seconds=900, longest_pause=1.0)
@@ -57,10 +54,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
         SegmentSpec("rows", "rows", rows, k_max=options.k_max, tau=18, retrieve=True),
         SegmentSpec("rest", "dense", rest),
     ]
-    return build_plan(
-        specs, encoding=FixedPoint(32, 16, 4.0), max_clients=options.clients,
-        above_break_even="keep",
-    )  # fmt: skip
+    return bench_plan(specs, encoding=FixedPoint(32, 16, 4.0), max_clients=options.clients)
 
 
 def make_update(plan: Plan, client: int) -> Update:
@@ -85,7 +79,7 @@ def take_part(client: Client, round_number: int, update: Update) -> None:
 
 def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
     """Both servers' own work for a round of so many clients, in this process: CPU seconds."""
-    servers = tuple(Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
+    servers = two_servers(plan, state)
     spent = [0.0]
 
     class Timed:
@@ -106,12 +100,12 @@ def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
 
             return timed
 
-    begin_round(servers, 1)  # type: ignore[arg-type]
+    begin_round(servers, 1)
     link = InProcess(Timed(servers[0]), Timed(servers[1]))
     for client in range(clients):
         take_part(Client(plan, link, client_id=client), 1, make_update(plan, client))
     start = time.process_time()
-    finish_round(servers)  # type: ignore[arg-type]
+    finish_round(servers)
     spent[0] += time.process_time() - start
     return spent[0]
 
@@ -157,7 +151,7 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
         nonce = os.urandom(16)
         plan = bind_plan(make_plan(options), owner.files.authorities(), nonce)
-        state = {t.name: np.zeros(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
+        state = zeros(plan)
         owner.set_up(Task(plan, nonce), state)
         pids = [process.pid for process in servers.processes if process is not None]
         sampler = Sampler(pids)
@@ -215,9 +209,7 @@ def raw_evaluation(
 
 def main() -> int:
     """Run the benchmark; exit status 1 if a client failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.make_parser(__doc__)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--at-once", type=int, default=50)
     parser.add_argument("--rows", type=int, default=197_372)
@@ -226,15 +218,11 @@ def main() -> int:
     parser.add_argument(
         "--sample", type=int, nargs=2, default=(20, 120), help="clients of the bare evaluations"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    rate = aes_rate()
+    figures = measure.begin(options)
     with tempfile.TemporaryDirectory() as folder:
         found = bench_load(options, Path(folder))
     found |= {
-        "backend": torchfsl.backend(),
-        "processors": os.cpu_count(),
-        "aes_blocks_per_second": rate,
         "clients": options.clients,
         "at_once": options.at_once,
         "transport_and_storage_share": (
@@ -244,8 +232,7 @@ def main() -> int:
     }
     for name, value in found.items():
         print(f"{name:<34} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    measure.finish(options, figures | found)
     return int(bool(found["errors"]))
 
 

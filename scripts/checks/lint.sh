@@ -8,7 +8,7 @@ VENV=${TORCHFSL_VENV:-$ROOT/.venv}
 PATH=$VENV/bin:$PATH
 cd -- "$ROOT" || exit 1
 
-for tool in ruff mypy clang-format; do
+for tool in ruff mypy lint-imports clang-format; do
     if ! command -v "$tool" >/dev/null; then
         printf '[check] error: %s is missing; install the dev extra\n' "$tool" >&2
         exit 1
@@ -29,5 +29,6 @@ done < <(find torchfsl/kernels/csrc -type f \( -name '*.cc' -o -name '*.h' \) -p
 check ruff format --check .
 check ruff check .
 check mypy
+check lint-imports --no-cache --no-logo
 check clang-format --dry-run -Werror "${native_sources[@]}"
 exit "$failed"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.checks.fault_proxy import FaultProxy, Faults
+from torchfsl.service import LocalServers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,51 +71,18 @@ def train(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def servers(folder: Path, latency: float) -> Iterator[list[str]]:
     """Both servers with fresh certificates; the training command's options for them."""
-    folder.mkdir(exist_ok=True)
-    certificates = folder / "certs"
-    command = [sys.executable, "-m", "torchfsl.service.command"]
-    subprocess.run(
-        [*command, "certs", str(certificates), "--clients", "0-1999"],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    ports = free_ports()
-    proxies = [FaultProxy(port) for port in ports] if latency else []
-    for proxy in proxies:
-        proxy.faults = Faults(delay=latency)
-        proxy.start()
-    urls = [f"https://127.0.0.1:{p}" for p in ([x.port for x in proxies] or ports)]
-    processes = []
-    for party in (0, 1):
-        arguments = [
-            *command, "serve", "--party", str(party), "--listen", f"127.0.0.1:{ports[party]}",
-            "--peer", urls[1 - party], "--state", str(folder / f"state{party}"),
-            "--tls", str(certificates), "--log-level", "warning",
-        ]  # fmt: skip
-        processes.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True))
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            if not process.stdout.readline().startswith("ready"):
-                raise SystemExit("a server did not start; its reason is above")
-        yield ["--servers", ",".join(urls), "--tls", str(certificates)]
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(timeout=30)
-        for proxy in proxies:
-            proxy.stop()
-
-
-def free_ports() -> list[int]:
-    """Two ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(2)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    with (
+        LocalServers(folder, clients=2000, level="warning") as pair,
+        contextlib.ExitStack() as stack,
+    ):
+        if latency:
+            proxies = [FaultProxy(port) for port in pair.ports]
+            for proxy in proxies:
+                proxy.faults = Faults(delay=latency)
+                stack.callback(proxy.start().stop)
+            pair.seen_ports = [proxy.port for proxy in proxies]
+        pair.start()
+        yield ["--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
 
 
 def report(runs: dict[str, dict[str, Any]], reports: int) -> int:

@@ -3,10 +3,10 @@
     python -m scripts.generate.make_vectors           # write
     python -m scripts.generate.make_vectors --check   # exit status 1 if a file differs
 
-Trees, hints, checks and matchings come from the slow reference in `tests/reference`, keys and
-permutations from the formulas written out below; only whole rounds come from torchfsl itself, with
-a seeded stream in the place of the operating system's randomness. A change of any file is a change
-of the wire format: raise `config.WIRE_VERSION` with it.
+Trees, hints, checks and matchings come from the slow reference in `tests/support/reference`, keys
+and permutations from formulas (`primitive_vectors.py`); only whole rounds come from torchfsl,
+with a seeded stream in the place of the operating system's randomness. A change of any file is a
+change of the wire format: raise `WIRE_VERSION` with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +21,21 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from scripts.generate.primitive_vectors import (
+    Json,
+    check_vectors,
+    drawn,
+    hint_vectors,
+    kdf_vectors,
+    matching_vectors,
+    permutation_vectors,
+    tree_vectors,
+)
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
-from tests.support.reference import checks_reference, dpf_reference
-from torchfsl.crypto import kdf
-from torchfsl.fsl.messages import Kind
+from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -42,149 +48,12 @@ FOLDER = ROOT / "tests" / "vectors"
 ORIGIN = "scripts/make_vectors.py"
 """Where this file lay when the vectors were made: their bytes stay until the wire changes."""
 
-Json = dict[str, Any]
+FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "plan digest": 32}
+"""Where fields of a message's header begin."""
 
-
-def drawn(label: str, size: int) -> bytes:
-    """Bytes that look random and are the same on every run."""
-    return hashlib.shake_128(label.encode()).digest(size)
-
-
-def state_of(label: str, bit: int) -> bytes:
-    """A root state with the given control bit."""
-    return dpf_reference.make_state(drawn(label, 16), bit)
-
-
-# --- primitives -----------------------------------------------------------------------------------
-
-
-def framed(*parts: bytes) -> bytes:
-    """Each part behind its length."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-
-
-def derived(secret: bytes, label: bytes, context: bytes, size: int) -> bytes:
-    """HKDF-SHA256 with framed label and context as info."""
-    return HKDF(hashes.SHA256(), size, salt=None, info=framed(label, context)).derive(secret)
-
-
-def streamed(key: bytes, size: int) -> bytes:
-    """AES-128 in counter mode from zero."""
-    return Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
-
-
-def kdf_vectors() -> Json:
-    """Labels, derived keys, digests and streams."""
-    labels = {n: getattr(kdf, n).decode() for n in sorted(dir(kdf)) if n.startswith("LABEL_")}
-    cases = []
-    for name, label in labels.items():
-        for size in (16, 40):
-            secret, context = drawn(f"secret {name}", 16), drawn(f"context {name}", size)
-            cases.append({
-                "label": label, "secret": secret.hex(), "context": context.hex(), "size": size,
-                "derived": derived(secret, label.encode(), context, size).hex(),
-                "digest": hashlib.sha256(framed(label.encode(), secret, context)).hexdigest(),
-                "stream": streamed(secret, size + 1).hex(),
-            })  # fmt: skip
-    return {"labels": labels, "cases": cases}
-
-
-def tree_vectors() -> Json:
-    """Trees of several depths; every leaf of both parties."""
-    cases = []
-    for num_leaves, alpha in ((1, 0), (2, 0), (2, 1), (3, 2), (5, 4), (8, 3), (13, 12), (33, 32)):
-        name = f"tree {num_leaves} {alpha}"
-        key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
-        roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
-        words, *_ = dpf_reference.tree_gen(key, roots[0], roots[1], alpha, depth)
-        leaves = [
-            [dpf_reference.leaf_state(key, root, words, leaf).hex() for leaf in range(num_leaves)]
-            for root in roots
-        ]
-        cases.append({
-            "key": key.hex(), "roots": [root.hex() for root in roots], "alpha": alpha,
-            "num_leaves": num_leaves, "correction_words": [w.packed().hex() for w in words],
-            "right_bits": [w.right_bit for w in words], "leaves": leaves,
-        })  # fmt: skip
-    return {"cases": cases}
-
-
-def hint_vectors() -> Json:
-    """Hints of both signs, all ring widths, with and without early termination."""
-    cases = []
-    for bits in (16, 24, 32, 48, 64, 128):
-        for nu, slot, values_a_row in ((0, 0, 1), (0, 0, 5), (2, 3, 2)):
-            name, width = f"hint {bits} {nu} {values_a_row}", bits // 8
-            key, sign = drawn(f"key {name}", 16), (bits // 8 + nu) % 2
-            leaves = [state_of(f"{name} {p}", p ^ sign) for p in (0, 1)]
-            values = drawn(f"values {name}", values_a_row * width)
-            hint = dpf_reference.hint_gen(key, *leaves, values, slot, nu, width)
-            shares = [
-                dpf_reference.leaf_value(key, leaf, hint, party, width).hex()
-                for party, leaf in enumerate(leaves)
-            ]
-            cases.append({
-                "key": key.hex(), "ring_bits": bits, "nu": nu, "slot": slot,
-                "leaves": [leaf.hex() for leaf in leaves], "values": values.hex(),
-                "hint": hint.hex(), "shares": shares,
-            })  # fmt: skip
-    return {"cases": cases}
-
-
-def check_vectors() -> Json:
-    """Check words, and tags of answers over a small table."""
-    cases = []
-    for tree, leaf, num_leaves, row_bytes in ((0, 0, 1, 16), (7, 2, 3, 5), (300, 4, 6, 40)):
-        name = f"check {tree} {leaf}"
-        key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
-        roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
-        words, *leaves = dpf_reference.tree_gen(key, roots[0], roots[1], leaf, depth)
-        rows = [drawn(f"row {name} {i}", row_bytes) for i in range(num_leaves)]
-        tags = []
-        for root in roots:
-            states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
-            tags.append(checks_reference.tag(key, states, rows).hex())
-        cases.append({
-            "key": key.hex(), "tree": tree, "leaf": leaf, "roots": [r.hex() for r in roots],
-            "rows": [row.hex() for row in rows], "leaves": [state.hex() for state in leaves],
-            "correction_words": [w.packed().hex() for w in words],
-            "right_bits": [w.right_bit for w in words],
-            "check_word": checks_reference.check_word(key, *leaves, tree, leaf).hex(),
-            "tags": tags,
-        })  # fmt: skip
-    return {"cases": cases}
-
-
-def permutation_vectors() -> Json:
-    """Public permutations: rows in the stable order of 64-bit keys."""
-    cases = []
-    for m, label in ((1, "rows"), (2, "rows"), (40, "rows"), (40, "tables \u00e9")):
-        seed = drawn(f"hash seed {m}", 32)
-        table = []
-        for i in range(3):
-            context = framed(label.encode(), bytes([i]), m.to_bytes(8, "little"))
-            data = streamed(derived(seed, b"torchfsl permutation", context, 16), 8 * m)
-            keys = [int.from_bytes(data[8 * x : 8 * x + 8], "little") for x in range(m)]
-            table.append(sorted(range(m), key=keys.__getitem__))
-        cases.append({"hash_seed": seed.hex(), "label": label, "m": m, "permutations": table})
-    return {"cases": cases}
-
-
-def matching_vectors() -> Json:
-    """Matchings with augmenting paths, and with items left out."""
-    cases = []
-    for seed, (num_items, bins_each) in enumerate(((0, 1), (3, 1), (9, 2), (12, 5), (40, 14))):
-        draw = random.Random(seed)
-        items = [
-            tuple(i * bins_each + draw.randrange(bins_each) for i in range(3))
-            for _ in range(num_items)
-        ]
-        place = dpf_reference.match(items, 3 * bins_each)  # type: ignore[arg-type]
-        cases.append({"num_bins": 3 * bins_each, "candidates": items, "bins": place})
-    return {"cases": cases}
-
-
-# --- plans and rounds -----------------------------------------------------------------------------
+AFTER_NONCE = HEADER_BYTES + SEED_BYTES
+AFTER_MASTER_SEED = AFTER_NONCE + SEED_BYTES
+"""Where a message goes on behind its first seeds."""
 
 
 def small_plan() -> Plan:
@@ -282,7 +151,7 @@ def round_vectors() -> Json:
     plan = small_plan()
     wire, opened = play(plan)
     answers = [
-        {"party": e.party, "client": int.from_bytes(e.data[16:24], "little"), "data": e.data.hex()}
+        {"party": e.party, "client": messages.peek(e.data).client, "data": e.data.hex()}
         for e in wire.events
         if e.is_reply
     ]
@@ -307,28 +176,30 @@ def bad_report_vectors() -> Json:
     sent = [e for e in wire.events if not e.is_reply]
     trees = sum(s.tree_bytes for s in plan.early)
     defects: dict[str, tuple[Kind, Callable[[bytearray], None]]] = {
-        "a correction word altered on the way": (Kind.TREES_RELAY, flip(80 + 3)),
-        "a nonce altered on the way": (Kind.TREES_RELAY, flip(64)),
-        "a check word altered on the way": (Kind.TREES_RELAY, flip(80 + trees - 1)),
+        "a correction word altered on the way": (Kind.TREES_RELAY, flip(AFTER_NONCE + 3)),
+        "a nonce altered on the way": (Kind.TREES_RELAY, flip(HEADER_BYTES)),
+        "a check word altered on the way": (Kind.TREES_RELAY, flip(AFTER_NONCE + trees - 1)),
         "a hint altered on the way": (Kind.REPORT_RELAY, flip(-1)),
-        "a hint nonce altered on the way": (Kind.REPORT_RELAY, flip(64 + 16)),
+        "a hint nonce altered on the way": (Kind.REPORT_RELAY, flip(AFTER_NONCE)),
         "another commitment to the trees": (Kind.TREES_COMMIT, flip(-1)),
         "another commitment to the report": (Kind.REPORT_COMMIT, flip(-1)),
-        "another master seed in the report": (Kind.REPORT_COMMIT, flip(64 + 16)),
-        "another tree nonce in the report": (Kind.REPORT, flip(64)),
-        "the wrong round": (Kind.REPORT, flip(8)),
-        "the wrong server": (Kind.REPORT, flip(7)),
-        "the wrong kind": (Kind.REPORT, flip(6)),
-        "another version": (Kind.REPORT, flip(4)),
-        "another plan": (Kind.REPORT, flip(32)),
-        "another length": (Kind.REPORT, flip(24)),
+        "another master seed in the report": (Kind.REPORT_COMMIT, flip(AFTER_NONCE)),
+        "another tree nonce in the report": (Kind.REPORT, flip(HEADER_BYTES)),
+        "the wrong round": (Kind.REPORT, flip(FIELDS["round"])),
+        "the wrong server": (Kind.REPORT, flip(FIELDS["party"])),
+        "the wrong kind": (Kind.REPORT, flip(FIELDS["kind"])),
+        "another version": (Kind.REPORT, flip(FIELDS["version"])),
+        "another plan": (Kind.REPORT, flip(FIELDS["plan digest"])),
+        "another length": (Kind.REPORT, flip(FIELDS["body length"])),
         "a byte too many": (Kind.REPORT, lambda data: data.append(0)),
         "a byte too few": (Kind.REPORT, lambda data: data.__delitem__(-1)),
-        "padding that is not zero": (Kind.TREES, flip(96 + padding(plan), 0x80)),
+        "padding that is not zero": (Kind.TREES, flip(AFTER_MASTER_SEED + padding(plan), 0x80)),
     }
     cases = []
     for defect, (kind, change) in defects.items():
-        (index,) = (i for i, e in enumerate(sent) if e.kind is kind and e.data[16] == 4)
+        (index,) = (
+            i for i, e in enumerate(sent) if messages.peek(e.data).client == 4 and e.kind is kind
+        )
         data = bytearray(sent[index].data)
         change(data)
         cases.append({"defect": defect, "replaces": index, "data": data.hex()})

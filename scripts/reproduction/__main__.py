@@ -22,6 +22,7 @@ from scripts.bench import measure as bench_measure
 from scripts.reproduction import (
     accuracy,
     baselines,
+    cells,
     communication,
     computation,
     din,
@@ -96,10 +97,10 @@ def main() -> int:
     return 0
 
 
-def _cells(options: Options) -> list[accuracy.Cell]:
+def _cells(options: Options) -> list[cells.Cell]:
     if options.table == "table7":
         percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
-        return accuracy.table7(
+        return cells.table7(
             options.dataset,
             percents,
             options.seed,
@@ -115,8 +116,8 @@ def _cells(options: Options) -> list[accuracy.Cell]:
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
-        return accuracy.table8(percents, options.seed, options.rounds, options.full)
-    return accuracy.beyond()
+        return cells.table8(percents, options.seed, options.rounds, options.full)
+    return cells.beyond()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,8 +130,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("table", choices=tables, metavar="TABLE", help="see above")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
-    runs = parser.add_argument_group("accuracy runs")
-    datasets = sorted(accuracy.PRESET_OF)
+    _add_run_options(parser.add_argument_group("accuracy runs"))
+    costs = parser.add_argument_group("costs")
+    costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
+    costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
+    costs.add_argument("--flower-python", help="baselines: Python with flwr 1.41, for SecAgg+")
+    return parser
+
+
+def _add_run_options(runs: argparse._ArgumentGroup) -> None:
+    datasets = sorted(cells.PRESET_OF)
     runs.add_argument("--dataset", nargs="+", choices=datasets, default=["trec"])
     runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
     runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
@@ -182,11 +191,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
-    costs = parser.add_argument_group("costs")
-    costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
-    costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
-    costs.add_argument("--flower-python", help="baselines: Python with flwr 1.41, for SecAgg+")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,8 +1,4 @@
-"""Tables 7 and 8: accuracy against compression, one training run a cell.
-
-Settings are those of section 7.3. One "local iteration" is one local epoch on MNIST and CIFAR-10
-and one optimizer step on TREC, the readings that fit the paper's figures. Top-k is the paper's
-reference [1], gradient dropping, which keeps what is not sent for later (error feedback).
+"""Tables 7 and 8: accuracy against compression, one training run a cell (`cells.py`).
 
 A run aggregates its rounds in plaintext on the same quantised updates (`plain`), and its first
 rounds a second time through both servers (`fsl`); both must then hold the same model, bit for bit.
@@ -17,209 +13,22 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction import paper
+from scripts.reproduction.cells import Cell
 from scripts.reproduction.results import write_result
-from training.config import Config, Images, Local, Rest, Sentences
+from training.config import Config
 from training.experiment import run_experiment
-from training.presets import PRESETS
 
 LAST = 5
 """A run's accuracy is the mean of its last so many evaluations, ten rounds apart (fifty for
 images): a single evaluation on TREC's 500 questions moves by a point from one to the next."""
 
-PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
-SHORT_ROUNDS = {"trec": 500, "mnist": 1000, "cifar10": 1000}
-"""Rounds without --rounds and --full."""
-Precision = Literal["float32", "bfloat16"]
 CLIENTS = {"trec": 4, "mnist": 10, "cifar10": 10}
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One training run.
-
-    Attributes:
-        table: `table7` (scalars of the whole model) or `table8` (rows of the word table).
-        dataset: `trec`, `mnist` or `cifar10`.
-        percent: of the scalars, or of the rows, that a client sends.
-        seed: of the run.
-        feedback: whether what is not sent is kept for later.
-        block: values of a block; 1 sends single scalars.
-        reading: `paper` for the reading of "local iteration" above; `other` for the other one.
-        rounds: federated rounds.
-        server_rate: by which the servers multiply the mean update.
-        server_momentum: of the servers' optimizer.
-        server_decay: factor on the servers' rate after every ten rounds.
-        augment: whether CIFAR-10's clients train on random crops and mirror images; on central
-            crops if not.
-        average: weight of the older models in the mean of models that is evaluated, too.
-        precision: in which the image networks pass forwards and backwards; TREC's uses float32.
-        threads: of the run, by which floating-point sums may differ.
-    """
-
-    table: str
-    dataset: str
-    percent: float
-    seed: int
-    rounds: int
-    feedback: bool = True
-    block: int = 1
-    reading: str = "paper"
-    server_rate: float = 1.0
-    server_momentum: float = 0.0
-    server_decay: float = 1.0
-    augment: bool = True
-    average: float = 0.0
-    precision: Precision = "bfloat16"
-    threads: int = 1
-
-    @property
-    def name(self) -> str:
-        """Name of its result; says all that is not the table's usual."""
-        usual = self.rounds == SHORT_ROUNDS[self.dataset]
-        return self.folder if usual else f"{self.folder}-{self.rounds}rounds"
-
-    @property
-    def folder(self) -> str:
-        """Name of the run, which more rounds go on with."""
-        extras = ("" if self.feedback else "-nofeedback") + (
-            "" if self.block == 1 else f"-blocks{self.block}"
-        )
-        extras += "" if self.reading == "paper" else "-otherreading"
-        extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
-        extras += "" if self.server_momentum == 0 else f"-momentum{self.server_momentum:g}"
-        extras += "" if self.server_decay == 1 else f"-decay{self.server_decay:g}"
-        extras += "" if self.augment else "-central"
-        extras += "" if self.average == 0 else f"-mean{self.average:g}"
-        extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
-        extras += "" if self.threads == 1 else f"-{self.threads}threads"
-        return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
-
-    def config(self, data: str | None) -> Config:
-        """Settings of the run, aggregated in plaintext."""
-        preset = PRESETS[PRESET_OF[self.dataset]]
-        images = self.dataset != "trec"
-        if images:
-            local = dataclasses.replace(preset.local, precision=self.precision)
-            if self.reading == "other":
-                local = dataclasses.replace(local, steps=1)
-        else:
-            local = Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=1, steps=2)
-            if self.reading == "other":
-                local = dataclasses.replace(local, epochs=2, steps=0)
-        return dataclasses.replace(
-            preset,
-            data=data or preset.data,
-            rounds=self.rounds,
-            aggregation="plain",
-            above_break_even="keep",
-            eval_every=50 if images else 10,
-            checkpoint_every=50,
-            seed=self.seed,
-            threads=self.threads,
-            local=local,
-            images=self._images(preset.images),
-            server=dataclasses.replace(
-                preset.server,
-                lr=self.server_rate,
-                lr_decay=self.server_decay,
-                momentum=self.server_momentum,
-                average=self.average,
-            ),
-            rest=self._rest(),
-            sentences=self._sentences(preset.sentences),
-        )
-
-    def _rest(self) -> Rest:
-        if self.table == "table8" or self.percent == 100:
-            return Rest("dense")
-        policy = "topk" if self.block == 1 else "blocks"
-        return Rest(policy, self.percent / 100, self.block, self.feedback)
-
-    def _images(self, usual: Images) -> Images:
-        if self.augment:
-            return usual
-        return dataclasses.replace(usual, random_crop=False, flip=False)
-
-    def _sentences(self, usual: Sentences) -> Sentences:
-        if self.table == "table7":
-            return dataclasses.replace(usual, table="rest")
-        # 0.0125 % of the paper's 8,256 words is one row; our table has slightly more rows.
-        rows = 1e-4 if self.percent == 0.0125 else self.percent / 100
-        return dataclasses.replace(usual, rows=rows, error_feedback=self.feedback)
-
-
-Rounds = int | None
-"""Of every run; None for the data set's usual."""
-
-
-def table7(
-    datasets: list[str],
-    percents: list[float],
-    seeds: list[int],
-    rounds: Rounds,
-    full: bool,
-    *,
-    server_rate: float = 1.0,
-    server_momentum: float = 0.0,
-    server_decay: float = 1.0,
-    average: float = 0.0,
-    augment: bool = True,
-    precision: Precision = "bfloat16",
-    threads: int = 1,
-) -> list[Cell]:
-    """The cells of Table 7, most telling first."""
-    return [
-        Cell(
-            "table7",
-            dataset,
-            percent,
-            seed,
-            rounds or _rounds(dataset, full),
-            server_rate=server_rate,
-            server_momentum=server_momentum,
-            server_decay=server_decay,
-            augment=augment or dataset != "cifar10",
-            average=average,
-            precision=precision if dataset != "trec" else "bfloat16",
-            threads=threads,
-        )
-        for dataset in datasets
-        for seed in seeds
-        for percent in percents
-    ]
-
-
-def table8(percents: list[float], seeds: list[int], rounds: Rounds, full: bool) -> list[Cell]:
-    """The cells of Table 8."""
-    return [
-        Cell("table8", "trec", percent, seed, rounds or _rounds("trec", full))
-        for seed in seeds
-        for percent in percents
-    ]
-
-
-def beyond() -> list[Cell]:
-    """Runs that the paper does not have: no error feedback, blocks, the other reading."""
-    rounds = SHORT_ROUNDS["trec"]
-    return [
-        Cell("table7", "trec", 5, 0, rounds, feedback=False),
-        Cell("table7", "trec", 5, 0, rounds, block=32),
-        Cell("table7", "trec", 1, 0, rounds),
-        Cell("table8", "trec", 1, 0, rounds, feedback=False),
-        Cell("table7", "trec", 100, 0, 15, reading="other"),
-    ]
-
-
-def _rounds(dataset: str, full: bool) -> int:
-    return paper.ROUNDS[dataset] if full else SHORT_ROUNDS[dataset]
 
 
 def run_cells(

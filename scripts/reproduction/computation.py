@@ -9,7 +9,6 @@ from typing import Any, Final
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import paper
 from scripts.reproduction.one_round import Costs, measure, one_segment_plan
-from torchfsl.fsl.cuckoo import placement as cuckoo
 
 ROUNDS: Final = {10: 300, 15: 40, 20: 8}
 """Rounds of which the best counts, by log2 m; one for 2^25."""
@@ -74,7 +73,7 @@ def _permutations() -> float:
     """Seconds of one party for the permutations of 2^25 positions."""
     plan = one_segment_plan(1 << 25, (1 << 25) // 10, ring_bits=32, check=False)
     start = time.perf_counter()
-    cuckoo.permutations(bytes.fromhex(plan.hash_seed), plan.segments[0].name, 1 << 25)
+    plan.permutations(plan.segments[0])
     return time.perf_counter() - start
 
 

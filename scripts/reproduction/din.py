@@ -12,14 +12,14 @@ import torchfsl
 from models import DIN
 from scripts.bench import measure as bench_measure
 from scripts.bench import round as bench_round
+from scripts.parties import two_servers
 from scripts.reproduction import paper
-from torchfsl import Client, FixedPoint, Plan, Server
+from torchfsl import Client, FixedPoint, Plan
 from torchfsl.fsl import messages
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import RawSegment, quantise
 
 ROUNDS_OF_A_SESSION = 3
@@ -77,8 +77,7 @@ def session_uploads(plan: Plan) -> list[int]:
         for segment in plan.segments
         for t in segment.tensors
     }
-    servers = tuple(Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
-    assert len(servers) == 2
+    servers = two_servers(plan, state)
     link = InProcess(*servers)
     rows = next(s for s in plan.segments if s.retrieve)
     ids = {rows.name: np.sort(rng.choice(rows.m, rows.k_max, replace=False))}
@@ -100,6 +99,6 @@ def session_uploads(plan: Plan) -> list[int]:
 
 
 def _values(segment: Any, indices: Any, rng: np.random.Generator) -> RawSegment:
-    if segment.policy == "dense":
+    if segment.is_dense:
         return RawSegment(None, 1e-3 * rng.standard_normal((segment.m, 1)))
     return RawSegment(indices, 1e-3 * rng.standard_normal((len(indices), segment.tau)))

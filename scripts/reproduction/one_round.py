@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from scripts.parties import Outbox, bench_plan, two_servers
 from torchfsl import Client, FixedPoint, Plan, Server
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.submodel.segments import Policy, SegmentSpec, TensorSpec
-from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import RawSegment, quantise
 
 ONCE_A_ROUND = ("close_round", "reveal", "open", "apply", "open_round", "start")
@@ -67,27 +65,21 @@ class _Door:
         return timed
 
 
-class _Wire:
+class _Wire(Outbox):
     """Keeps what clients send until it is delivered, so that no one's time holds another's."""
 
     def __init__(self, doors: tuple[_Door, _Door]) -> None:
+        super().__init__()
         self._doors = doors
-        self._sent: list[tuple[int, bytes]] = []
-
-    def send(self, party: int, message: bytes) -> None:
-        self._sent.append((party, message))
-
-    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
-        raise NotImplementedError("these clients retrieve nothing")
 
     def deliver(self) -> None:
         """Everything sent, in order; each relay follows what it relays."""
-        for party, message in self._sent:
+        for party, message in self.sent:
             due = self._doors[party].receive(message)
             if due is not None:
                 relay = b"".join(self._doors[party].relay_parts(*due))
                 self._doors[1 - party].receive(relay)
-        self._sent = []
+        self.sent = []
 
 
 def one_segment_plan(
@@ -107,15 +99,12 @@ def one_segment_plan(
     policy: Policy = "scalars" if tau == 1 else "rows"
     shape = (m,) if tau == 1 else (m, tau)
     spec = SegmentSpec("weights", policy, (TensorSpec("weights", shape, "float32"),), k, tau)
-    return build_plan(
+    return bench_plan(
         [spec],
         encoding=FixedPoint(ring_bits=ring_bits, frac_bits=16, clip=4.0),
         max_clients=clients,
         max_epochs=epochs,
         malicious_security=check,
-        above_break_even="keep",
-        session=bytes(16),
-        hash_seed=bytes(32),
     )
 
 
@@ -123,14 +112,13 @@ def dense_plan(m: int, *, clients: int) -> Plan:
     """A plan of m values, all of them sent as additive shares of 32 bits."""
     spec = SegmentSpec("weights", "dense", (TensorSpec("weights", (m,), "float32"),))
     encoding = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
-    return build_plan([spec], encoding=encoding, max_clients=clients)
+    return bench_plan([spec], encoding=encoding, max_clients=clients)
 
 
 def measure(plan: Plan, *, repeat: int = 1) -> Costs:
     """A first round, then `repeat` more of `plan.max_clients` clients: of these, every best."""
     segment = plan.segments[0]
-    state = {t.name: np.zeros(t.shape, dtype=np.float32) for t in segment.tensors}
-    servers = tuple(Server(party, plan=plan, model=ServerModel(state)) for party in (0, 1))
+    servers = two_servers(plan)
     rng = np.random.default_rng(0)
     raws = [_raw(segment, rng) for _ in range(plan.max_clients)]
     _, *rounds = (_round(plan, servers, raws, number) for number in range(repeat + 1))
@@ -145,12 +133,14 @@ def measure(plan: Plan, *, repeat: int = 1) -> Costs:
 def _raw(segment: TreeSegment, rng: np.random.Generator) -> RawSegment:
     """A client's update: k_max random positions, or all of a dense segment."""
     values = rng.standard_normal((segment.k_max, segment.tau)).clip(-3, 3)
-    if segment.policy == "dense":
+    if segment.is_dense:
         return RawSegment(None, values)
     return RawSegment(np.sort(rng.choice(segment.m, segment.k_max, replace=False)), values)
 
 
-def _round(plan: Plan, servers: tuple[Server, ...], raws: list[RawSegment], number: int) -> Costs:
+def _round(
+    plan: Plan, servers: tuple[Server, Server], raws: list[RawSegment], number: int
+) -> Costs:
     doors = (_Door(servers[0]), _Door(servers[1]))
     wire = _Wire(doors)
     begin_round(doors, number)  # type: ignore[arg-type]

@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.client.mod import secaggplus_mod
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.compat.common import recorddict_compat as compat
-from flwr.server import LegacyContext, ServerConfig, SimpleClientManager
-from flwr.server.strategy import FedAvg
-from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+
+try:
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.client.mod import secaggplus_mod
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.compat.common import recorddict_compat as compat
+    from flwr.server import LegacyContext, ServerConfig, SimpleClientManager
+    from flwr.server.strategy import FedAvg
+    from flwr.server.workflow import SecAggPlusWorkflow
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{__doc__}\n{error}: run this with a Python that has flwr 1.41") from error
 
 
 class Client:

@@ -45,43 +45,45 @@ def accuracy() -> str:
         + " Rows that say *float32* use it throughout, for CPUs without bfloat16; where 100 % has no such row, "
         "they are compared with bfloat16's." * any(_row(r).float32 for r in runs) + "\n"
     ]
-    for dataset, printed in paper.ACCURACY.items():
+    for dataset in paper.ACCURACY:
         mine = [r for r in runs if r["cell"]["dataset"] == dataset]
         if not mine:
             parts.append(f"{dataset}: " + missing(f"table7 --dataset {dataset}"))
             continue
-        rows = []
-        for row in sorted({_row(r) for r in mine}):
-            group = [r for r in mine if _row(r) == row]
-            reference = printed.get(int(row.percent))
-            rows.append(
-                (
-                    f"{row.percent:g} %"
-                    + " (dense shares)" * (row.percent == 100)
-                    + f", server rate {row.rate:g}" * (row.rate != 1 or row.decay != 1)
-                    + f" times {row.decay:g} every ten rounds" * (row.decay != 1)
-                    + f", momentum {row.momentum:g}" * (row.momentum != 0)
-                    + f", mean of models ({row.average:g})" * (row.average != 0)
-                    + ", float32" * row.float32
-                    + ", no augmentation" * row.plain_images,
-                    "-"
-                    if reference is None
-                    else f"{reference} ± {paper.ACCURACY_DEVIATION[dataset][int(row.percent)]}",
-                    _mean([r["accuracy_percent"] for r in group]),
-                    _against_all(group, mine),
-                    len(group),
-                    f"{row.rounds:,}",
-                    size(group[0]["fsl"]["upload_bytes"]),
-                    f"{group[0]['fsl']['upload_bytes'] / _dense_bytes(group[0]):.2g}",
-                    ", ".join(f"{r['fsl']['rounds']}" for r in group),
-                )
-            )
+        rows = [_accuracy_row(row, mine) for row in sorted({_row(r) for r in mine})]
         head = ("sent", f"paper, {paper.ROUNDS[dataset]:,} rounds", "ours", "against our 100 %", "seeds",
                 "rounds", "upload a client and round", "times dense", "rounds also run by both servers")  # fmt: skip
         parts.append(f"### {dataset}\n\n" + table(head, rows) + "\n" + _same_models(mine))
     parts.append("![Accuracy against upload](results/accuracy.png)\n")
     parts.append(_stamp(runs))
     return "\n".join(parts)
+
+
+def _accuracy_row(row: _Row, runs: list[Figures]) -> tuple[Any, ...]:
+    """A line of Table 7: the runs of one data set that share what `row` says."""
+    group = [r for r in runs if _row(r) == row]
+    dataset, upload = group[0]["cell"]["dataset"], group[0]["fsl"]["upload_bytes"]
+    reference = paper.ACCURACY[dataset].get(int(row.percent))
+    return (
+        f"{row.percent:g} %"
+        + " (dense shares)" * (row.percent == 100)
+        + f", server rate {row.rate:g}" * (row.rate != 1 or row.decay != 1)
+        + f" times {row.decay:g} every ten rounds" * (row.decay != 1)
+        + f", momentum {row.momentum:g}" * (row.momentum != 0)
+        + f", mean of models ({row.average:g})" * (row.average != 0)
+        + ", float32" * row.float32
+        + ", no augmentation" * row.plain_images,
+        "-"
+        if reference is None
+        else f"{reference} ± {paper.ACCURACY_DEVIATION[dataset][int(row.percent)]}",
+        _mean([r["accuracy_percent"] for r in group]),
+        _against_all(group, runs),
+        len(group),
+        f"{row.rounds:,}",
+        size(upload),
+        f"{upload / _dense_bytes(group[0]):.2g}",
+        ", ".join(f"{r['fsl']['rounds']}" for r in group),
+    )
 
 
 _RATES = (

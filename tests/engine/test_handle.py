@@ -23,11 +23,11 @@ from tests.support.engine_models import (
     train,
 )
 from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK
+from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK, Untouched
 from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.explain import explain
-from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.plan.planner import PlanOptions, build_plan
 from torchfsl.submodel.update import RawSegment, quantise
 
 
@@ -41,7 +41,7 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 def test_tables_of_equal_width_form_one_segment_and_tied_ones_count_once() -> None:
     model = Recommender()
     engine = SubmodelEngine(buffers="average")
-    segments = engine.attach(model, sgd(model)).segment_tensors
+    segments = engine.attach(model, sgd(model)).exchange.segment_tensors
     names = {s: [t.name for t in tensors] for s, tensors in segments.items()}
     assert names == {
         "rows4": ["item.weight", "user.weight"],
@@ -67,7 +67,7 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_tables_may_be_chosen_by_name() -> None:
     model = Recommender()
     segments = SubmodelEngine(rows=Rows(tables=("words.weight",))).attach(model, sgd(model))
-    assert list(segments.segment_tensors) == ["rows3", "rest"]
+    assert list(segments.exchange.segment_tensors) == ["rows3", "rest"]
     with pytest.raises(ParameterError, match=r"top\.weight, which is not the weight of an nn\.Emb"):
         SubmodelEngine(rows=Rows(tables=("top.weight",))).attach(model, sgd(model))
     with pytest.raises(ParameterError, match="nothing, which is no parameter"):
@@ -77,7 +77,7 @@ def test_tables_may_be_chosen_by_name() -> None:
 def test_tables_of_equal_width_and_different_dtype_are_kept_apart() -> None:
     model = nn.ModuleList([nn.Embedding(9, 4), nn.Embedding(7, 4).double()])
     handle = SubmodelEngine().attach(model, sgd(model))
-    assert set(handle.segment_tensors) == {"rows4_float32", "rows4_float64"}
+    assert set(handle.exchange.segment_tensors) == {"rows4_float32", "rows4_float64"}
 
 
 def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
@@ -99,8 +99,8 @@ def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
 
 
 def test_the_engine_passes_on_every_option_of_a_plan() -> None:
-    given = set(inspect.signature(SubmodelEngine.plan).parameters)
-    assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} <= given
+    given = set(PlanOptions.__annotations__)
+    assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} == given
     model = Recommender()
     engine = SubmodelEngine()
     noise = {"l2_bound": 1 << 20, "noise_sigma": 1 << 10, "lane_sigma": 3}
@@ -218,7 +218,7 @@ def test_a_module_added_with_its_own_group_works_after_attaching_again() -> None
     model.more = nn.Embedding(5, 7)
     optimizer.add_param_group({"params": model.more.parameters(), "lr": 0.3})
     handle = engine.attach(model, optimizer)
-    assert "rows7" in handle.segment_tensors
+    assert "rows7" in handle.exchange.segment_tensors
 
 
 def test_a_plan_for_another_model_is_refused() -> None:
@@ -520,6 +520,23 @@ def test_restore_puts_everything_back(case) -> None:
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
     assert not handle.status().open
+
+
+@pytest.mark.parametrize("untouched", ["reject", "restrict"])
+def test_restore_reaches_a_table_that_got_new_storage_in_the_round(untouched: Untouched) -> None:
+    model = Recommender()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, weight_decay=0.1 if untouched == "restrict" else 0.0
+    )
+    handle = SubmodelEngine(rows=Rows(untouched=untouched)).attach(model, optimizer)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    handle.begin_round()
+    train(model, [optimizer], [make_batch(1, 5, 9)])
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    handle.restore()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
 
 
 def test_the_order_of_calls_is_enforced() -> None:

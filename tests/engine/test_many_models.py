@@ -240,7 +240,7 @@ def test_tables_may_be_named_by_their_module() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine = SubmodelEngine(rows=Rows(tables=("item", "user.weight")))
     handle = engine.attach(model, optimizer)
-    assert list(handle.segment_tensors) == ["rows4", "rest"]
+    assert list(handle.exchange.segment_tensors) == ["rows4", "rest"]
     handle.remove()
     fixed = Fixed({"item": [3, 4], "user.weight": [1], "words": [2]})
     engine = SubmodelEngine(rows=Rows(choose=fixed, untouched="restrict"))

@@ -572,3 +572,17 @@ def test_an_engine_does_not_keep_models_alive() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_an_attached_optimizer_keeps_its_handle_alive_until_it_is_removed() -> None:
+    engine, model = SubmodelEngine(), Small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = weakref.ref(engine.attach(model, optimizer))
+    gc.collect()
+    handle = kept()
+    assert handle is not None
+    assert handle.attached
+    handle.remove()
+    del handle
+    gc.collect()
+    assert kept() is None

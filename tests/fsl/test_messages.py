@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ from tests.support.federation import (
     wanted_rows,
 )
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
-from torchfsl.fsl import messages
+from torchfsl.fsl import messages, uploads
+from torchfsl.fsl.bodies import Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.messages import Kind
@@ -173,6 +176,54 @@ def test_encoding_and_decoding_are_inverse(plan: Plan) -> None:
         assert bytes(read.body) == data[HEADER:]
 
 
+def bodies_of(base: type[Body]) -> list[type[Body]]:
+    """Every concrete class below; one without slots is what `dataclass` made its class from."""
+    found = [] if inspect.isabstract(base) or "__slots__" not in vars(base) else [base]
+    return found + [body for below in base.__subclasses__() for body in bodies_of(below)]
+
+
+def most(plan: Plan, body: type[Body]) -> int:
+    """Length of the longest body."""
+    return messages.max_bytes(plan, body.kind) - HEADER
+
+
+def test_every_kind_has_a_body_that_reads_what_it_wrote(plan: Plan) -> None:
+    assert {body.kind for body in bodies_of(Body)} == set(Kind)
+    assert set(bodies_of(uploads.Upload)) == set(uploads.UPLOADS.values())
+    rng = np.random.default_rng(5)
+    for body in bodies_of(Body):
+        data = messages.encode(plan, body.kind, 1, 5, 2, rng.bytes(most(plan, body)))
+        read = body.read(plan, data)
+        assert read.message(plan, 1, 5, 2) == data, body.__name__
+        with pytest.raises(DecodeError):
+            body.read(plan, data[:-1])
+
+
+def test_large_parts_are_views_of_the_message(plan: Plan) -> None:
+    for body in bodies_of(Body):
+        data = messages.encode(plan, body.kind, 0, 5, 2, bytes(most(plan, body)))
+        for part in body.read(plan, data).parts():
+            assert part.obj is data if isinstance(part, memoryview) else len(part) <= 40
+
+
+def test_a_message_tells_where_it_belongs_without_being_decoded(plan: Plan) -> None:
+    for kind in FIXED_KINDS:
+        assert messages.peek(message(plan, kind, 2**64 - 1, 3)) == (kind, 2**64 - 1, 3)
+    for noise in (b"", bytes(HEADER - 1), bytes(HEADER), b"\xff" * 200):
+        with pytest.raises(DecodeError):
+            messages.peek(noise)
+
+
+def test_a_master_seed_is_found_where_a_client_put_it(plan: Plan) -> None:
+    for body in bodies_of(Body):
+        noise = np.random.default_rng(1).bytes(most(plan, body))
+        data = messages.encode(plan, body.kind, 0, 5, 2, noise)
+        seed = getattr(body.read(plan, data), "master_seed", None)
+        span = messages.master_seed_span(data)
+        assert (None if span is None else data[slice(*span)]) == seed
+    assert messages.master_seed_span(b"") is None
+
+
 @pytest.mark.parametrize("kind", FIXED_KINDS)
 def test_any_change_of_a_checked_header_field_is_a_decode_error(kind: Kind) -> None:
     plan = PLANS["mixed"]
@@ -310,10 +361,15 @@ def test_the_clear_model_survives_the_wire_and_any_changed_byte_is_noticed() -> 
     )
     state = make_state(plan)
     clear = state["a.0"].tobytes() + state["b.0"].tobytes()
-    digests = messages.model_digests(clear, state["t.0"].tobytes())
+    digests = b"".join(ModelDigest.of(clear, state["t.0"].tobytes()).parts())
     assert len(digests) == 64
     data = digests + clear
-    tensors = messages.decode_model(plan, memoryview(data), memoryview(digests))
+
+    def read(model: bytes, other: bytes) -> dict[str, Any]:
+        said = ModelDigest.decode(plan, memoryview(other))
+        return ModelBody.decode(plan, memoryview(model)).tensors(plan, said)
+
+    tensors = read(data, digests)
     assert set(tensors) == {"a.0", "b.0"}
     for name, tensor in tensors.items():
         assert tensor.dtype == state[name].dtype
@@ -323,12 +379,12 @@ def test_the_clear_model_survives_the_wire_and_any_changed_byte_is_noticed() -> 
         spoiled = bytearray(data)
         spoiled[place] ^= 1
         with pytest.raises(ProtocolError, match="different models"):
-            messages.decode_model(plan, memoryview(bytes(spoiled)), memoryview(digests))
+            read(bytes(spoiled), digests)
     for place in range(64):
         other = bytearray(digests)
         other[place] ^= 1
         with pytest.raises(ProtocolError, match="different models"):
-            messages.decode_model(plan, memoryview(data), memoryview(bytes(other)))
+            read(data, bytes(other))
 
 
 def test_the_format_is_documented_where_it_is_defined() -> None:

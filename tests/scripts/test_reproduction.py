@@ -17,6 +17,7 @@ from scripts.reproduction import (
     report,
     training_report,
 )
+from scripts.reproduction.cells import Cell, table7
 from torchfsl.fsl.server.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,11 +34,11 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "table7").mkdir(parents=True)
     cells = [
-        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7),
-        accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7, average=0.9),
-        accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=2.5, precision="float32"),
-        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=7, average=0.9, precision="float32"),
-        accuracy.Cell("table7", "cifar10", 5, seed=0, rounds=8, average=0.9),
+        Cell("table7", "cifar10", 100, seed=0, rounds=7),
+        Cell("table7", "cifar10", 100, seed=0, rounds=7, average=0.9),
+        Cell("table7", "cifar10", 1, 0, 7, server_rate=2.5, precision="float32"),
+        Cell("table7", "cifar10", 5, seed=0, rounds=7, average=0.9, precision="float32"),
+        Cell("table7", "cifar10", 5, seed=0, rounds=8, average=0.9),
     ]
     finals = [(80.0, None), (80.0, 81.0), (70.0, None), (75.0, 77.0), (76.0, 78.0)]
     for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
@@ -67,12 +68,12 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "table7").mkdir(parents=True)
-    usual = accuracy.Cell("table7", "cifar10", 1, 0, 7, server_rate=0.5)
+    usual = Cell("table7", "cifar10", 1, 0, 7, server_rate=0.5)
     ours = dataclasses.replace(usual, server_momentum=0.9, server_decay=0.99)
     assert ours.name == "cifar10-1-rate0.5-momentum0.9-decay0.99-seed0-7rounds"
     config = ours.config(None).server
     assert (config.lr, config.momentum, config.lr_decay) == (0.5, 0.9, 0.99)
-    _write_run(accuracy.Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
+    _write_run(Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
     _write_run(usual, 70.0, None)
     assert "*Momentum*" not in training_report.accuracy()
     _write_run(ours, 79.0, None)
@@ -86,7 +87,7 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
     assert rows[f"100 % (dense shares), server rate 1 {momentum}"][3] == "-2.00"
 
 
-USUAL = accuracy.Cell("table7", "cifar10", 1, seed=0, rounds=7)
+USUAL = Cell("table7", "cifar10", 1, seed=0, rounds=7)
 CHANGED = "server momentum or falling rate"
 
 
@@ -114,7 +115,7 @@ def test_a_plots_points_do_not_mix_runs_of_different_servers(
     assert {label for label, (_, is_one) in plots._KINDS.items() if is_one(cell)} == kinds
 
 
-def _write_run(cell: accuracy.Cell, latest: float, mean: float | None) -> None:
+def _write_run(cell: Cell, latest: float, mean: float | None) -> None:
     run: dict[str, Any] = {
         "cell": dataclasses.asdict(cell),
         "accuracy_percent": latest,
@@ -140,7 +141,7 @@ def test_a_cell_with_a_result_is_not_run_again_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cell = accuracy.Cell("table7", "trec", 5, seed=0, rounds=500)
+    cell = Cell("table7", "trec", 5, seed=0, rounds=500)
     target = tmp_path / "results" / "table7" / f"{cell.name}.json"
     target.parent.mkdir(parents=True)
     target.write_text("{}")
@@ -170,13 +171,13 @@ def test_a_measured_round_times_each_party_alone(monkeypatch: pytest.MonkeyPatch
         return slept
 
     with monkeypatch.context() as patch:
-        patch.setattr(one_round, "quantise", slow(quantise, 1.0))
+        patch.setattr(one_round, "quantise", slow(quantise, 0.3))
         costs = one_round.measure(plan)
-    assert costs.client_seconds >= 1 > costs.server_seconds
+    assert costs.client_seconds >= 0.3 > costs.server_seconds
     with monkeypatch.context() as patch:
-        patch.setattr(Server, "receive", slow(receive, 1.0))
+        patch.setattr(Server, "receive", slow(receive, 0.3))
         costs = one_round.measure(plan)
-    assert costs.server_seconds >= 1.5 > 1 > costs.client_seconds  # three messages, two servers
+    assert costs.server_seconds >= 0.45 > 0.3 > costs.client_seconds  # three messages, two servers
 
 
 def test_dense_shares_are_measured_too() -> None:
@@ -202,7 +203,7 @@ def test_break_even_separates_cheap_plans_from_dear_ones() -> None:
 def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
     tmp_path: Path,
 ) -> None:
-    cell = accuracy.Cell("table8", "trec", 1, seed=0, rounds=1)
+    cell = Cell("table8", "trec", 1, seed=0, rounds=1)
     config = cell.config("synthetic")
     short = accuracy.run_cell(cell, config, tmp_path, 1)
     assert short["fsl"]["rounds"] == short["fsl"]["exact_rounds"] == 1
@@ -215,7 +216,7 @@ def test_an_accuracy_run_checks_fsl_against_plain_and_goes_on_where_it_stopped(
 
 
 def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_path: Path) -> None:
-    [cell] = accuracy.table7(["trec"], [5], [0], 2, False, average=0.5)
+    [cell] = table7(["trec"], [5], [0], 2, False, average=0.5)
     assert cell.name == "trec-5-mean0.5-seed0-2rounds"
     result = accuracy.run_cell(cell, cell.config("synthetic"), tmp_path, 1)
     assert [number for number, _ in result["mean_curve"]] == [1, 2]
@@ -225,6 +226,6 @@ def test_an_accuracy_run_with_a_mean_has_both_curves_and_a_name_of_its_own(tmp_p
 
 
 def test_precision_is_a_setting_of_image_runs() -> None:
-    cells = accuracy.table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
+    cells = table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
     assert [cell.config(None).local.precision for cell in cells] == ["float32", "float32"]
     assert [cell.name for cell in cells] == ["trec-1-seed0", "cifar10-1-float32-seed0"]

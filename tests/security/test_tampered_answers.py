@@ -50,7 +50,7 @@ def small_servers(plan: Plan) -> tuple[Server, Server]:
 def occupied(plan: Plan) -> dict[int, int]:
     """Trees that hold a row of the victim, and the row: placement depends on public numbers."""
     segment = plan.segments[0]
-    table = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
+    table = plan.permutations(segment)
     placed = cuckoo.place(table, ROWS, segment.num_bins, segment.theta, segment.stash)
     return {int(t): int(ROWS[placed.item[t]]) for t in np.flatnonzero(placed.item >= 0)}
 

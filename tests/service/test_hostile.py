@@ -175,6 +175,7 @@ def test_frames_above_the_limit_are_refused_by_the_transport(pair: Pair) -> None
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.slow
 def test_slow_senders_are_dropped_and_cost_nobody_else(pair: Pair) -> None:
     idle = [socket.create_connection(("127.0.0.1", pair.ports[0])) for _ in range(50)]
     trees, _ = messages_of(pair, 0)
@@ -278,8 +279,8 @@ def test_a_server_that_lies_about_the_client_set_only_shrinks_it(
     pair: Pair, tmp_path: Path, lie: str
 ) -> None:
     honest, liar = two_nodes(pair, tmp_path)
-    said = liar.own(1, Kind.REPORT_SET)
-    honest.own(1, Kind.REPORT_SET)
+    said = liar.exchange(1, Kind.REPORT_SET)
+    honest.exchange(1, Kind.REPORT_SET)
     entries = list(SET_ENTRY.iter_unpack(said[HEADER_BYTES + 32 :]))
     if lie == "drops":
         entries = entries[1:]
@@ -290,8 +291,8 @@ def test_a_server_that_lies_about_the_client_set_only_shrinks_it(
     body = said[HEADER_BYTES : HEADER_BYTES + 32] + b"".join(SET_ENTRY.pack(*e) for e in entries)
     forged = bytearray(said[:HEADER_BYTES]) + body
     struct.pack_into("<Q", forged, 24, len(body))
-    honest.note(1, Kind.REPORT_SET, bytes(forged))
-    honest.take(1, Kind.REPORT_SET)
+    honest.exchange(1, Kind.REPORT_SET, bytes(forged))
+    honest.count(1, Kind.REPORT_SET)
     kept = (0, 1, 2) if lie == "adds" else (1, 2)
     assert honest.server._accepted == kept
 
@@ -300,14 +301,14 @@ def test_a_server_that_drops_clients_below_the_minimum_gets_nothing_opened(
     pair: Pair, tmp_path: Path
 ) -> None:
     honest, liar = two_nodes(pair, tmp_path, min_clients=3)
-    said = bytearray(liar.own(1, Kind.REPORT_SET)[: HEADER_BYTES + 32])
+    said = bytearray(liar.exchange(1, Kind.REPORT_SET)[: HEADER_BYTES + 32])
     struct.pack_into("<Q", said, 24, 32)
-    honest.own(1, Kind.REPORT_SET)
-    honest.note(1, Kind.REPORT_SET, bytes(said))
+    honest.exchange(1, Kind.REPORT_SET)
+    honest.exchange(1, Kind.REPORT_SET, bytes(said))
     with pytest.raises(ProtocolError, match="0 acceptable reports, the plan wants 3"):
-        honest.take(1, Kind.REPORT_SET)
+        honest.count(1, Kind.REPORT_SET)
     with pytest.raises(ProtocolError, match="unopened"):
-        honest.own(1, Kind.VERDICTS)
+        honest.exchange(1, Kind.VERDICTS)
 
 
 def test_a_relay_with_one_bit_changed_is_refused_and_costs_only_its_client(pair: Pair) -> None:
@@ -331,22 +332,22 @@ def test_a_server_that_withholds_its_share_gets_no_second_opening(
 ) -> None:
     honest, liar = two_nodes(pair, tmp_path)
     for kind in (Kind.REPORT_SET, Kind.VERDICTS, Kind.SHARE_COMMIT):
-        said = honest.own(1, kind), liar.own(1, kind)
-        honest.note(1, kind, said[1])
-        honest.take(1, kind)
-        liar.note(1, kind, said[0])
-        liar.take(1, kind)
-    share = honest.own(1, Kind.SHARE)
-    assert honest.own(1, Kind.SHARE) == share  # the same again, however often it is asked for
+        said = honest.exchange(1, kind), liar.exchange(1, kind)
+        honest.exchange(1, kind, said[1])
+        honest.count(1, kind)
+        liar.exchange(1, kind, said[0])
+        liar.count(1, kind)
+    share = honest.exchange(1, Kind.SHARE)
+    assert honest.exchange(1, Kind.SHARE) == share  # the same again, however often it is asked for
     with pytest.raises(ProtocolError, match="committed: it can only be finished"):
         honest.abandon(1, "the peer withholds its share")
     with pytest.raises(ProtocolError, match="round 1 is running"):
         honest.begin(2)
-    wrong = bytearray(liar.own(1, Kind.SHARE))
+    wrong = bytearray(liar.exchange(1, Kind.SHARE))
     wrong[-1] ^= 1
-    honest.note(1, Kind.SHARE, bytes(wrong))
+    honest.exchange(1, Kind.SHARE, bytes(wrong))
     with pytest.raises(ProtocolError, match="does not fit its commitment: nothing is applied"):
-        honest.take(1, Kind.SHARE)
-    assert honest.model_version["version"] == 0
+        honest.count(1, Kind.SHARE)
+    assert honest.storage.model_version["version"] == 0
     with pytest.raises(ProtocolError, match="unopened"):
-        honest.take(1, Kind.SHARE)
+        honest.count(1, Kind.SHARE)

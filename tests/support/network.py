@@ -12,12 +12,10 @@ import numpy as np
 from tests.support.federation import make_state, mixed_plan, random_update, wanted_rows
 from tests.support.reference import plaintext
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service import LocalServers, Owner, Task, bind_plan, connect
 from torchfsl.service.client.links import RetryPolicy
-from torchfsl.service.client.owner import Owner
-from torchfsl.service.client.remote import Connection, connect
-from torchfsl.service.local import LocalServers
+from torchfsl.service.client.remote import Connection
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.update import Update
 

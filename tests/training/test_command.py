@@ -35,6 +35,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_preset_and_refuses_its_folder_the_second_time(tmp_path: Path) -> None:
     settings, out = tmp_path / "small.toml", tmp_path / "run"
     settings.write_text(SMALL)
@@ -84,9 +85,18 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("rounds = 'many'", "must be of type int"),
         ("rounds = true", "must be of type int"),
         ("rounds = 0", "must be at least 1"),
-        ("[server]\nmomentum = 1", "server.momentum is 1.0; choose one in [0, 1)"),
-        ("[server]\nlr_decay = 1.5", "server.lr_decay is 1.5"),
-        ("[server]\nlr_decay_rounds = 0", "at least 1 round"),
+        (
+            '[server]\noptimizer = "sgd"\nmomentum = 1',
+            "server: the servers' momentum is 1.0: choose one in [0, 1)",
+        ),
+        (
+            '[server]\noptimizer = "sgd"\nlr_decay = 1.5',
+            "server: the servers' rate is multiplied by 1.5",
+        ),
+        (
+            '[server]\noptimizer = "sgd"\nlr_decay_rounds = 0',
+            "after every 0 rounds: choose a whole number from 1 on",
+        ),
         ('[server]\noptimizer = "adam"\nmomentum = 0.5', "settings of sgd"),
         ('[server]\noptimizer = "adam"\nlr_decay = 0.5', "settings of sgd"),
         ("[rest]\npolicy = 'half'", "choose one of dense, topk, blocks"),

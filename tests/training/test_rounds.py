@@ -16,7 +16,8 @@ from tests.support.small_tasks import (
 from torchfsl.errors import FslError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
-from training.aggregations.plain import TwoServers
+from torchfsl.fsl.server.server import Server
+from training.aggregations.fsl import TwoServers
 from training.config import Config
 from training.federation import Federation, build
 from training.trainer import RoundRecord, Trainer
@@ -30,6 +31,12 @@ def run(config: Config) -> tuple[Federation, list[RoundRecord]]:
     return federation, records
 
 
+def servers_of(federation: Federation) -> tuple[Server, ...]:
+    two = federation.audit.aggregation
+    assert isinstance(two, TwoServers)
+    return two.servers
+
+
 @pytest.mark.parametrize("preset", SMALL_PRESETS)
 def test_plain_and_fsl_end_with_the_same_model(preset: str) -> None:
     plain, _ = run(small_config(preset, "plain"))
@@ -40,7 +47,8 @@ def test_plain_and_fsl_end_with_the_same_model(preset: str) -> None:
     mechanisms = {segment.name: segment.mechanism for segment in fsl.plan.segments}
     assert set(mechanisms.values()) <= {"dpf", "full-domain", "dense"}
     assert set(mechanisms.values()) != {"dense"}
-    assert fsl.models[0].digest() == fsl.models[1].digest()
+    one, two = servers_of(fsl)
+    assert one.model.digest() == two.model.digest()
 
 
 def test_another_seed_gives_another_model() -> None:
@@ -130,8 +138,8 @@ def test_a_row_changed_on_the_servers_is_what_the_client_reads() -> None:
     trainer = Trainer(config, task, federation)
     client = trainer.cohort(1)[0]
     row = int(task.work(1, client).rows["item_embedding.weight"][0])
-    for model in federation.models:
-        model.state["item_embedding.weight"][row] = 0.625
+    for server in servers_of(federation):
+        server.model.state["item_embedding.weight"][row] = 0.625
     read: list[np.ndarray] = []
 
     def watch(module: torch.nn.Module, _: object) -> None:
@@ -165,10 +173,10 @@ def test_training_changes_the_model_and_learns() -> None:
     )
     task = small_task(config)
     federation = build(config, task)
-    before = flat(federation.models[0].state).copy()
+    before = flat(federation.server_model.state).copy()
     records: list[RoundRecord] = []
     Trainer(config, task, federation).run(1, records.append)
-    assert not np.array_equal(flat(federation.models[0].state), before)
+    assert not np.array_equal(flat(federation.server_model.state), before)
     assert [bool(record.metrics) for record in records].count(True) == 2
     assert records[-1].metrics["auc"] > task.baselines()["untrained_auc"] + 0.05
     assert sum(record.clipped_values for record in records) == 0

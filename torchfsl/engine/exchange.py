@@ -12,6 +12,7 @@ import torch
 from torchfsl.engine.inventory import Inventory, spec
 from torchfsl.engine.policies import Fixed, RestPolicy, Rows
 from torchfsl.errors import ParameterError
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import TensorSpec
 
 REST: Final = "rest"
@@ -83,6 +84,21 @@ class Exchange:
                 )
         for name, value in state.items():
             mine[name].copy_(torch.from_numpy(np.array(value)))
+
+    def check_plan(self, plan: SubmodelPlan) -> None:
+        """Refuse a plan that was made for another model.
+
+        Raises:
+            ParameterError: a segment differs.
+        """
+        mine = self.segment_tensors
+        theirs = {segment.name: segment.tensors for segment in plan.segments}
+        if mine != theirs:
+            odd = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+            raise ParameterError(
+                f"segment {odd[0]!r} of the plan does not fit this model: use the plan that "
+                "engine.plan made for it"
+            )
 
     def fixed_positions(
         self, rows: Rows | None, rest: RestPolicy

@@ -1,4 +1,4 @@
-"""A model and its optimizers under observation: from training steps to a sparse update.
+"""A model and its optimizers with hooks on: from training steps to a sparse update.
 
 The order of a round: `begin_round`, the user's own training, `update`, and `restore` where the
 model is to go back to where the round began. Between rounds the hooks do nothing.
@@ -6,6 +6,7 @@ model is to go back to where the round began. Between rounds the hooks do nothin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,11 @@ from torch.optim import Optimizer
 
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten
 from torchfsl.engine.exchange import BUFFERS, Exchange
-from torchfsl.engine.inventory import Inventory, clean_name, take_inventory, unwrap
+from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.memory import explain_memory
 from torchfsl.engine.policies import RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.watch.guards import Guards
-from torchfsl.engine.watch.hooks import LookupHook, StepHooks
 from torchfsl.engine.watch.optimizers import (
     check_optimizer,
     check_rows,
@@ -30,12 +30,12 @@ from torchfsl.engine.watch.optimizers import (
     owner,
     unwrap_optimizer,
 )
-from torchfsl.engine.watch.rest import BufferWatch, HiddenGradients, RestWatch, unscale_factor
-from torchfsl.engine.watch.snapshot import HeldRows, Snapshot
-from torchfsl.engine.watch.table import Check, Source, TableChange, TableWatch
+from torchfsl.engine.watch.recorder import Recorder
+from torchfsl.engine.watch.snapshot import HeldRows
+from torchfsl.engine.watch.table import Check, Source, TableChange
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import Segment, TensorSpec
+from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment
 
 
@@ -69,9 +69,6 @@ class Status:
 class Handle:
     """Hooks on one model and its optimizers. Made by `SubmodelEngine.attach`."""
 
-    _present: dict[str, torch.Tensor] | None
-    _changes: dict[str, TableChange] | None
-
     def __init__(
         self,
         model: nn.Module,
@@ -90,37 +87,32 @@ class Handle:
         """
         self._explain = explain
         self.model = unwrap(model)
-        self.rows, self.rest, self.source = rows, rest, source
-        self.residual = Residual()
+        self.rows, self.rest = rows, rest
+        self.residual, self.held_rows = Residual(), HeldRows()
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
-        self._check = check
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
         for optimizer in self.optimizers:
             check_optimizer(optimizer, names)
-        self.inventory = self._take_inventory()
+        take = functools.partial(take_inventory, self.model, self.optimizers, rows)
+        self.inventory = take()
         self.validate()
         self.exchange = Exchange(self.inventory, average_buffers)
-        self._watches = self._make_watches()
-        self._rounds = self._steps = 0
-        self._rest, self._buffers = RestWatch(self.inventory.rest), BufferWatch(self.model)
-        self._hidden, self._held = HiddenGradients(), HeldRows()
-        self.close_round()
-        self._guards = Guards(self.model, self.optimizers, self.inventory)
-        self._hooks = self._register()
+        self._guards = Guards(self.model, self.optimizers, self.inventory, take)
+        self.recorder = Recorder(
+            self.model, self.optimizers, self.inventory, self._guards,
+            rows=rows, source=source, check=check, noised=self._noised,
+        )  # fmt: skip
+        self._rounds = 0
+        self._hooks = self.recorder.register(keeps=self)
 
     def __repr__(self) -> str:
         return (
-            f"Handle({type(self.model).__name__}, {len(self._watches)} tables by row, "
+            f"Handle({type(self.model).__name__}, {len(self.recorder.tables)} tables by row, "
             f"{len(self.inventory.rest)} other parameters)"
         )
 
     # --- what is there ------------------------------------------------------------------------
-
-    @property
-    def segment_tensors(self) -> dict[str, tuple[TensorSpec, ...]]:
-        """Segments and their tensors as a plan describes them."""
-        return self.exchange.segment_tensors
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes.
@@ -139,14 +131,7 @@ class Handle:
         """
         if not state:
             raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
-        self.load_clear(state)
-
-    def load_clear(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """`load`, also of nothing: in a round every tensor may be one whose rows are retrieved."""
-        if self._recording:
-            raise ProtocolError(
-                "a round is open and measures changes from its start: load before it or after"
-            )
+        self.recorder.check_closed()
         self.exchange.load(state)
 
     @property
@@ -159,32 +144,25 @@ class Handle:
         """Rounds begun so far."""
         return self._rounds
 
-    @property
-    def held_rows(self) -> HeldRows:
-        """Which rows hold numbers after private retrievals."""
-        return self._held
-
-    def snapshot(self) -> Snapshot:
-        """Parameters and buffers as they are now, to go back to."""
-        return Snapshot(self.model, self.inventory, self._held)
-
     def status(self) -> Status:
         """The state of the hooks and of the round."""
+        watches = self.recorder.tables
         return Status(
             attached=self.attached,
-            open=self._recording,
+            open=self.recorder.recording,
             rounds=self._rounds,
-            steps=self._steps,
-            saved_rows={w.table.name: w.num_saved for w in self._watches},
-            saved_bytes={w.table.name: w.num_bytes for w in self._watches},
-            copied_tables=[w.table.name for w in self._watches if w.copies_table],
+            steps=self.recorder.num_steps,
+            saved_rows={w.table.name: w.num_saved for w in watches},
+            saved_bytes={w.table.name: w.num_bytes for w in watches},
+            copied_tables=[w.table.name for w in watches if w.copies_table],
             frozen=list(self.inventory.frozen),
             residual_bytes=self.residual.num_bytes,
         )
 
     def explain(self, plan: SubmodelPlan) -> str:
         """`torchfsl.explain(plan)`, and below it what rounds keep in this client's memory."""
-        memory = explain_memory(plan, self.inventory, self._watches, self.rows, self.rest)
+        watches = self.recorder.tables
+        memory = explain_memory(plan, self.inventory, watches, self.rows, self.rest)
         return "\n".join([self._explain(plan), "memory at a client, beside the model:", *memory])
 
     def validate(self) -> None:
@@ -222,7 +200,6 @@ class Handle:
 
     # --- the round ----------------------------------------------------------------------------
 
-    @torch.no_grad()
     def begin_round(self, present: Mapping[str, torch.Tensor] | None = None) -> None:
         """Take the state of now as the start of a round and record from here on.
 
@@ -237,16 +214,10 @@ class Handle:
         if not self._hooks:
             raise ProtocolError("this handle was removed: attach the model again")
         self.close_round()
-        self._guards.check_unchanged(self._take_inventory)
+        self._guards.check_unchanged()
         self.validate()
-        self._present = None if present is None else dict(present)
-        for watch in self._watches:
-            watch.begin(None if present is None else present[watch.table.name])
-        self._rest.begin()
-        self._buffers.begin()
-        self._guards.begin()
-        self._steps, self._rounds = 0, self._rounds + 1
-        self._recording = self._began = True
+        self.recorder.begin(present)
+        self._rounds += 1
 
     def update(
         self, plan: SubmodelPlan, *, residual: Residual | None = None, round_number: int = 0
@@ -270,126 +241,42 @@ class Handle:
                 not fit the model.
             ProtocolError: no round was begun, or the model was restored already.
         """
-        if not self._began:
-            raise ProtocolError("no round to take an update from: call begin_round first")
-        self._recording = False
-        self._guards.check_nothing_new(self._take_inventory)
-        self._guards.check_bystanders()
-        if self.source == "gradient":
-            self._rest.check_still()
-        if self._changes is None:
-            self._changes = {w.table.name: w.finish() for w in self._watches}
-        self.check_plan(plan)
+        changes = self.recorder.end()
+        self.exchange.check_plan(plan)
         return {
-            segment.name: self._raw(segment, residual, round_number) for segment in plan.segments
+            segment.name: self._choose(segment, changes, residual, round_number)
+            for segment in plan.segments
         }
 
-    @torch.no_grad()
     def restore(self) -> None:
         """Put parameters and buffers back to the start of the round, which ends."""
-        if not self._began:
-            return
-        for watch in self._watches:
-            watch.restore()
-        self._rest.restore()
-        self._buffers.restore()
-        self.close_round()
+        self.recorder.restore()
 
     def close_round(self) -> None:
         """End the round where the model stands; drop what was saved."""
-        self._hidden.show()
-        for watch in self._watches:
-            watch.close()
-        self._rest.close()
-        self._buffers.close()
-        self._present = self._changes = None
-        self._recording = self._began = False
+        self.recorder.close()
 
-    # --- steps --------------------------------------------------------------------------------
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """See `hooks.StepListener`."""
-        if not self._recording:
-            return
-        if not self._noised:
-            self._guards.check_not_noised()
-        self._steps += 1
-        if self.source == "gradient" or any(watch.looks_at_gradient for watch in self._watches):
-            self._look_at_gradients(optimizer)
-
-    @torch.no_grad()
-    def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        factor = unscale_factor(optimizer) if self.source == "gradient" else None
-        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for watch in self._watches:
-            if id(watch.table.weight) in mine:
-                watch.before_step(factor)
-        if self.source == "gradient":
-            self._rest.capture(optimizer, factor)
-            self._hidden.hide(optimizer)
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """See `hooks.StepListener`."""
-        self._hidden.show(optimizer)
-
-    # --- parts --------------------------------------------------------------------------------
-
-    def _take_inventory(self) -> Inventory:
-        return take_inventory(self.model, self.optimizers, self.rows)
-
-    def _make_watches(self) -> list[TableWatch]:
-        if self.rows is None:
-            return []
-        return [
-            TableWatch(
-                table,
-                self.rows,
-                owner(self.optimizers, table.weight),
-                source=self.source,
-                check=self._check,
-                noised=self._noised,
-            )
-            for table in self.inventory.all_tables
-        ]
-
-    def _register(self) -> list[Any]:
-        hooks: list[Any] = [StepHooks(optimizer, self) for optimizer in self.optimizers]
-        for watch in self._watches if self.rows is not None and self.rows.find == "hooks" else []:
-            hook = LookupHook(watch.note_lookup)
-            for module in watch.table.modules:
-                hooks.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        return hooks
-
-    def check_plan(self, plan: SubmodelPlan) -> None:
-        """Refuse a plan that was made for another model.
-
-        Raises:
-            ParameterError: a segment differs.
-        """
-        mine = self.segment_tensors
-        theirs = {segment.name: segment.tensors for segment in plan.segments}
-        if mine != theirs:
-            odd = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-            raise ParameterError(
-                f"segment {odd[0]!r} of the plan does not fit this model: use the plan that "
-                "engine.plan made for it"
-            )
-
-    def _raw(self, segment: Segment, residual: Residual | None, round_number: int) -> RawSegment:
-        if segment.name in self.inventory.tables:
-            assert self.rows is not None
-            assert self._changes is not None
-            group = self.inventory.tables[segment.name]
-            parts = [(t.offset, self._changes[t.name]) for t in group]
-            if segment.policy == "dense":
-                return dense_rows(segment, parts, [t.num_rows for t in group])
-            present = None
-            if self._present is not None:
-                present = torch.cat([self._present[t.name].cpu() + t.offset for t in group])
-            return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
+    def _choose(
+        self,
+        segment: Segment,
+        changes: Mapping[str, TableChange],
+        residual: Residual | None,
+        round_number: int,
+    ) -> RawSegment:
+        """What is sent of one segment."""
         if segment.name == BUFFERS:
-            deltas = [self._buffers.delta(n, b) for n, b in self.inventory.buffers.items()]
-            return choose_blocks(segment, flatten(deltas, 1), None, None, round_number)
-        changes = self._rest.gradients() if self.source == "gradient" else self._rest.deltas()
-        change = flatten(changes, segment.tau)
-        return choose_blocks(segment, change, self.rest, residual, round_number)
+            change = flatten(self.recorder.buffer_changes(), 1)
+            return choose_blocks(segment, change, None, None, round_number)
+        if segment.name not in self.inventory.tables:
+            change = flatten(self.recorder.rest_changes(), segment.tau)
+            return choose_blocks(segment, change, self.rest, residual, round_number)
+        assert self.rows is not None
+        group = self.inventory.tables[segment.name]
+        parts = [(t.offset, changes[t.name]) for t in group]
+        if segment.is_dense:
+            return dense_rows(segment, parts, [t.num_rows for t in group])
+        held = self.recorder.present
+        present = None
+        if held is not None:
+            present = torch.cat([held[t.name].cpu() + t.offset for t in group])
+        return choose_rows(segment, parts, self.rows, residual, round_number, present=present)

@@ -21,7 +21,7 @@ from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.watch.snapshot import keep_only
+from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import check_number
@@ -72,7 +72,7 @@ class TrainingRound:
         self._number = -1
         self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
-        handle.check_plan(client.plan)
+        handle.exchange.check_plan(client.plan)
         self._fixed = handle.exchange.fixed_positions(handle.rows, handle.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
             raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
@@ -94,10 +94,12 @@ class TrainingRound:
         except BaseException:
             self._abort_without_rows()
             raise
-        before = handle.snapshot()
+        before = Snapshot(handle.model, handle.inventory, handle.held_rows)
         self._session = self._start(indices)
         try:
-            handle.load_clear(self._session.download())
+            clear = self._session.download()
+            handle.recorder.check_closed()
+            handle.exchange.load(clear)
             present = self._fetch_rows() if self._retrieving else None
             handle.begin_round(present)
         except BaseException:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.spool import WINDOW_BYTES
+from torchfsl.submodel.segments import ceil_div, ceil_shift
 
 _CHECK_BLOCKS = 5
 """AES blocks of the check a leaf: three for the leaf hash, two for the fold."""
@@ -66,7 +67,7 @@ def predict(plan: Plan) -> Prediction:
 
 def tree_blocks(group: TreeGroup) -> int:
     """One pass over all trees of a group: two blocks a node above the leaves."""
-    nodes = sum(-(-group.num_leaves >> (group.depth - level)) for level in range(group.depth))
+    nodes = sum(ceil_shift(group.num_leaves, group.depth - level) for level in range(group.depth))
     return 2 * group.num_trees * nodes
 
 
@@ -85,8 +86,8 @@ def table_bytes(segment: TreeSegment) -> int:
 def _server_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Aggregation, and retrieval if any, of one client's segment."""
     total = 0
-    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
-    row = -(-(segment.row_bytes << segment.nu) // 16)
+    payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
+    row = ceil_div(segment.row_bytes << segment.nu, 16)
     for group in segment.groups:
         leaves = group.num_trees * group.num_leaves
         total += tree_blocks(group) + leaves * payload
@@ -104,8 +105,8 @@ def _check_blocks(group: TreeGroup) -> int:
 
 def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Both parties' path to every selected leaf, Conv there, check words and tags."""
-    payload = -(-(plan.value_bytes(segment) << segment.nu) // 16)
-    row = -(-(segment.row_bytes << segment.nu) // 16) if segment.tag_bytes else 0
+    payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
+    row = ceil_div(segment.row_bytes << segment.nu, 16) if segment.tag_bytes else 0
     total = 0
     for group in segment.groups:
         total += group.num_trees * (4 * group.depth + 2 * payload + 2 * row)
@@ -115,7 +116,7 @@ def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
 
 
 def _memory(plan: Plan) -> int:
-    sizes = {kind: HEADER_BYTES + (messages.body_bytes(plan, kind) or 0) for kind in Kind}
+    sizes = {kind: messages.max_bytes(plan, kind) for kind in Kind}
     early = bool(plan.early)
     # The server that all public parts come to holds most: whole messages, parts are views of them.
     # Beyond the spool's window, and the message that reaches it, they lie in files.

@@ -9,7 +9,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
 from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
-from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
 _FRACTION = 0.05
@@ -47,7 +47,7 @@ def _costs(plan: Plan) -> list[str]:
 
 def upload(plan: Plan, segment: TreeSegment) -> int:
     """Bytes of a segment in a client's report, check words included."""
-    if segment.policy == "dense":
+    if segment.is_dense:
         return plan.dense_bytes(segment)
     return segment.tree_bytes + plan.hint_bytes(segment)
 
@@ -80,19 +80,19 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
     """What another policy would cost, where that is less."""
     cost, dense = upload(plan, segment), dense_upload(plan, segment.tensors)
     texts = []
-    if segment.policy != "dense" and cost > dense:
+    if not segment.is_dense and cost > dense:
         texts.append(f"Dense() would upload {dense} bytes instead of {cost}")
     if segment.policy == "scalars" and plan.max_epochs == 1:
-        blocks = -(-segment.k_max // _BLOCK)
+        blocks = ceil_div(segment.k_max, _BLOCK)
         other = _blocks_upload(plan, segment, blocks)
         if other < _WORTH_IT * min(cost, dense):
             texts.append(
                 f"BlockTopK({blocks}, block={_BLOCK}) would send as many values in {other} bytes "
                 f"instead of {cost}"
             )
-    if segment.policy == "dense" and cost >= _SMALL and plan.max_epochs == 1:
-        size = sum(-(-t.numel // _BLOCK) for t in segment.tensors)
-        other = _blocks_upload(plan, segment, -(-size * int(100 * _FRACTION) // 100))
+    if segment.is_dense and cost >= _SMALL and plan.max_epochs == 1:
+        size = sum(ceil_div(t.numel, _BLOCK) for t in segment.tensors)
+        other = _blocks_upload(plan, segment, ceil_div(size * int(100 * _FRACTION), 100))
         if other < _WORTH_IT * cost:
             texts.append(
                 f"BlockTopK({_FRACTION}, block={_BLOCK}) would upload {other} bytes instead of "
@@ -113,7 +113,7 @@ def _blocks_upload(plan: Plan, segment: TreeSegment, k_max: int) -> int:
     """Upload of the segment's tensors as blocks of `_BLOCK` values."""
     spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK)
     width = (_BLOCK + plan.lane_values) * plan.encoding.ring_bits
-    trees = [s.check_bytes for s in plan.segments if s.policy != "dense"]
+    trees = [s.check_bytes for s in plan.with_trees]
     checks = (max(trees, default=CHECK_BYTES), 0)
     other = plan_segment(spec, width, plan.max_epochs, checks)
-    return -(-tree_and_hint_bits(other, width) // 8)
+    return ceil_div(tree_and_hint_bits(other, width), 8)

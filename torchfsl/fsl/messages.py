@@ -27,7 +27,8 @@ S_a is server (client mod 2). Early trees are those of the retrieving segments, 
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
 order. A tree is its correction words and, if the plan verifies, its 32-byte check word. Digests and
-commitments are those of `kdf.digest`.
+commitments are those of `kdf.digest`. This file has the header and the lengths, `bodies` and
+`uploads` the fields.
 """
 
 from __future__ import annotations
@@ -35,23 +36,20 @@ from __future__ import annotations
 import functools
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
-from torchfsl.errors import DecodeError, ParameterError, ProtocolError
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
+
+Buffer: TypeAlias = bytes | memoryview
 
 _HEADER: Final = struct.Struct("<4sHBBQQQ32s")
 _MAGIC: Final = b"TFSL"
 HEADER_BYTES: Final = _HEADER.size
 SET_ENTRY: Final = struct.Struct("<Q32s")
-
-
 FOLD_BYTES: Final = 16
 
 
@@ -81,6 +79,11 @@ _VARIABLE: Final = {
 }
 """Fixed bytes and bytes a client of the messages whose length varies."""
 
+_WITH_MASTER_SEED: Final = frozenset(
+    (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT)
+)
+"""What comes from clients: nonce, then the master seed."""
+
 
 def public_report_bytes(plan: Plan) -> int:
     """Length of a report's public part."""
@@ -89,8 +92,12 @@ def public_report_bytes(plan: Plan) -> int:
 
 def share_bytes(plan: Plan) -> int:
     """Length of one server's gathered sums."""
-    total = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
-    return total + sum(plan.dense_bytes(s) for s in plan.dense)
+    return sum(sum_bytes(plan, segment) for segment in plan.segments)
+
+
+def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
+    """Length of one segment's part of the gathered sums."""
+    return plan.sum_values(segment) * plan.encoding.ring_bits // 8
 
 
 @functools.lru_cache(maxsize=128)  # asked for at every message
@@ -116,6 +123,15 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     return sizes.get(kind)
 
 
+def max_bytes(plan: Plan, kind: Kind) -> int:
+    """Length of the longest message of a kind under the plan, header included."""
+    body = body_bytes(plan, kind)
+    if body is None:
+        fixed, entry = _VARIABLE[kind]
+        body = fixed + entry * plan.max_clients
+    return HEADER_BYTES + body
+
+
 def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
     """Upload of one client in one round, to both servers together, headers included.
 
@@ -124,7 +140,7 @@ def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
     kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
     if plan.early and first_round:
         kinds += [Kind.TREES, Kind.TREES_COMMIT]
-    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+    return sum(max_bytes(plan, kind) for kind in kinds)
 
 
 def download_bytes(plan: Plan) -> int:
@@ -132,7 +148,7 @@ def download_bytes(plan: Plan) -> int:
     kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
     if plan.retrieving:
         kinds += [Kind.ANSWER, Kind.ANSWER]
-    return sum(HEADER_BYTES + (body_bytes(plan, kind) or 0) for kind in kinds)
+    return sum(max_bytes(plan, kind) for kind in kinds)
 
 
 class Message(NamedTuple):
@@ -146,7 +162,7 @@ class Message(NamedTuple):
 
 
 def encode(
-    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: Buffer
 ) -> bytes:
     """A message of `kind` whose body is the parts in order.
 
@@ -157,7 +173,7 @@ def encode(
 
 
 def header(
-    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: bytes | memoryview
+    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: Buffer
 ) -> bytes:
     """The header of a message whose body is the parts; see `encode`."""
     if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
@@ -168,7 +184,7 @@ def header(
     return _HEADER.pack(_MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest)
 
 
-def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
+def decode(plan: Plan, data: Buffer, *expected: Kind) -> Message:
     """Check a peer's message completely before anything is allocated for it.
 
     Raises:
@@ -185,6 +201,37 @@ def decode(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Message:
     return Message(head.kind, head.party, head.round_number, head.client, body)
 
 
+class Peek(NamedTuple):
+    """Where a message belongs, by its header alone."""
+
+    kind: Kind
+    round_number: int
+    client: int
+
+
+def peek(data: Buffer) -> Peek:
+    """Where a message belongs that was checked before, or will be; nothing else is looked at.
+
+    Raises:
+        DecodeError: shorter than a header, or of an unknown kind.
+    """
+    if len(data) < HEADER_BYTES:
+        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
+    _, _, code, _, round_number, client, _, _ = _HEADER.unpack_from(data)
+    if code not in _KINDS:
+        raise DecodeError(f"message kind {code} is unknown")
+    return Peek(_KINDS[code], round_number, client)
+
+
+def master_seed_span(data: Buffer) -> tuple[int, int] | None:
+    """Where the master seed lies in a message, for a store that wipes it; None if it has none."""
+    start = HEADER_BYTES + SEED_BYTES
+    stop = start + SEED_BYTES
+    if len(data) < stop or _HEADER.unpack_from(data)[2] not in _WITH_MASTER_SEED:
+        return None
+    return start, stop
+
+
 class Header(NamedTuple):
     """A checked header; `total_bytes` is the length of the message it begins."""
 
@@ -195,7 +242,7 @@ class Header(NamedTuple):
     total_bytes: int
 
 
-def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Header:
+def decode_header(plan: Plan, data: Buffer, *expected: Kind) -> Header:
     """Check a message by its first 64 bytes, so that a long one is refused before it arrives.
 
     Raises:
@@ -225,31 +272,3 @@ def decode_header(plan: Plan, data: bytes | memoryview, *expected: Kind) -> Head
     if size != wanted:
         raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}")
     return Header(kind, party, round_number, client, HEADER_BYTES + size)
-
-
-def model_digests(clear: bytes, rows: bytes) -> bytes:
-    """Digests of the clear tensors' bytes and of the retrievable rows' bytes: 64 bytes."""
-    return kdf.digest(kdf.LABEL_MODEL, b"clear", clear) + kdf.digest(kdf.LABEL_MODEL, b"rows", rows)
-
-
-def decode_model(
-    plan: Plan, body: memoryview, other_digests: memoryview
-) -> dict[str, npt.NDArray[np.generic]]:
-    """The clear tensors of a MODEL body, checked against the other server's digests.
-
-    Raises:
-        ProtocolError: the servers hold different models, or the bytes do not fit the digest.
-    """
-    digests, clear = bytes(body[: 2 * DIGEST_BYTES]), bytes(body[2 * DIGEST_BYTES :])
-    own = kdf.digest(kdf.LABEL_MODEL, b"clear", clear)
-    if not kdf.digests_equal(digests, bytes(other_digests)) or own != digests[:DIGEST_BYTES]:
-        raise ProtocolError("the two servers hold different models: nothing may go on")
-    tensors: dict[str, npt.NDArray[np.generic]] = {}
-    start = 0
-    for tensor in plan.clear_tensors:
-        stop = start + tensor.numel * tensor.item_bytes
-        dtype = np.dtype(tensor.dtype).newbyteorder("<")
-        values = np.frombuffer(clear[start:stop], dtype=dtype)
-        tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
-        start = stop
-    return tensors

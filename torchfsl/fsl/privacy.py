@@ -75,7 +75,7 @@ def add_noise(
 def _lanes(plan: Plan, segment: TreeSegment, count: int) -> npt.NDArray[np.bool_]:
     """Which of a share's values belong to the lane."""
     is_lane = np.zeros(count, dtype=np.bool_)
-    if segment.policy == "dense":
+    if segment.is_dense:
         is_lane[: plan.dense_values(segment) - segment.m] = True
     elif plan.lane_values:
         is_lane[:: segment.tau + plan.lane_values] = True
@@ -112,6 +112,11 @@ class Guarantee:
     multiplier_public: float
 
 
+def multiplier(plan: Plan) -> float:
+    """Noise over sensitivity in one round, against one server; 0 without noise."""
+    return _noises(plan)[0].renyi if plan.noise_sigma else 0.0
+
+
 def guarantee(
     plan: Plan, *, delta: float, rounds: int = 0, sampled: tuple[int, int] | None = None
 ) -> Guarantee:
@@ -140,8 +145,9 @@ def guarantee(
     of_public = _epsilon(public, delta, rounds, reports / clients)
     # What a server's draw hides from its peer it hides from the public as well.
     return Guarantee(
-        delta, rounds, sampled, of_server, min(of_server, of_public), server.renyi, public.renyi
-    )
+        delta, rounds, sampled, of_server, min(of_server, of_public),
+        server.renyi, max(server.renyi, public.renyi),
+    )  # fmt: skip
 
 
 def calibrate(
@@ -168,13 +174,13 @@ def calibrate(
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK
     if epsilon <= 4 * slack:
         raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds")
-    multiplier = math.sqrt(rounds) * float(
+    wanted = math.sqrt(rounds) * float(
         _accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
     )
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
-    sigma = _sigma(multiplier * values / math.sqrt(1 - share))
-    lane_sigma = _sigma(multiplier * lanes / math.sqrt(share)) if plan.lane_values else 0
+    sigma = _sigma(wanted * values / math.sqrt(1 - share))
+    lane_sigma = _sigma(wanted * lanes / math.sqrt(share)) if plan.lane_values else 0
     return dataclasses.replace(plan, noise_sigma=sigma, lane_sigma=lane_sigma)
 
 
@@ -194,10 +200,8 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:
     """L2 norms of the most that one client adds to the values and to the lanes, in ring units."""
-    counted = sum(
-        (1 if plan.lane == "weight" else 0) if s.policy == "dense" else s.k_max
-        for s in plan.segments
-    )
+    counted = sum(s.k_max for s in plan.with_trees)
+    counted += sum(plan.dense_values(s) - s.m for s in plan.dense)
     lanes = math.sqrt(counted) * plan.max_weight if plan.lane_values else 0.0
     return float(plan.l2_bound * plan.max_weight), lanes
 
@@ -249,10 +253,7 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
 
 def _num_values(plan: Plan) -> tuple[int, int]:
     """How many values, and how many lanes, carry noise."""
-    counts = [
-        plan.dense_values(s) if s.policy == "dense" else s.m * (s.tau + plan.lane_values)
-        for s in plan.segments
-    ]
+    counts = [plan.sum_values(s) for s in plan.segments]
     lanes = [
         int(np.count_nonzero(_lanes(plan, s, count)))
         for s, count in zip(plan.segments, counts, strict=True)

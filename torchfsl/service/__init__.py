@@ -2,7 +2,7 @@
 
 Needs the `service` extra. Read `task`, `state` (bytes on disk), `net` (who calls, and how bytes
 travel), `server` (one server that survives a crash), `client` (the way to both servers), `local`
-(both on this machine), `reporting` and `command` (the `torchfsl` command).
+(both on this machine); `serving`, `reporting` and `command` (the `torchfsl` command).
 
 Invariant: an acknowledged report is in the sum of its round, or that round opens nothing.
 """
@@ -16,10 +16,12 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.service.client.owner import Owner as Owner
     from torchfsl.service.client.remote import connect as connect
+    from torchfsl.service.local import LocalServers as LocalServers
     from torchfsl.service.task import Task as Task
     from torchfsl.service.task import bind_plan as bind_plan
 
 _HOMES = {
+    "LocalServers": "local",
     "Owner": "client.owner",
     "Task": "task",
     "bind_plan": "task",

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service import serving
 from torchfsl.version import __version__
 
+_RAW = argparse.RawDescriptionHelpFormatter
 _DESCRIPTION = """\
 Federated submodel learning by two servers that do not collude.
 
@@ -35,31 +35,6 @@ try it on one machine
   python -m training din --servers https://127.0.0.1:7000,https://127.0.0.1:7001 --tls certs
 
 docs/operations.md is the operator's manual.
-"""
-
-_SERVE = """\
-Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
-The server waits for a task (plan and model), which the owner's program hands to both servers, and
-goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must.
-
-Every option can be given in a TOML file instead (--config), options win:
-
-  party = 0
-  listen = "0.0.0.0:7000"
-  peer = "https://fsl.other.example:7000"
-  state = "/var/lib/torchfsl"
-  tls-cert = "/etc/torchfsl/server-0.pem"
-  tls-key = "/etc/torchfsl/server-0.key"
-  tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
-  tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
-  tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
-  metrics = "127.0.0.1:9100"
-  min-clients = 100                  # refuse plans that open sums over fewer reports
-
-  [limits]                           # fields of torchfsl.service.server.intake.Limits
-  bytes_in_flight = 268435456
-  [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
-  reserve_bytes = 268435456
 """
 
 _CERTS = """\
@@ -96,27 +71,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """All options."""
-    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        "torchfsl", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw
+        "torchfsl", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_RAW
     )
     version = f"torchfsl {__version__}, wire version {WIRE_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
-        "serve", help="run a server", description=_SERVE, formatter_class=raw
+        "serve", help="run a server", description=serving.DESCRIPTION, formatter_class=_RAW
     )
-    _add_serve_options(serve)
+    serving.add_options(serve)
     serve.set_defaults(run=_serve)
+    _add_certs(commands)
+    _add_status(commands)
+    _add_ends(commands)
+    doctor = commands.add_parser(
+        "doctor", help="check this machine: backend, processor, AES rate, torch, certificates"
+    )
+    doctor.add_argument("--tls", type=Path, metavar="DIR", help="certificates to look at")
+    doctor.set_defaults(run=_doctor)
+    return parser
 
+
+def _add_certs(commands: Any) -> None:
     certs = commands.add_parser(
-        "certs", help="make development certificates", description=_CERTS, formatter_class=raw
+        "certs", help="make development certificates", description=_CERTS, formatter_class=_RAW
     )
     certs.add_argument("folder", type=Path, help="where the files go")
     certs.add_argument("--clients", default="", metavar="A-B,C", help="client numbers, as 0-99,200")
     certs.add_argument("--days", type=int, default=30, help="validity (default 30)")
     certs.set_defaults(run=_certs)
 
+
+def _add_status(commands: Any) -> None:
     status = commands.add_parser(
         "status", help="show the rounds in a state folder, or two running servers"
     )
@@ -129,9 +116,12 @@ def make_parser() -> argparse.ArgumentParser:
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
     status.set_defaults(run=_status)
 
+
+def _add_ends(commands: Any) -> None:
+    """What ends a round: close and abandon."""
     for name, text in (("close", _CLOSE), ("abandon", _ABANDON)):
         end = commands.add_parser(
-            name, help=text.splitlines()[0].rstrip("."), description=text, formatter_class=raw
+            name, help=text.splitlines()[0].rstrip("."), description=text, formatter_class=_RAW
         )
         end.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
         end.add_argument(
@@ -140,42 +130,12 @@ def make_parser() -> argparse.ArgumentParser:
         end.set_defaults(run=_close if name == "close" else _abandon)
     end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
 
-    doctor = commands.add_parser(
-        "doctor", help="check this machine: backend, processor, AES rate, torch, certificates"
-    )
-    doctor.add_argument("--tls", type=Path, metavar="DIR", help="certificates to look at")
-    doctor.set_defaults(run=_doctor)
-    return parser
-
-
-_SERVE_OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
-    ("party", "0|1", int, "which of the two servers this is"),
-    ("listen", "HOST:PORT", str, "address for clients and the other server"),
-    ("peer", "URL", str, "the other server, https://HOST:PORT"),
-    ("state", "DIR", Path, "folder of the durable state, made when missing"),
-    ("tls", "DIR", Path, "folder made by `torchfsl certs`, instead of the five files below"),
-    ("tls-cert", "FILE", Path, "this server's certificate"),
-    ("tls-key", "FILE", Path, "its private key"),
-    ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
-    ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
-    ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
-    ("metrics", "HOST:PORT", str, "where to answer /metrics and /health; none by default"),
-    ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
-    ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
-)
-
-
-def _add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, see above")
-    for name, metavar, kind, text in _SERVE_OPTIONS:
-        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
-
 
 def _serve(options: argparse.Namespace) -> int:
     from torchfsl.service.server.observe import log_to_stderr
     from torchfsl.service.server.process import ServerProcess, serve
 
-    settings, level = _serve_settings(options)
+    settings, level = serving.read_settings(options)
     log_to_stderr(level)
 
     def ready(process: ServerProcess) -> None:
@@ -183,71 +143,6 @@ def _serve(options: argparse.Namespace) -> int:
 
     asyncio.run(serve(settings, ready=ready))
     return 0
-
-
-def _serve_settings(options: argparse.Namespace) -> tuple[Any, str]:
-    """File, then options.
-
-    Raises:
-        ParameterError: something is missing or wrong.
-    """
-    from torchfsl.service.net.channels import TlsFiles
-    from torchfsl.service.server.intake import Limits
-    from torchfsl.service.server.process import ServeSettings
-    from torchfsl.service.server.storage import NodeSettings
-
-    given = _read_toml(options.config) if options.config is not None else {}
-    limits, storage = given.pop("limits", {}), given.pop("storage", {})
-    kinds = {name: kind for name, _, kind, _ in _SERVE_OPTIONS}
-    unknown = set(given) - set(kinds)
-    if unknown:
-        raise ParameterError(f"unknown settings {sorted(unknown)}; known: {sorted(kinds)}")
-    for name, kind in kinds.items():
-        option = getattr(options, name.replace("-", "_"))
-        if option is not None:
-            given[name] = option
-        elif name in given:
-            given[name] = kind(given[name])
-    for name in ("party", "listen", "peer", "state"):
-        if name not in given:
-            raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
-    party = given["party"]
-    if party not in (0, 1):
-        raise ParameterError(f"party is {party}; the two servers are 0 and 1")
-    if "tls" in given:
-        files = TlsFiles.in_folder(given["tls"], f"server-{party}")
-    else:
-        names = ("tls-cert", "tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca")
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
-        cert, key, first, second, clients = (given[name] for name in names)
-        files = TlsFiles(cert, key, (first, second), clients)
-    if "min-clients" in given:
-        if given["min-clients"] < 1:
-            raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
-        storage = {"min_clients": given["min-clients"], **storage}
-    settings = ServeSettings(
-        party, given["listen"], given["peer"], given["state"], files, given.get("metrics", ""),
-        _section(NodeSettings, storage, "storage"), _section(Limits, limits, "limits"),
-    )  # fmt: skip
-    return settings, given.get("log-level", "info")
-
-
-def _section(kind: type[Any], values: Any, name: str) -> Any:
-    known = {field.name: field for field in dataclasses.fields(kind)}
-    if not isinstance(values, dict) or not set(values) <= set(known):
-        raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
-    if not all(type(value) in (int, float) and value > 0 for value in values.values()):
-        raise ParameterError(f"the settings in [{name}] are positive numbers")
-    return kind(**values)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ParameterError(f"cannot read the settings in {path}: {error}") from error
 
 
 def _certs(options: argparse.Namespace) -> int:

@@ -1,4 +1,7 @@
-"""Two server processes on loopback with fresh certificates, for scripts and tests."""
+"""Two server processes on loopback with fresh certificates: for trying things out, and for tests.
+
+One folder then holds the keys of both servers, so this protects nobody's data.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,27 @@ def free_ports(count: int) -> list[int]:
 class LocalServers:
     """Both servers; certificates, state folders and logs lie in one folder.
 
+        with LocalServers(folder, clients=2) as servers:
+            servers.start()
+            owner = Owner(servers.urls, servers.tls)
+            ...
+            connection = connect(servers.urls, servers.tls, 0)
+
+    Leaving the block stops both. A server that was stopped or killed can be started again, and goes
+    on with its state.
+
     Args:
         folder: made when missing.
         clients: certificates for clients 0 to `clients` - 1.
-        config: TOML put behind the settings.
+        config: TOML put behind the settings; see `torchfsl serve --help`.
         level: of the logs.
+
+    Attributes:
+        tls: folder of all certificates, for `Owner` and `connect`.
+        ports: where the servers listen.
+        seen_ports: where others reach them: the same, or ports of proxies.
+        metrics_ports: of `/metrics` and `/health`, once a server listens.
+        processes: those that run, by server; None where none does.
     """
 
     def __init__(
@@ -48,7 +67,7 @@ class LocalServers:
 
     @property
     def urls(self) -> list[str]:
-        """Where clients and the other server reach them; `seen_ports` may be those of proxies."""
+        """Where clients and the other server reach them."""
         return [f"https://127.0.0.1:{port}" for port in self.seen_ports]
 
     def state(self, party: int) -> Path:
@@ -60,7 +79,7 @@ class LocalServers:
         return (self.folder / f"server{party}.log").read_text()
 
     def start(self, *parties: int) -> None:
-        """Start servers (both by default) and wait until they listen."""
+        """Start servers (both by default) and wait until they listen; raises as `wait` does."""
         for party in parties or (0, 1):
             self.spawn(party)
         for party in parties or (0, 1):
@@ -80,7 +99,11 @@ class LocalServers:
             )  # fmt: skip
 
     def wait(self, party: int) -> None:
-        """Until a server that was spawned listens."""
+        """Until a server that was spawned listens.
+
+        Raises:
+            RuntimeError: it ended instead; with the end of its log.
+        """
         process = self.processes[party]
         assert process is not None
         assert process.stdout is not None

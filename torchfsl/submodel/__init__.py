@@ -1,8 +1,8 @@
 """What a client sends and a server applies, whatever the protocol; no torch.
 
-Read `segments` (tensors and their parts), `plan`, `update`, `opened` (a round's sums),
-`server_model` with its optimizers, and `aggregation`: the interface that every protocol offers and
-that the engine and the trainer know.
+Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
+round's sums), `server_model` with `server_optimizers`, and `aggregation`: the interface that every
+protocol offers and that the engine and the trainer know.
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """

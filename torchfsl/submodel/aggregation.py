@@ -53,7 +53,12 @@ class RoundSession(Protocol):
 
 
 class Participant(Protocol):
-    """A client of a task, as `torchfsl.Client` is one; simulations may bring their own."""
+    """A client of a task, as `torchfsl.Client` is one; simulations may bring their own.
+
+    Two more methods are used where they exist: `open_number()` asks for the number of the open
+    round, and `continue_session(number, indices=)` takes the place of `start_round` under plans
+    with `keeps_positions`.
+    """
 
     @property
     def plan(self) -> SubmodelPlan:

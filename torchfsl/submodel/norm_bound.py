@@ -15,11 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from torchfsl.types import Whole
-
-Reals = npt.NDArray[np.float64]
+from torchfsl.types import Float64, Whole
 
 TRIES: Final = 32
 """Roundings before values are cut towards zero instead; one mostly succeeds."""
@@ -63,8 +60,8 @@ def target_norm(bound: int, num_values: int) -> float:
 def round_within(
     bound: int,
     num_values: int,
-    scaled: Mapping[str, Reals],
-    round_once: Callable[[Mapping[str, Reals], int], dict[str, Whole]],
+    scaled: Mapping[str, Float64],
+    round_once: Callable[[Mapping[str, Float64], int], dict[str, Whole]],
 ) -> dict[str, Whole]:
     """Integers near the given values, scaled down if need be; their exact norm is at most `bound`.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from torchfsl.types import Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +21,8 @@ class Opened:
         clients: their numbers, sorted.
     """
 
-    sums: dict[str, npt.NDArray[np.int64]]
-    lanes: dict[str, npt.NDArray[np.int64]]
+    sums: dict[str, Whole]
+    lanes: dict[str, Whole]
     num_clients: int
     total_weight: int
     clients: tuple[int, ...]

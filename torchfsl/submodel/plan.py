@@ -187,6 +187,10 @@ class SubmodelPlan:
         """Tensors that clients download in the clear: all outside retrieving segments."""
         return tuple(t for s in self.segments if not s.retrieve for t in s.tensors)
 
+    def describe(self) -> dict[str, str]:
+        """Protections in words, for a summary; a protocol's plan adds its own."""
+        return {"retrieval": "private" if self.retrieving else "none"}
+
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no white space, every field present."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))

@@ -148,6 +148,16 @@ class Segment:
         """Bytes of one row of the model's own numbers (not ring values)."""
         return self.tau * self.tensors[0].item_bytes
 
+    def describe(self) -> dict[str, str | int]:
+        """Figures for a summary; a protocol's segment adds its layout."""
+        return {
+            "name": self.name,
+            "policy": self.policy,
+            "positions": self.m,
+            "values_per_position": self.tau,
+            "k_max": self.k_max,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:

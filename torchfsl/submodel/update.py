@@ -15,10 +15,9 @@ from torchfsl.errors import ParameterError
 from torchfsl.submodel import norm_bound
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment
-from torchfsl.types import Indices, Whole
+from torchfsl.types import Float64, Indices, Whole
 
 Reals = npt.NDArray[np.floating]
-Exact = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
 
 def quantise(
     plan: SubmodelPlan, raw: Mapping[str, RawSegment], *, rounding_seed: bytes | None = None
-) -> tuple[Update, dict[str, npt.NDArray[np.float64]], ClipReport]:
+) -> tuple[Update, dict[str, Float64], ClipReport]:
     """Quantise every segment of an update.
 
     Args:
@@ -121,7 +120,7 @@ def quantise(
             f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted"
         )
     indices: dict[str, Indices | None] = {}
-    reals: dict[str, Exact] = {}
+    reals: dict[str, Float64] = {}
     for segment in plan.segments:
         part = raw[segment.name]
         chosen = None if segment.is_dense else check_indices(segment, part.positions)
@@ -136,7 +135,7 @@ def quantise(
     return update, errors, report
 
 
-def _reals(segment: Segment, part: RawSegment, count: int) -> Exact:
+def _reals(segment: Segment, part: RawSegment, count: int) -> Float64:
     reals = np.asarray(part.values, dtype=np.float64)
     if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
         raise ParameterError(
@@ -147,7 +146,7 @@ def _reals(segment: Segment, part: RawSegment, count: int) -> Exact:
 
 
 def _round(
-    plan: SubmodelPlan, reals: Mapping[str, Exact], seed: bytes | None, attempt: int
+    plan: SubmodelPlan, reals: Mapping[str, Float64], seed: bytes | None, attempt: int
 ) -> tuple[dict[str, Whole], ClipReport]:
     """Quantise every segment, with coins of its own for every segment and attempt."""
     whole: dict[str, Whole] = {}
@@ -163,7 +162,7 @@ def _round(
 
 
 def _round_within_norm(
-    plan: SubmodelPlan, reals: Mapping[str, Exact], seed: bytes | None
+    plan: SubmodelPlan, reals: Mapping[str, Float64], seed: bytes | None
 ) -> dict[str, Whole]:
     """Quantise every segment so that the norm of all integers together is within the bound."""
     encoding, bits = plan.encoding, plan.encoding.frac_bits
@@ -172,7 +171,7 @@ def _round_within_norm(
         for name, values in reals.items()
     }
 
-    def round_once(ring_units: Mapping[str, Exact], attempt: int) -> dict[str, Whole]:
+    def round_once(ring_units: Mapping[str, Float64], attempt: int) -> dict[str, Whole]:
         values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
         return _round(plan, values, seed, attempt)[0]
 

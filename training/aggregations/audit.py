@@ -14,7 +14,8 @@ import numpy.typing as npt
 from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt, RoundSession
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.update import SegmentUpdate, Update
-from training.aggregations.plain import Array, Indices, add_to, model_rows
+from torchfsl.types import Array, Indices
+from training.aggregations.plain import add_to, model_rows
 
 
 class Audit:

@@ -1,94 +1,31 @@
-"""How updates are summed: one small interface, so that all ways run under the same trainer.
-
-A round is: `open_round`, for each client `participant(client).start_round(...)` with
-`retrieve` and `submit` as `torchfsl.Client` has them, then `close_round`, which opens the integer
-sums and updates the model. `TwoServers` is the protocol; with a plan of dense segments only it is
-plain additive secret sharing (`dense`). `Plain` adds the same quantised integers without any
-protection, as the yardstick. Another aggregator joins by offering the same methods.
-"""
+"""The yardstick: the same quantised integers added up in the clear, without any protection."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl import Client, Plan, Server
-from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
-
-Array = npt.NDArray[Any]
-Indices = npt.NDArray[np.int64]
-_Reply = TypeVar("_Reply")
-
-
-class TwoServers:
-    """The protocol in this process, through the same encoded messages as on any network.
-
-    Args:
-        plan: public plan.
-        models: one copy for each server, equal bit for bit.
-    """
-
-    def __init__(self, plan: Plan, models: tuple[ServerModel, ServerModel]) -> None:
-        """Both servers idle."""
-        self.plan = plan
-        self.servers = (
-            Server(0, plan=plan, model=models[0]),
-            Server(1, plan=plan, model=models[1]),
-        )
-        self._timed = tuple(_TimedServer(server) for server in self.servers)
-        self.link = InProcess(*self._timed)
-        self._between = 0.0
-
-    @property
-    def model(self) -> ServerModel:
-        """Server 0's model; server 1 has the same bits."""
-        return self.servers[0].model
-
-    @property
-    def server_seconds(self) -> float:
-        """See `Aggregation`."""
-        return self._between + sum(server.seconds for server in self._timed)
-
-    def open_round(self, round_number: int) -> None:
-        """See `Aggregation`."""
-        for timed in self._timed:
-            timed.seconds = 0.0
-        start = time.perf_counter()
-        begin_round(self.servers, round_number)
-        self._between = time.perf_counter() - start
-
-    def participant(self, client: int) -> Participant:
-        """See `Aggregation`."""
-        return Client(self.plan, self.link, client_id=client)
-
-    def close_round(self) -> Opened:
-        """See `Aggregation`."""
-        start = time.perf_counter()
-        opened = finish_round(self.servers)
-        self._between += time.perf_counter() - start
-        return opened
+from torchfsl.types import Array, Indices
 
 
 class Plain:
     """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
 
     Args:
-        plan: as for `TwoServers`; gives segments, budgets and encoding.
+        plan: any protocol's; gives segments, budgets and encoding.
         model: the model.
     """
 
-    def __init__(self, plan: Plan, model: ServerModel) -> None:
+    def __init__(self, plan: SubmodelPlan, model: ServerModel) -> None:
         """Nothing summed yet."""
         model.check(plan)
         self.plan, self.model = plan, model
@@ -191,27 +128,3 @@ def model_rows(model: ServerModel, segment: Segment, indices: Indices) -> Array:
         here = indices[(indices >= span.start) & (indices < span.stop)]
         parts.append(model.state[tensor.name].reshape(tensor.shape[0], -1)[here - span.start])
     return np.concatenate(parts)
-
-
-class _TimedServer:
-    """Passes messages on to a server and counts the time it takes."""
-
-    def __init__(self, server: Endpoint) -> None:
-        self._server = server
-        self.seconds = 0.0
-
-    def receive(self, message: bytes) -> tuple[Kind, int] | None:
-        return self._timed(self._server.receive, message)
-
-    def relay(self, kind: Kind, client: int) -> bytes:
-        return self._timed(self._server.relay, kind, client)
-
-    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        return self._timed(self._server.reply, kind, round_number, client)
-
-    def _timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
-        start = time.perf_counter()
-        try:
-            return call(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start

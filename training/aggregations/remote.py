@@ -20,14 +20,13 @@ from torchfsl.service.task import Task, bind_plan
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import OptimizerSettings
 from training.config import Config, ConfigError
 
 _ROUND_SECONDS = 24 * 3600.0
 
 
 class RemoteServers:
-    """The protocol through two server processes; see `training.aggregations.plain.Aggregation`.
+    """The protocol through two server processes; see `torchfsl.submodel.Aggregation`.
 
     Args:
         config: names the servers and the folder of certificates.
@@ -60,14 +59,9 @@ class RemoteServers:
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
         nonce = os.urandom(16)
-        server = config.server
-        optimizer = OptimizerSettings(
-            name=server.optimizer, lr=server.lr, momentum=server.momentum,
-            lr_decay=server.lr_decay, lr_decay_rounds=server.lr_decay_rounds,
-            beta1=server.beta1, beta2=server.beta2, eps=server.eps,
-        )  # fmt: skip
         self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
-        self._task = Task(self.plan, nonce, optimizer, model.source, model.reduce)
+        settings = config.server.settings()
+        self._task = Task(self.plan, nonce, settings, model.source, model.reduce)
         try:
             if finished:
                 self._end_interrupted_round()

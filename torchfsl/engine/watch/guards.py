@@ -16,10 +16,15 @@ class Guards:
     """Remembers what was attached; complains about what came, went or moved since."""
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], inventory: Inventory
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        inventory: Inventory,
+        take_inventory: Callable[[], Inventory],
     ) -> None:
-        """Remember the parameters as they are now."""
+        """Remember the parameters as they are now; `take_inventory` says what they are later."""
         self._model, self._optimizers, self._inventory = model, optimizers, inventory
+        self._take_inventory = take_inventory
         self._attached = self._identities()
         self._some_table = inventory.all_tables[:1]
         self.begin()
@@ -29,16 +34,16 @@ class Guards:
         self._versions = {n: p._version for n, p in self._inventory.bystanders.items()}
         self._forms = self._current_forms()
 
-    def check_unchanged(self, take_inventory: Callable[[], Inventory]) -> None:
+    def check_unchanged(self) -> None:
         """Refuse another set of parameters than at attach.
 
         Raises:
             ParameterError: one was added, replaced, frozen or unfrozen.
         """
         if self._identities() != self._attached:
-            self._refuse(take_inventory)
+            self._refuse()
 
-    def check_nothing_new(self, take_inventory: Callable[[], Inventory]) -> None:
+    def check_nothing_new(self) -> None:
         """At the end of a round: refuse parameters that came during it, and other dtypes.
 
         Raises:
@@ -46,7 +51,7 @@ class Guards:
         """
         known = {identity for identity, _ in self._attached}
         if any(identity not in known for identity, _ in self._identities()):
-            self._refuse(take_inventory)
+            self._refuse()
         for name, form in self._current_forms().items():
             if form != self._forms[name]:
                 was, now = (f"{dtype} on {device}" for dtype, device in (self._forms[name], form))
@@ -56,8 +61,8 @@ class Guards:
                     "and make a new plan"
                 )
 
-    def _refuse(self, take_inventory: Callable[[], Inventory]) -> None:
-        now, before = take_inventory().fingerprint, self._inventory.fingerprint
+    def _refuse(self) -> None:
+        now, before = self._take_inventory().fingerprint, self._inventory.fingerprint
         differences = sorted(set(now.items()) ^ set(before.items()))
         odd = differences[0][0] if differences else next(iter(now), "a parameter")
         raise ParameterError(

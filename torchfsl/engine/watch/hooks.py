@@ -105,8 +105,9 @@ class StepHooks:
     is replaced by one that reports when the gradients are ready.
     """
 
-    def __init__(self, optimizer: Optimizer, listener: StepListener) -> None:
-        """Register both hooks."""
+    def __init__(self, optimizer: Optimizer, listener: StepListener, *, keeps: object) -> None:
+        """Register both hooks; the optimizer keeps `keeps` alive as long as it has them."""
+        self._keeps = keeps
         self._before_step = _disabled(listener.before_step)
         self._after_step = _disabled(listener.after_step)
         self._handles: list[RemovableHandle] = [

@@ -179,6 +179,17 @@ def broken_state(optimizer: Optimizer, weight: nn.Parameter) -> str | None:
     return None
 
 
+def mend_state(optimizer: Optimizer, weight: nn.Parameter, present: torch.Tensor) -> None:
+    """Make NaN zero in the state of all rows but `present` (int64 ids).
+
+    Weight decay reads rows that were not retrieved, which are NaN, and writes NaN to their state.
+    """
+    for value in optimizer.state.get(weight, {}).values():
+        if isinstance(value, torch.Tensor) and value.shape == weight.shape and not value.is_sparse:
+            rows = torch.nonzero(value.isnan().any(dim=1)).flatten()
+            value.index_fill_(0, rows[~torch.isin(rows, present)], 0.0)
+
+
 def _nonzero_rows(value: torch.Tensor) -> torch.Tensor:
     if value.is_sparse:
         return value.coalesce().indices()[0]

@@ -1,10 +1,4 @@
-"""One embedding table during a round: which rows were touched, what they held, how they changed.
-
-The initial value of a row is known from one of three places: a copy of the whole table (only where
-the optimizer moves rows that no batch touched, see `optimizers.moves_all`), the anchors (rows
-saved at the start: retrieved ones, the fixed row set, rows that still carry momentum), or the rows
-saved when they were first touched.
-"""
+"""One embedding table during a round: which rows were touched, and how they changed."""
 
 from __future__ import annotations
 
@@ -16,9 +10,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Table
-from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.engine.policies import Rows
 from torchfsl.engine.watch.guards import still_message
-from torchfsl.engine.watch.optimizers import broken_state, carried_rows, moves_all
+from torchfsl.engine.watch.optimizers import broken_state, carried_rows, mend_state, moves_all
+from torchfsl.engine.watch.saved import SavedRows, StartOfRound, gradient_rows, nonzero_rows
 from torchfsl.engine.watch.touched import touched_rows
 from torchfsl.engine.watch.untouched import (
     ChecksumCheck,
@@ -39,29 +34,6 @@ _ESCAPED: Final = (
     "torch.compiler.reset() after attach, or find rows with Rows(find='scan'), or send the table "
     "with rows=None"
 )
-
-
-@dataclass(slots=True)
-class SavedRows:
-    """Rows and what they held: ids int64 [r] increasing, values [r, tau]."""
-
-    ids: torch.Tensor
-    values: torch.Tensor
-
-    def override(self, other: SavedRows) -> SavedRows:
-        """Both row sets; where both have a row, `other` counts."""
-        keep = ~torch.isin(self.ids, other.ids)
-        ids, order = torch.cat([self.ids[keep], other.ids]).sort()
-        return SavedRows(ids, torch.cat([self.values[keep], other.values])[order])
-
-    def plus(self, other: SavedRows | None) -> SavedRows:
-        """The sum of both row sets."""
-        if other is None:
-            return self
-        ids, where = torch.unique(torch.cat([self.ids, other.ids]), return_inverse=True)
-        values = self.values.new_zeros(ids.numel(), self.values.shape[1])
-        values.index_add_(0, where, torch.cat([self.values, other.values]))
-        return SavedRows(ids, values)
 
 
 @dataclass(slots=True)
@@ -91,7 +63,7 @@ class TableWatch:
         self._check_kind, self._noised = check, noised
         self._touched, self._device = touched_rows(table.weight), table.weight.device
         self._recording = False
-        self._open = False
+        self._start: StartOfRound | None = None  # of the open round
 
     @property
     def weight(self) -> torch.Tensor:
@@ -119,7 +91,6 @@ class TableWatch:
         self._present = None if present is None else present.to(weight.device)
         self._gradient: SavedRows | None = None
         self._all_moves = self.copies_table
-        self._copy = weight.clone() if self._all_moves and present is None else None
         self._carried = (
             carried_rows(self._optimizer, self.table.weight)
             if delta and not self._all_moves
@@ -129,16 +100,15 @@ class TableWatch:
         fixed = self._fixed_ids()
         if fixed is not None:
             anchors.append(fixed)
-        ids = torch.unique(torch.cat(anchors))
-        self._anchors = SavedRows(ids, weight.index_select(0, ids))
+        ids, whole = torch.unique(torch.cat(anchors)), self._all_moves and present is None
+        self._start = StartOfRound(self.table.weight, self._touched, ids, whole=whole)
         self._untouched: ChecksumCheck | SampleCheck | None = None
         if delta and self._present is None and not self._all_moves:
             if self._check_kind == "checksum":
                 self._untouched = ChecksumCheck(weight)
             elif self._check_kind == "sample":
                 self._untouched = SampleCheck(weight)
-        self._recording = self._open = True
-        self._first_step = True
+        self._recording = self._first_step = True
 
     def note_lookup(self, module: nn.Module, ids: torch.Tensor) -> None:
         """Called before each lookup."""
@@ -170,31 +140,19 @@ class TableWatch:
         if not self._recording or gradient is None:
             return
         if self.rows.find == "scan":
-            self._touched.note(_nonzero(gradient))
+            self._touched.note(nonzero_rows(gradient))
         if self._checks_gradient:
             self._check_gradient(gradient)
         self._first_step = False
         if self._source == "gradient":
-            self._capture(gradient, factor)
+            fixed = self._fixed_ids()
+            ids = self._touched.rows()[0] if fixed is None else fixed
+            self._gradient = gradient_rows(gradient, ids, factor).plus(self._gradient)
 
     def _check_gradient(self, gradient: torch.Tensor) -> None:
         ids, _ = self._touched.rows()
         if has_gradient_outside(gradient, ids):
             raise ParameterError(f"{self.table.name}: {_ESCAPED}")
-
-    def _capture(self, gradient: torch.Tensor, factor: torch.Tensor | None) -> None:
-        fixed = self._fixed_ids()
-        ids = self._touched.rows()[0] if fixed is None else fixed
-        if gradient.is_sparse:
-            dense = gradient.coalesce()
-            keep = torch.isin(dense.indices()[0], ids)
-            ids, values = dense.indices()[0][keep], dense.values()[keep]
-        else:
-            values = gradient.index_select(0, ids)
-        values = values.to(torch.float64)
-        if factor is not None:
-            values = torch.where(factor == 0, 0.0, values * factor)
-        self._gradient = SavedRows(ids, values).plus(self._gradient)
 
     @torch.no_grad()
     def finish(self) -> TableChange:
@@ -203,8 +161,9 @@ class TableWatch:
         Raises:
             ParameterError: rows changed that are not part of the update, under `reject`.
         """
+        assert self._start is not None
         self._recording = False
-        known = self._known()
+        start, known = self._start, self._start.known()
         touched, _ = self._touched.rows()
         if self._present is not None and not bool(torch.isin(touched, self._present).all()):
             raise ParameterError(
@@ -220,77 +179,56 @@ class TableWatch:
             )
         if self._source == "gradient":
             self._check_still(known)
-            return self._gradient_change()
-        self._check_untouched(known, touched)
-        ids = self._candidates(known, touched)
+            if self._gradient is None:
+                return TableChange(known.ids[:0], known.values[:0].to(torch.float64))
+            return TableChange(self._gradient.ids, self._gradient.values)
+        self._check_untouched(start, known, touched)
+        ids = self._candidates(start, known, touched)
+        now = self.weight.index_select(0, ids)
         if self.rows.untouched == "restrict":
-            self._put_back(known, ids)
-        before = self._initial(known, ids).to(torch.float64)
-        return TableChange(ids, self.weight.index_select(0, ids).to(torch.float64) - before)
+            start.put_back(known)
+            self.weight.index_copy_(0, ids, now)
+        return TableChange(ids, now.to(torch.float64) - start.of(ids, known).to(torch.float64))
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put the table back to the start of the round."""
-        if not self._open:
-            return
-        if self._copy is not None:
-            self.weight.copy_(self._copy)
-        else:
-            known = self._known()
-            self.weight.index_copy_(0, known.ids, known.values)
+        if self._start is not None:
+            self._start.put_back(self._start.known())
 
     def close(self) -> None:
         """End the round: drop everything that was saved."""
-        if self._open:
-            self._mend_state()
-        self._recording = self._open = False
+        if self._start is not None and self._present is not None and self._all_moves:
+            mend_state(self._optimizer, self.table.weight, self._present)
+        self._recording = False
         self._touched.clear()
-        self._copy, self._untouched, self._gradient = None, None, None
-
-    def _mend_state(self) -> None:
-        """Weight decay reads rows that are NaN and writes NaN into their optimizer state."""
-        if self._present is None or not self._all_moves:
-            return
-        shape = self.table.weight.shape
-        for value in self._optimizer.state.get(self.table.weight, {}).values():
-            if isinstance(value, torch.Tensor) and value.shape == shape and not value.is_sparse:
-                rows = torch.nonzero(value.isnan().any(dim=1)).flatten()
-                value.index_fill_(0, rows[~torch.isin(rows, self._present)], 0.0)
+        self._start, self._untouched, self._gradient = None, None, None
 
     # --- parts --------------------------------------------------------------------------------
 
     @property
     def num_saved(self) -> int:
         """Rows saved so far."""
-        return int(self._known().ids.numel()) if self._open else 0
+        return 0 if self._start is None else int(self._start.known().ids.numel())
 
     @property
     def num_bytes(self) -> int:
         """Memory held for this round."""
-        if not self._open:
+        if self._start is None:
             return 0
-        anchors = self._anchors.ids.nbytes + self._anchors.values.nbytes
-        copy = 0 if self._copy is None else self._copy.nbytes
-        gradient = self._gradient
-        captured = 0 if gradient is None else gradient.ids.nbytes + gradient.values.nbytes
-        return self._touched.num_bytes + anchors + copy + captured
-
-    def _known(self) -> SavedRows:
-        return SavedRows(*self._touched.rows()).override(self._anchors)
+        captured = 0 if self._gradient is None else self._gradient.num_bytes
+        return self._touched.num_bytes + self._start.num_bytes + captured
 
     def _fixed_ids(self) -> torch.Tensor | None:
-        choose = self.rows.choose
-        if not isinstance(choose, Fixed):
+        if self.rows.fixed is None:
             return None
-        ids = choose.ids(self.table.name).to(self.weight.device)
+        ids = self.rows.fixed.ids(self.table.name).to(self.weight.device)
         return ids if self._present is None else ids[torch.isin(ids, self._present)]
 
-    def _initial(self, known: SavedRows, ids: torch.Tensor) -> torch.Tensor:
-        if self._copy is not None:
-            return self._copy.index_select(0, ids)
-        return known.values.index_select(0, torch.searchsorted(known.ids, ids))
-
-    def _candidates(self, known: SavedRows, touched: torch.Tensor) -> torch.Tensor:
+    def _candidates(
+        self, start: StartOfRound, known: SavedRows, touched: torch.Tensor
+    ) -> torch.Tensor:
+        """The rows that the update is about: int64, increasing."""
         fixed = self._fixed_ids()
         if fixed is not None:
             return fixed
@@ -299,15 +237,17 @@ class TableWatch:
         rest = self._carried[~torch.isin(self._carried, touched)]
         if self._present is not None:
             rest = rest[torch.isin(rest, self._present)]
-        moved = differs(self._initial(known, rest), self.weight.index_select(0, rest))
+        moved = differs(start.of(rest, known), self.weight.index_select(0, rest))
         return torch.cat([touched, rest[moved]]).sort().values
 
-    def _check_untouched(self, known: SavedRows, touched: torch.Tensor) -> None:
+    def _check_untouched(
+        self, start: StartOfRound, known: SavedRows, touched: torch.Tensor
+    ) -> None:
         if self._untouched is not None:
             moved = self._untouched.moved(known.ids, known.values)
         elif self._present is not None and not self._all_moves and self._check_kind != "off":
             ids = known.ids[~torch.isin(known.ids, torch.cat([touched, self._carried]))]
-            moved = bool(differs(self._initial(known, ids), self.weight.index_select(0, ids)).any())
+            moved = bool(differs(start.of(ids, known), self.weight.index_select(0, ids)).any())
         else:
             return
         if not moved:
@@ -326,24 +266,3 @@ class TableWatch:
             return  # looking a row up may shorten it
         if bool(differs(known.values, self.weight.index_select(0, known.ids)).any()):
             raise ParameterError(still_message(self.table.name))
-
-    def _put_back(self, known: SavedRows, ids: torch.Tensor) -> None:
-        weight = self.weight
-        now = weight.index_select(0, ids)
-        if self._copy is not None:
-            weight.copy_(self._copy)
-        else:
-            weight.index_copy_(0, known.ids, known.values)
-        weight.index_copy_(0, ids, now)
-
-    def _gradient_change(self) -> TableChange:
-        if self._gradient is None:
-            return TableChange(self._anchors.ids[:0], self.weight[:0].to(torch.float64))
-        return TableChange(self._gradient.ids, self._gradient.values)
-
-
-def _nonzero(gradient: torch.Tensor) -> torch.Tensor:
-    if gradient.is_sparse:
-        gradient = gradient.coalesce()
-        return gradient.indices()[0][(gradient.values() != 0).any(dim=1)]
-    return torch.nonzero((gradient != 0).any(dim=1)).flatten()

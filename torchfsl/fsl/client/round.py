@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +18,20 @@ import numpy.typing as npt
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf import psr, ssa
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.transport import Transport
+from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
 from torchfsl.kernels import ring
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
 from torchfsl.types import Bytes, Indices
+
+SomeBody = TypeVar("SomeBody", bound=Body)
 
 
 class ClientRound:
@@ -84,9 +88,8 @@ class ClientRound:
             ProtocolError: the servers hold different models.
         """
         party = self._context.trees.public_party
-        data = self._receive(party, Kind.MODEL)
-        other = self._receive(1 - party, Kind.MODEL_DIGEST)
-        return messages.decode_model(self._plan, data, other)
+        model = self._receive(party, ModelBody)
+        return model.tensors(self._plan, self._receive(1 - party, ModelDigest))
 
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
@@ -97,16 +100,12 @@ class ClientRound:
         Raises:
             ProtocolError: a server altered an answer.
         """
-        bodies = [self._receive(party, Kind.ANSWER) for party in (0, 1)]
+        first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
         found: dict[str, Bytes] = {}
-        start = 0
-        for segment in self._plan.retrieving:
-            stop = start + segment.answer_bytes
+        for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
             key = self._context.trees.mac_key(segment, self._context.round_number)
-            parts = (bodies[0][start:stop], bodies[1][start:stop])
             leaves = self._trees.selection(segment).leaves
-            found[segment.name] = psr.decode(segment, key, parts, leaves)
-            start = stop
+            found[segment.name] = psr.decode(segment, key, answers, leaves)
         return {
             segment.name: self._trees.rows_by_index(segment, found[segment.name])
             for segment in self._plan.retrieving
@@ -140,7 +139,7 @@ class ClientRound:
             raise ProtocolError("this round was submitted already")
         zeros: Update = {}
         for segment in self._plan.segments:
-            if segment.policy == "dense":
+            if segment.is_dense:
                 empty = np.zeros((segment.m, 1), dtype=np.int64)
                 zeros[segment.name] = SegmentUpdate(None, empty)
             else:
@@ -177,10 +176,14 @@ class ClientRound:
         if not segments:
             return
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
-        public = [piece for tree in trees for piece in tree.pieces()]
-        commitment = self._context.trees.commitment(*public)
+        public = tuple(piece for tree in trees for piece in tree.pieces())
+        context, seeds = self._context.trees, self._trees.master_seeds
+        party = context.public_party
         self._trees.uploaded = True
-        self._send((Kind.TREES, Kind.TREES_COMMIT), b"", public, [], commitment)
+        self._send(
+            1 - party, TreesCommit(context.nonce, seeds[1 - party], context.commitment(*public))
+        )
+        self._send(party, TreesBody(context.nonce, seeds[party], public))
 
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
         plan = self._plan
@@ -216,10 +219,14 @@ class ClientRound:
             if len(selection.placement.unmatched):
                 missing = selection.indices[selection.placement.unmatched]
                 unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
-        public = trees + hints
-        commitment = self._context.commitment(*public)
-        kinds = (Kind.REPORT, Kind.REPORT_COMMIT)
-        self._send(kinds, self._context.hint_nonce, public, masked, commitment)
+        context, seeds = self._context, self._trees.master_seeds
+        party, nonce = context.trees.public_party, context.trees.nonce
+        public = (*trees, *hints)
+        commitment = context.commitment(*public)
+        self._send(1 - party, ReportCommit(nonce, seeds[1 - party], context.hint_nonce, commitment))
+        self._send(
+            party, ReportBody(nonce, seeds[party], context.hint_nonce, public, tuple(masked))
+        )
         return unmatched
 
     def _mask(self, segment: TreeSegment, values: npt.NDArray[np.int64], weight: int) -> Bytes:
@@ -232,36 +239,20 @@ class ClientRound:
         seed = self._trees.master_seeds[1 - self._context.trees.public_party]
         return ring.sub(plain, self._context.dense_mask(segment, seed))
 
-    def _send(
-        self,
-        kinds: tuple[Kind, Kind],
-        extra: bytes,
-        public: list[memoryview],
-        private: list[memoryview],
-        commitment: bytes,
-    ) -> None:
-        """Public part to one server, its commitment to the other, a master seed to each."""
-        context = self._context.trees
-        party = context.public_party
-        for to, kind, parts in (
-            (1 - party, kinds[1], (commitment,)),
-            (party, kinds[0], (*public, *private)),
-        ):
-            message = messages.encode(
-                self._plan, kind, to, self._context.round_number, context.client,
-                context.nonce, self._trees.master_seeds[to], extra, *parts,
-            )  # fmt: skip
-            self._upload += len(message)
-            self._servers.send(to, message)
+    def _send(self, party: int, body: Body) -> None:
+        context = self._context
+        message = body.message(self._plan, party, context.round_number, context.trees.client)
+        self._upload += len(message)
+        self._servers.send(party, message)
 
-    def _receive(self, party: int, kind: Kind) -> memoryview:
+    def _receive(self, party: int, body: type[SomeBody]) -> SomeBody:
         round_number = self._context.round_number
-        data = self._servers.fetch(party, kind, round_number, self._context.trees.client)
+        data = self._servers.fetch(party, body.kind, round_number, self._context.trees.client)
         self._download += len(data)
-        message = messages.decode(self._plan, data, kind)
+        message = messages.decode(self._plan, data, body.kind)
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
-        return message.body
+        return body.decode(self._plan, message.body)
 
 
 def _by_weight(part: SegmentUpdate) -> Indices:

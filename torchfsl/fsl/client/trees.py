@@ -77,10 +77,7 @@ class ClientTrees:
         """
         assert segment.name not in self._selections, "trees of one set are grown once"
         plan, context = self.plan, self.context
-        table = None
-        if segment.num_bins:
-            seed = bytes.fromhex(plan.hash_seed)
-            table = cuckoo.permutations(seed, segment.name, segment.m)
+        table = plan.permutations(segment) if segment.num_bins else None
         positions = segment.tree_positions(order)
         placement = cuckoo.place(table, positions, segment.num_bins, segment.theta, segment.stash)
         dummies = [random_below(group.domain, group.num_trees) for group in segment.groups]

@@ -13,6 +13,7 @@ from typing import Final
 
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.bounds_table import BINS_STASH_0, BINS_STASH_1, BINS_STASH_2, ITEMS
+from torchfsl.submodel.segments import ceil_div
 
 MIN_CUCKOO_ITEMS: Final = 64
 """Below this many items plain full-domain trees are used unless a stash is asked for."""
@@ -103,4 +104,4 @@ def choose_layout(m: int, k: int, *, stash: int | None = None) -> tuple[int, int
     if k <= 3 + stash:
         return None
     theta = max(m // full_bins, min(ALWAYS_SAFE_THETA, m))
-    return -(-m // theta), theta
+    return ceil_div(m, theta), theta

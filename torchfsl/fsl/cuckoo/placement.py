@@ -22,6 +22,7 @@ import numpy.typing as npt
 from torchfsl.crypto import kdf
 from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels.backends import kernels
+from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Indices
 
 Slots = npt.NDArray[np.uint32]
@@ -120,7 +121,7 @@ def bin_slots(table: Slots, theta: int, padded_theta: int) -> Slots:
 
     Bins are padded to whole leaf blocks, `padded_theta` >= `theta`.
     """
-    bins_each = -(-table.shape[1] // theta)
+    bins_each = ceil_div(table.shape[1], theta)
     offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(bins_each * padded_theta)
     slots = table + offsets[:, None]
     if padded_theta > theta:  # every bin before a row's own moves it on

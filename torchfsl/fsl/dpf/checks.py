@@ -14,6 +14,7 @@ from torchfsl.crypto import kdf
 from torchfsl.fsl.dpf.trees import Trees, split
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes
 
 LOW_LEAVES: Final = 1024
@@ -34,7 +35,7 @@ def fold_masks(segment: TreeSegment, verify_key: bytes) -> FoldMasks:
     """Key, and uniform masks for trees, low and high parts of a leaf's number."""
     name = segment.name.encode()
     most_leaves = max(group.num_leaves for group in segment.groups)
-    num_high = -(-most_leaves // LOW_LEAVES)
+    num_high = ceil_div(most_leaves, LOW_LEAVES)
     key = kdf.derive(verify_key, kdf.LABEL_FOLD, kdf.frame(name, b"key"))
     seed = kdf.derive(verify_key, kdf.LABEL_FOLD, kdf.frame(name, b"masks"))
     blocks = kdf.stream(seed, 16 * (2 * LOW_LEAVES + segment.num_trees + num_high))

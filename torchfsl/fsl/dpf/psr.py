@@ -8,6 +8,8 @@ which would need to know the occupied bins).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +54,7 @@ def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, tables: list[Bytes]) 
         if group.is_stash:
             places[: segment.m] = items
             continue
-        permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), segment.name, segment.m)
+        permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
             places[slots] = items
 
@@ -86,7 +88,7 @@ def answer(
 def decode(
     segment: TreeSegment,
     key_mac: bytes,
-    bodies: tuple[memoryview, memoryview],
+    answers: Sequence[bytes | memoryview],
     leaves: SelectedLeaves,
 ) -> Bytes:
     """The rows at each tree's selected position: `[num_trees, row_bytes]`.
@@ -98,7 +100,7 @@ def decode(
     Args:
         segment: a retrieving segment.
         key_mac: K_mac of this round.
-        bodies: both servers' parts of the answer for this segment.
+        answers: both servers' answers for this segment.
         leaves: the client's secrets.
 
     Raises:
@@ -107,8 +109,8 @@ def decode(
     row_block = segment.row_bytes << segment.nu
     rows = np.zeros((segment.num_trees, row_block), dtype=np.uint8)
     tags = np.zeros((segment.num_trees, segment.tag_bytes), dtype=np.uint8)
-    for body in bodies:
-        data = np.frombuffer(body, dtype=np.uint8)
+    for part in answers:
+        data = np.frombuffer(part, dtype=np.uint8)
         rows ^= data[: rows.size].reshape(rows.shape)
         tags ^= data[rows.size :].reshape(tags.shape)
     if segment.tag_bytes:

@@ -103,8 +103,7 @@ class Accumulator:
         out = flats[-1][: segment.m].copy() if begun else np.zeros((segment.m, row), dtype=np.uint8)
         for group, flat in zip(segment.groups, flats, strict=True):
             if not group.is_stash:
-                seed = bytes.fromhex(self._plan.hash_seed)
-                permuted = cuckoo.permutations(seed, segment.name, segment.m)
+                permuted = self._plan.permutations(segment)
                 slots = cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu)
                 kernels().gather(flat, slots, out, self._width, num_threads())
         return out

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from torchfsl.errors import DecodeError
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes
 
 Positions = npt.NDArray[np.uint64]
@@ -52,7 +53,7 @@ class Trees:
         if len(data) != group.tree_bytes:
             raise DecodeError(f"trees of {len(data)} bytes, expected {group.tree_bytes}")
         num_bits = group.depth * group.num_trees
-        end = 16 * num_bits + (num_bits + 7) // 8
+        end = 16 * num_bits + ceil_div(num_bits, 8)
         if num_bits % 8 and data[end - 1] >> (num_bits % 8):
             raise DecodeError("padding bits behind the control corrections are not zero")
         return num_bits, end

@@ -34,7 +34,7 @@ class TreeGroup:
     def tree_bytes(self) -> int:
         """Public bytes: 128 + 1 bits a tree and level (single bits packed), and check words."""
         levels = self.num_trees * self.depth
-        return levels * 16 + (levels + 7) // 8 + self.num_trees * self.check_bytes
+        return levels * 16 + ceil_div(levels, 8) + self.num_trees * self.check_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,17 @@ class TreeSegment(Segment):
         if self.is_dense:
             return "dense"
         return "dpf" if self.num_bins else "full-domain"
+
+    def describe(self) -> dict[str, str | int]:
+        """See `Segment`."""
+        return {
+            **Segment.describe(self),
+            "mechanism": self.mechanism,
+            "bins": self.num_bins,
+            "theta": self.theta,
+            "nu": self.nu,
+            "stash": self.stash,
+        }
 
     @property
     def groups(self) -> tuple[TreeGroup, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
@@ -146,6 +147,12 @@ class Plan(SubmodelPlan):
         """Whether trees carry check words."""
         return any(segment.check_bytes for segment in self.segments)
 
+    def describe(self) -> dict[str, str]:
+        """See `SubmodelPlan`."""
+        tagged = bool(self.retrieving) and all(s.tag_bytes for s in self.retrieving)
+        private = "private, authenticated" if tagged else super().describe()["retrieval"]
+        return {"verification": "leaf hashes" if self.verified else "none", "retrieval": private}
+
     def hint_bytes(self, segment: TreeSegment) -> int:
         """Bytes of one epoch's hints of a tree segment."""
         return segment.num_trees * (self.value_bytes(segment) << segment.nu)
@@ -157,6 +164,16 @@ class Plan(SubmodelPlan):
     def dense_bytes(self, segment: TreeSegment) -> int:
         """Bytes of the masked values of a dense segment."""
         return self.dense_values(segment) * self.encoding.ring_bits // 8
+
+    def sum_values(self, segment: TreeSegment) -> int:
+        """Ring values of a segment's sum: `m (tau + lane)` with trees, else `dense_values`."""
+        if segment.is_dense:
+            return self.dense_values(segment)
+        return segment.m * (segment.tau + self.lane_values)
+
+    def permutations(self, segment: TreeSegment) -> Slots:
+        """The public permutations of a segment's positions: `uint32[3, m]`."""
+        return permutations(bytes.fromhex(self.hash_seed), segment.name, segment.m)
 
     def _check_sizes(self) -> None:
         """Refuse a plan one of whose messages a peer would refuse for its length."""

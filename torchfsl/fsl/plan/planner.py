@@ -18,7 +18,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane
-from torchfsl.submodel.segments import SegmentSpec, positions
+from torchfsl.submodel.segments import SegmentSpec, ceil_div, positions
 
 log = logging.getLogger("torchfsl.planner")
 
@@ -186,7 +186,7 @@ def _layouts(base: TreeSegment) -> list[TreeSegment]:
         thetas = {theta} | {1 << i for i in range(theta.bit_length())}
         least = min_bins(base.k_max, stash)
         for size in thetas:
-            bins = -(-base.m // size)
+            bins = ceil_div(base.m, size)
             if size == theta or (least is not None and least <= bins <= 2 * least):
                 shapes.append((NUM_HASHES * bins, size, stash))
     return [
@@ -208,7 +208,7 @@ def tree_and_hint_bits(segment: TreeSegment, width_bits: int) -> int:
 def _compare_with_dense(
     segment: TreeSegment, ring_bits: int, lanes: int, above_break_even: AboveBreakEven
 ) -> TreeSegment:
-    if segment.policy == "dense":
+    if segment.is_dense:
         return segment
     bits = tree_and_hint_bits(segment, (segment.tau + lanes) * ring_bits)
     dense_bits = sum(t.numel for t in segment.tensors) * ring_bits

@@ -10,6 +10,7 @@ from torchfsl.fsl.costs import predict
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.union import shuffle
 from torchfsl.fsl.union.masks import plan_union, restrict, segment_with_trees
+from torchfsl.submodel.segments import ceil_div
 
 Construction = Literal["masks", "shuffle"]
 
@@ -116,7 +117,7 @@ def advise_union(
 def _totals(plan: Plan, rounds: int) -> tuple[int, int, int]:
     """Upload, download and server blocks of one client in so many rounds."""
     cost = predict(plan)
-    first = -(-rounds // plan.max_epochs)
+    first = ceil_div(rounds, plan.max_epochs)
     later = rounds - first
     return (
         first * cost.upload_bytes + later * cost.later_upload_bytes,

@@ -164,6 +164,6 @@ def segment_with_trees(plan: Plan, name: str) -> TreeSegment:
         ParameterError: there is none, or it is dense.
     """
     segment = plan.segment(name)
-    if segment.policy == "dense":
+    if segment.is_dense:
         raise ParameterError(f"segment {name!r} is dense: every client selects everything")
     return segment

@@ -1,7 +1,7 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
-Same functions and same bytes as the native extension; `portable_trees` has the point function and
-what servers do with it, `portable_checks` the defences.
+Same functions and same bytes as the native extension; `trees` has the point function and what
+servers do with it, `checks` the defences.
 """
 
 from torchfsl.kernels.portable.checks import (

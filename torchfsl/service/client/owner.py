@@ -17,7 +17,7 @@ from torchfsl.service.client.links import INFO_BYTES, PLAN_BYTES, Links, RetryPo
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.state import vault
-from torchfsl.service.state.ledger import OPEN_STATES
+from torchfsl.service.state.steps import OPEN_STATES, StoredState
 from torchfsl.service.task import Task
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -56,7 +56,7 @@ class Owner:
             NotReady: they may not before the policy's time is over; the servers go on trying.
         """
         fields = {"round": number, "expected": expected, "seconds": float(seconds)}
-        self._wait("Open", {"opening"}, fields)
+        self._wait("Open", {StoredState.OPENING}, fields)
 
     def close_round(self, number: int) -> dict[str, Any]:
         """Close a round and wait for its end.
@@ -66,7 +66,7 @@ class Owner:
             NotReady: it has not ended before the policy's time is over; the servers go on trying.
         """
         row = self._wait("Close", OPEN_STATES, {"round": number})
-        if row["state"] != "applied":
+        if row["state"] != StoredState.APPLIED:
             raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
         return row
 

@@ -38,11 +38,11 @@ class RemoteServers:
 
     def send(self, party: int, message: bytes) -> None:
         """Send what is complete for both servers; returns when both have it on disk."""
-        number = int.from_bytes(message[8:16], "little")
+        kind, number, _ = messages.peek(message)
         if self._outbox is not None and number != self._begun:
             self._outbox.begin(number)
         self._begun = number
-        if message[6] in (Kind.TREES, Kind.TREES_COMMIT):
+        if kind in (Kind.TREES, Kind.TREES_COMMIT):
             self._answers = {}
             self._trees[party] = message
             if len(self._trees) == 2 and not self._plan.retrieving:
@@ -60,7 +60,7 @@ class RemoteServers:
         """A server's reply."""
         if kind is not Kind.ANSWER:
             request = calls.encode_request(round=round_number)
-            limit = HEADER_BYTES + (messages.body_bytes(self._plan, kind) or 0)
+            limit = messages.max_bytes(self._plan, kind)
             return self._links.links[party].call("Model", request, limit=limit)
         if self._trees:
             self._send_trees()
@@ -88,7 +88,7 @@ class RemoteServers:
         self._ask("Retrieve" if self._plan.retrieving else "Upload", trees)
 
     def _ask(self, method: str, requests: Mapping[int, bytes]) -> None:
-        limit = HEADER_BYTES + (messages.body_bytes(self._plan, Kind.ANSWER) or 0)
+        limit = messages.max_bytes(self._plan, Kind.ANSWER)
         answers = self._links.both(
             lambda link: link.call(method, requests[link.party], limit=limit)
         )

@@ -1,7 +1,8 @@
 """One server as a process.
 
-`node` (a server whose every step survives a crash), `storage`, `station` (the node inside an event
-loop), `intake` and `streams` (limits), `handlers`, `peers`, `coordinator`, `observe`, `process`.
+`node` (a server whose every step survives a crash) with `storage` and `recovery`, `station` (the
+node inside an event loop), `coordinator` and `follower` (server 0's side of a round and server
+1's), `peers`, `intake` and `streams` (limits), `handlers` and `router`, `observe`, `process`.
 
 Invariant: a step is on disk before anybody hears of it.
 """

@@ -1,7 +1,7 @@
 """Server 0 drives the rounds: it opens them, waits for reports, and leads both through the steps.
 
-A step is one exchange: server 0 sends its message and gets server 1's. Server 1 follows, in
-`handlers`. After a crash of either, the same exchange is made again with the same bytes.
+A step is one exchange: server 0 sends its message and gets server 1's, whose side is `follower`.
+After a crash of either, the same exchange is made again with the same bytes.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
-from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import FslError, ProtocolError
-from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, share_bytes
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
-from torchfsl.service.server.node import STEPS
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
+from torchfsl.service.state.steps import STEPS, StoredState
 
 log = logging.getLogger("torchfsl.service.coordinator")
 
@@ -34,12 +35,13 @@ class Coordinator:
     def __init__(self, station: Station, link: PeerLink, relays: Relays) -> None:
         """Nothing runs until `open` or `resume`."""
         self._station, self._link, self._relays = station, link, relays
+        self._ledger = station.node.storage.ledger
         self._driver: asyncio.Task[None] | None = None
         self._driven = self._to_close = -1
 
     def resume(self) -> None:
         """Go on with a round that a crash interrupted."""
-        running = self._station.node.running()
+        running = self._station.node.storage.running()
         if running is not None:
             self._start(running.number)
 
@@ -63,7 +65,7 @@ class Coordinator:
         if self._driver is not None and self._driven != number:
             await asyncio.wait([self._driver])  # of a round that has ended: it is about to return
         self._start(number)
-        await self._until(number, lambda row: row.state != "opening")
+        await self._until(number, lambda row: row.state is not StoredState.OPENING)
         return await self.row(number)
 
     async def close(self, number: int) -> dict[str, Any]:
@@ -71,11 +73,11 @@ class Coordinator:
 
         The same call again goes on waiting.
         """
-        if self._station.node.ledger.round(number) is None:
+        if self._ledger.round(number) is None:
             raise ProtocolError(f"round {number} was never begun here")
         self._to_close = number
         await self._station.tell()
-        await self._until(number, lambda row: row.state in ("applied", "unopened"))
+        await self._until(number, lambda row: row.state.has_ended)
         return await self.row(number)
 
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
@@ -86,8 +88,8 @@ class Coordinator:
             NotReady: it has ended here, and the other server does not answer.
         """
         station = self._station
-        row = station.node.ledger.round(number)
-        if row is None or row.state != "unopened":
+        row = self._ledger.round(number)
+        if row is None or row.state is not StoredState.UNOPENED:
             await station.run(station.node.abandon, number, reason)
             await self.stop()
             await self._over(number)
@@ -103,7 +105,7 @@ class Coordinator:
 
     async def row(self, number: int) -> dict[str, Any]:
         """A round as an answer to the owner."""
-        row = self._station.node.ledger.round(number)
+        row = self._ledger.round(number)
         assert row is not None
         names = ("number", "state", "reports", "accepted", "bytes", "reason")
         return {name: getattr(row, name) for name in names} | {"stalled": self._station.stalled}
@@ -137,25 +139,21 @@ class Coordinator:
 
     async def _step(self, number: int, kind: Kind) -> None:
         station, node = self._station, self._station.node
-        if await station.run(node.is_taken, number, kind):
+        if await station.run(node.has_counted, number, kind):
             return
         if kind is Kind.REPORT_SET:
             await self._collect(number)
-        own = await station.run(node.own, number, kind)
-        limit = HEADER_BYTES + DIGEST_BYTES + node.plan.max_clients * SET_ENTRY.size
-        limit += share_bytes(node.plan) if kind is Kind.SHARE else 0
-        theirs = await self._link.insist("Step", own, limit=limit, still=self._patient(kind))
+        ours = await station.run(node.exchange, number, kind)
+        limit = messages.max_bytes(node.plan, kind)
+        theirs = await self._link.insist("Step", ours, limit=limit, still=self._patient(kind))
         station.stalled = ""
-        await station.run(node.note, number, kind, theirs)
-        if kind is Kind.ROUND_STATE:
-            station.gate.open()  # before the node takes messages, so that none is too late already
-        await station.run(node.take, number, kind)
-        await station.tell()
+        await station.run(node.exchange, number, kind, theirs)
+        await station.count(number, kind)
 
     async def _collect(self, number: int) -> None:
         """Take reports until it is time to close, and let the last one in be filed."""
         station = self._station
-        row = station.node.ledger.round(number)
+        row = self._ledger.round(number)
         assert row is not None
         if row.log_end is None:
             self._relays.restart()
@@ -168,7 +166,7 @@ class Coordinator:
     async def _have(self, expected: int) -> bool:
         """Whether both servers have that many complete reports."""
         station = self._station
-        if await station.run(lambda: station.node.server.num_complete) < expected:
+        if await station.run(station.num_complete) < expected:
             return False
         try:
             answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)
@@ -177,7 +175,7 @@ class Coordinator:
         await asyncio.sleep(0.02)
         return bool(json.loads(answer).get("complete", 0) >= expected)
 
-    def _patient(self, kind: Kind) -> Any:
+    def _patient(self, kind: Kind) -> Callable[[], bool]:
         """Keep trying for ever, and say so in the state."""
 
         def still() -> bool:
@@ -189,8 +187,8 @@ class Coordinator:
     async def _give_up(self, number: int, error: FslError) -> None:
         """The peer refused a step, or the round ended here: end it, if it can still be ended."""
         station = self._station
-        row = station.node.ledger.round(number)
-        if row is None or row.state in ("applied", "unopened"):
+        row = self._ledger.round(number)
+        if row is None or row.state.has_ended:
             return
         try:
             await station.run(station.node.abandon, number, str(error))
@@ -200,16 +198,16 @@ class Coordinator:
     async def _over(self, number: int) -> None:
         self._relays.stop()
         await self._station.gate.close()
-        row = self._station.node.ledger.round(number)
-        if row is not None and row.state in ("applied", "unopened"):
+        row = self._ledger.round(number)
+        if row is not None and row.state.has_ended:
             self._station.stalled = ""
         await self._station.tell()
 
-    async def _until(self, number: int, done: Any) -> None:
+    async def _until(self, number: int, done: Callable[[RoundRow], bool]) -> None:
         """Wait some seconds for a state of a round, as long as it is being driven."""
-        ledger, deadline = self._station.node.ledger, time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + _ANSWER_SECONDS
         while True:
-            row: RoundRow | None = ledger.round(number)
+            row = self._ledger.round(number)
             if row is None or done(row) or time.monotonic() >= deadline:
                 return
             if self._driver is None or self._driver.done():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +12,7 @@ import grpc
 import grpc.aio
 
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles, aio_channel
@@ -23,8 +23,7 @@ log = logging.getLogger("torchfsl.service.peers")
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 3.0
 _RELAYS_AT_ONCE: Final = 8
-_ADDRESS: Final = struct.Struct("<QQ")  # round and client in a message's header
-_RELAY_OF: Final = {int(Kind.TREES): Kind.TREES_RELAY, int(Kind.REPORT): Kind.REPORT_RELAY}
+_RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
 
 
 class PeerLink:
@@ -141,12 +140,32 @@ class Relays:
             task.add_done_callback(_retrieve)
         return task
 
+    async def deliver(self, kind: Kind, round_number: int, client: int) -> None:
+        """Relay a part and wait until the peer has it; without the waiter it goes on all the same.
+
+        Raises:
+            NotReady: the peer does not answer in time.
+            RejectedSubmission: it refuses the part, or the round closed before.
+        """
+        task = self.start(kind, round_number, client)
+        try:
+            async with asyncio.timeout(self._station.limits.peer_seconds):
+                await asyncio.shield(task)
+        except TimeoutError:
+            raise calls.NotReady("the other server does not answer: send it again") from None
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise RejectedSubmission("the round closed before the report was relayed") from None
+            raise
+        except RejectedSubmission as error:
+            raise RejectedSubmission(f"refused by the other server: {error}") from None
+
     def restart(self) -> None:
         """Relay everything in the report log again: the peer takes a resend for what it is."""
-        for message in self._station.node.report_log:
-            number, client = _ADDRESS.unpack_from(message, 8)
-            if message[6] in _RELAY_OF and client % 2 == self._station.node.party:
-                self.start(Kind(message[6]), number, client)
+        for message in self._station.node.storage.report_log:
+            peek = messages.peek(message)
+            if peek.kind in _RELAY_OF and peek.client % 2 == self._station.node.party:
+                self.start(*peek)
 
     def stop(self) -> None:
         """Forget everything: the round is over."""
@@ -157,8 +176,8 @@ class Relays:
     async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
         station = self._station
         async with self._room:
-            head, public = await station.run(station.node.server.relay_parts, kind, client)
-            if _ADDRESS.unpack_from(head, 8)[0] != round_number:
+            head, public = await station.run(station.node.server.reports.relay_parts, kind, client)
+            if messages.peek(head).round_number != round_number:
                 raise RejectedSubmission("the round closed before the message was relayed")
             await self._link.insist(
                 "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open

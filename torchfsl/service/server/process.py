@@ -20,13 +20,16 @@ from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.server.coordinator import Coordinator
-from torchfsl.service.server.handlers import Handlers
+from torchfsl.service.server.follower import Follower
+from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observe import ObservationServer, Observer
 from torchfsl.service.server.peers import PeerLink, Relays
+from torchfsl.service.server.router import Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
+from torchfsl.service.state.steps import StoredState
 
 log = logging.getLogger("torchfsl.service")
 
@@ -86,14 +89,17 @@ class ServerProcess:
         other = 1 - settings.party
         self._link = PeerLink(settings.peer, other, settings.tls)
         self._relays = Relays(self.station, self._link)
-        self._coordinator = (
-            Coordinator(self.station, self._link, self._relays) if settings.party == 0 else None
-        )
-        self.handlers = Handlers(
-            self.station, self._authorities, self._relays, self._coordinator, self.observer
-        )
+        self._coordinator: Coordinator | None = None
+        side: Coordinator | Follower
+        if settings.party == 0:
+            side = self._coordinator = Coordinator(self.station, self._link, self._relays)
+        else:
+            side = Follower(self.station, self._relays)
+        methods = all_methods(self.station, self._relays, side)
         self._server = grpc.aio.server(options=_options(limits))
-        self._server.add_generic_rpc_handlers((self.handlers,))
+        self._server.add_generic_rpc_handlers(
+            (Router(self.station, self._authorities, methods, self.observer),)
+        )
         credentials = server_credentials(settings.tls, settings.party)
         try:
             self.port = self._server.add_secure_port(settings.listen, credentials)
@@ -128,16 +134,17 @@ class ServerProcess:
 
     def health(self) -> dict[str, Any]:
         """Whether the server can do its work, and why not."""
-        node, station = self.node, self.station
-        last = node.ledger.last_round()
-        free = shutil.disk_usage(node.folder).free
+        node, station, storage = self.node, self.station, self.node.storage
+        last = storage.ledger.last_round()
+        free = shutil.disk_usage(storage.folder).free
         return {
-            "ok": not (node.halted or station.stalled) and free > self.settings.node.reserve_bytes,
+            "ok": not (storage.halted or station.stalled)
+            and free > self.settings.node.reserve_bytes,
             "party": node.party,
             "task": node.task is not None,
             "round": last.number if last else -1,
             "state": last.state if last else "",
-            "halted": node.halted,
+            "halted": storage.halted,
             "stalled": station.stalled,
             "disk_free_bytes": free,
         }
@@ -148,10 +155,14 @@ class ServerProcess:
         watch("bytes_in_flight", "Bytes of requests in flight.", lambda: float(station.budget.used))
         watch("calls_in_flight", "Calls in flight.", lambda: float(station.slots.used))
         watch("round", "Number of the last round.", lambda: _number(node))
-        watch("rounds_applied", "Rounds applied.", lambda: _rounds(node, "applied"))
-        watch("rounds_unopened", "Rounds that ended unopened.", lambda: _rounds(node, "unopened"))
+        watch("rounds_applied", "Rounds applied.", lambda: _rounds(node, StoredState.APPLIED))
+        watch(
+            "rounds_unopened",
+            "Rounds that ended unopened.",
+            lambda: _rounds(node, StoredState.UNOPENED),
+        )
         watch("round_open", "1 while reports are taken.", lambda: float(station.is_open))
-        watch("halted", "1 if the session is halted.", lambda: float(bool(node.halted)))
+        watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
         watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
         watch(
             "peer_unreachable", "1 if the last call to the other server got no answer.",
@@ -159,7 +170,7 @@ class ServerProcess:
         )  # fmt: skip
         watch(
             "disk_free_bytes", "Free bytes on the disk of the state folder.",
-            lambda: float(shutil.disk_usage(node.folder).free),
+            lambda: float(shutil.disk_usage(node.storage.folder).free),
         )  # fmt: skip
 
 
@@ -213,9 +224,9 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _number(node: Node) -> float:
-    last = node.ledger.last_round()
+    last = node.storage.ledger.last_round()
     return float(last.number) if last else -1.0
 
 
-def _rounds(node: Node, state: str) -> float:
-    return float(len(node.ledger.rounds("WHERE state = ?", state)))
+def _rounds(node: Node, state: StoredState) -> float:
+    return float(len(node.storage.ledger.rounds("WHERE state = ?", state)))

@@ -6,14 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
+from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
+from torchfsl.version import __version__
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,20 +82,63 @@ class Station:
             StoreFull: not stored.
         """
         await self.wait_for_begin()
-        if await self.run(self.node.holds, message):
+        if await self.run(lambda: self.node.open_server().reports.holds(message)):
             self.counts["resend"] += 1
             return False
         await asyncio.shield(asyncio.create_task(self._store(message)))
         self.counts[kind.name] += 1
         return True
 
+    async def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """MODEL, MODEL_DIGEST or ANSWER; see `Server.reply`."""
+        await self.wait_for_begin()
+        reply = await self.run(lambda: self.node.open_server().reply(kind, round_number, client))
+        self.counts[kind.name] += 1
+        return reply
+
+    async def count(self, number: int, kind: Kind) -> None:
+        """Let the peer's message for a step count; the first one opens the gate.
+
+        Raises:
+            ProtocolError: the round ends unopened.
+        """
+        if kind is Kind.ROUND_STATE and self.is_opening:
+            self.gate.open()  # before the node takes messages, so that none is too late already
+        try:
+            await self.run(self.node.count, number, kind)
+        finally:
+            await self.tell()
+
+    async def info(self) -> dict[str, Any]:
+        """What anybody in the task may know of the state."""
+        node, storage = self.node, self.node.storage
+        last = storage.ledger.last_round()
+        return {
+            "party": node.party,
+            "library": __version__,
+            "wire_version": WIRE_VERSION,
+            "plan_digest": node.task.plan.digest.hex() if node.task else "",
+            "model": storage.model_version,
+            "round": last.number if last else -1,
+            "state": last.state if last else "",
+            "open": self.is_open,
+            "closes_at": last.closes_at if last else 0.0,
+            "complete": await self.run(self.num_complete) if self.is_open else 0,
+            "halted": storage.halted,
+            "stalled": self.stalled,
+        }
+
+    def num_complete(self) -> int:
+        """Complete reports in the open round, 0 if none is open. In the node's thread."""
+        return self.node.server.reports.num_complete if self.is_open else 0
+
     async def _store(self, message: bytes) -> None:
         with self.gate.enter():
-            view = await self.writer.append(self.node.report_log, message)
+            view = await self.writer.append(self.node.storage.report_log, message)
             try:
-                await self.run(self.node.file, view)
+                await self.run(lambda: self.node.open_server().receive(view))
             finally:
-                await self.tell(int.from_bytes(message[16:24], "little"))
+                await self.tell(messages.peek(message).client)
 
     async def tell(self, client: int | None = None) -> None:
         """Wake those who wait for the round, and for messages of one client, or of all."""
@@ -122,7 +168,7 @@ class Station:
         self._waiting.setdefault(client, set()).add(told)
         try:
             async with asyncio.timeout(self.limits.peer_seconds):
-                while not await self.run(self.node.server.has_trees, client):
+                while not await self.run(self.node.server.reports.has_trees, client):
                     await told.wait()
                     told.clear()
                     if not self.is_open:
@@ -137,4 +183,4 @@ class Station:
     def close(self) -> None:
         """Stop the threads once what runs has ended."""
         self._engine.shutdown(wait=True)
-        self.node.ledger.close()
+        self.node.storage.ledger.close()

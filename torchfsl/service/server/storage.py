@@ -1,27 +1,32 @@
-"""A server's state on disk behind one object: task, model versions, the running round's log."""
+"""A server's state on disk behind one object: task, model versions, sessions, the report log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
-from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl import messages
+from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
-from torchfsl.service.net.identity import Authorities
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
-from torchfsl.service.state.ledger import OPEN_STATES, Ledger, LedgerError, RoundRow
+from torchfsl.service.state.ledger import Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
-from torchfsl.service.task import Task
+from torchfsl.service.state.steps import StoredState
+from torchfsl.service.task import Task, encode_model
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
 
-_SECRET_KINDS: Final = (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT)
+log = logging.getLogger("torchfsl.service.storage")
+
+_KEPT_MODELS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +49,30 @@ class NodeSettings:
 class Storage:
     """What a `Node` keeps, and how it is written.
 
+    Args:
+        party: 0 or 1.
+        folder: made when missing.
+        settings: limits.
+
+    Attributes:
+        ledger: task, rounds and their steps.
+
     Raises:
         LedgerError: the folder belongs to another party, is in use, or is damaged.
     """
 
-    def __init__(
-        self, party: int, folder: Path, authorities: Authorities, settings: NodeSettings
-    ) -> None:
+    def __init__(self, party: int, folder: Path, settings: NodeSettings) -> None:
         """Open the folder."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.party, self.folder, self.settings = party, folder, settings
-        self.authorities = authorities
         self.ledger = Ledger(folder / "state.sqlite")
         if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
             raise LedgerError(f"{folder} holds the state of server {1 - party}: name another one")
         self.ledger.put_setting("party", b"%d" % party)
-        self.task: Task | None = None
-        self._server: Server | None = None
         self._log: ReportLog | None = None
         self._stored_sessions: dict[int, tuple[int, int]] = {}
 
-    # --- what others look at ------------------------------------------------------------------
-
-    @property
-    def plan(self) -> Plan:
-        """The task's plan.
-
-        Raises:
-            ProtocolError: there is no task yet.
-        """
-        if self.task is None:
-            raise ProtocolError("this server has no task yet: the owner has to set one up")
-        return self.task.plan
-
-    @property
-    def server(self) -> Server:
-        """The server in its current state."""
-        if self._server is None:
-            raise ProtocolError("this server has no task yet: the owner has to set one up")
-        return self._server
-
-    @property
-    def report_log(self) -> ReportLog:
-        """The log of the running round."""
-        if self._log is None:
-            raise RejectedSubmission("no round is open")
-        return self._log
+    # --- what is there ------------------------------------------------------------------------
 
     @property
     def halted(self) -> str:
@@ -102,10 +85,22 @@ class Storage:
         found: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
         return found
 
+    @property
+    def report_log(self) -> ReportLog:
+        """The log of the running round."""
+        if self._log is None:
+            raise RejectedSubmission("no round is open")
+        return self._log
+
+    def check_not_halted(self) -> None:
+        """Raise ProtocolError, with the reason, if the session stands still."""
+        if self.halted:
+            raise ProtocolError(f"this session is halted: {self.halted}")
+
     def running(self) -> RoundRow | None:
         """The round that has not ended, or None."""
         last = self.ledger.last_round()
-        return last if last is not None and last.state in OPEN_STATES else None
+        return None if last is None or last.state.has_ended else last
 
     def model_bytes(self) -> bytes:
         """The current model with its optimizer, as stored."""
@@ -118,18 +113,91 @@ class Storage:
         except FileNotFoundError:
             raise ProtocolError("no round was opened yet") from None
 
-    # --- how it is written ------------------------------------------------------------------------
+    # --- the task -----------------------------------------------------------------------------
 
-    def _end(self, number: int, **fields: Any) -> None:
+    def put_task(self, task: Task, model: ServerModel) -> None:
+        """Store a task and its initial model in place of everything that belongs to another.
+
+        Raises:
+            ProtocolError: the plan was used before.
+        """
+        used = f"used/{task.plan.digest.hex()}"
+        if self.ledger.setting(used) is not None:
+            raise ProtocolError(
+                "this plan was used before: its round numbers are spent; make one of another nonce"
+            )
+        vault.write_whole(self._model_file(0), encode_model(model, 0))
+        with self.ledger.transaction():
+            self.ledger.delete_rounds()  # numbers are per session, which the plan names
+            for client in self.ledger.sessions():
+                self.ledger.delete_session(client)
+            self.ledger.put_setting("task", json.dumps(task.settings()).encode())
+            self.ledger.put_setting("halted", None)
+            self.ledger.put_setting(used, b"1")
+            self._put_model_version(0, model.digest())
+        self._stored_sessions = {}
+
+    def task(self) -> Task | None:
+        """The stored task, or None."""
+        stored = self.ledger.setting("task")
+        return None if stored is None else Task.from_settings(json.loads(stored))
+
+    def sessions(self) -> dict[int, TreeRecord]:
+        """By client the stored trees that outlive rounds. Secret."""
+        found = {c: vault.decode_trees(body) for c, body in self.ledger.sessions().items()}
+        self._stored_sessions = _versions(found)
+        return found
+
+    # --- a round ------------------------------------------------------------------------------
+
+    def open_log(self, number: int) -> None:
+        """Begin the report log of a round, or go on with it."""
+        self._log = ReportLog(
+            self.folder / "reports" / str(number),
+            segment_bytes=self.settings.segment_bytes,
+            reserve_bytes=self.settings.reserve_bytes,
+        )
+
+    def end_applied(self, number: int, opened: Opened, server: Server) -> None:
+        """Store the sums and the next model, count the round as applied, wipe its reports."""
+        version = int(self.model_version["version"]) + 1
+        vault.write_whole(self.folder / "opened.fsl", vault.encode_opened(opened, number))
+        vault.write_whole(self._model_file(version), encode_model(server.model, version))
+        with self.ledger.transaction():
+            self._put_model_version(version, server.model.digest())
+            self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
+        self._model_file(version - _KEPT_MODELS).unlink(missing_ok=True)
+        self._wipe_log()
+        log.info("round applied", extra={"round": number, "clients": opened.num_clients})
+
+    def end_unopened(self, number: int, reason: str, server: Server) -> None:
+        """Count the round as unopened and wipe its reports; a server that halts halts for good."""
+        with self.ledger.transaction():
+            if server.state is RoundState.HALTED:
+                self.ledger.put_setting("halted", reason.encode())
+            self._end(number, server, state=StoredState.UNOPENED, reason=reason)
+        self._wipe_log()
+        log.warning("round ends unopened", extra={"round": number, "reason": reason})
+
+    def delete_old_logs(self) -> None:
+        """Wipe the reports of rounds that have ended."""
+        running = self.running()
+        for folder in (self.folder / "reports").glob("*"):
+            if running is not None and folder.name == str(running.number):
+                continue
+            report_log = ReportLog(folder)
+            report_log.wipe(_secrets(report_log))
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _end(self, number: int, server: Server, **fields: Any) -> None:
         self.ledger.change_round(number, ended_at=time.time(), **fields)
-        self._verdicts = b""
-        current = self.server.sessions
+        current = _versions(server.reports.sessions)
         for client in set(self._stored_sessions) - set(current):
             self.ledger.delete_session(client)
-        for client, record in current.items():
-            if self._stored_sessions.get(client) != (record.opening_round, record.epochs):
-                self.ledger.put_session(client, vault.encode_trees(record))
-        self._stored_sessions = {c: (r.opening_round, r.epochs) for c, r in current.items()}
+        for client, version in current.items():
+            if self._stored_sessions.get(client) != version:
+                self.ledger.put_session(client, vault.encode_trees(server.reports.sessions[client]))
+        self._stored_sessions = current
 
     def _put_model_version(self, version: int, digest: bytes) -> None:
         value = {"version": version, "digest": digest.hex()}
@@ -138,30 +206,21 @@ class Storage:
     def _model_file(self, version: int) -> Path:
         return self.folder / "models" / f"version-{version}.fsl"
 
-    def _open_log(self, number: int) -> ReportLog:
-        return ReportLog(
-            self.folder / "reports" / str(number),
-            segment_bytes=self.settings.segment_bytes,
-            reserve_bytes=self.settings.reserve_bytes,
-        )
-
     def _wipe_log(self) -> None:
         """Overwrite the master seeds of the round, then delete its reports."""
         if self._log is not None:
             self._log.wipe(_secrets(self._log))
             self._log = None
 
-    def _delete_old_logs(self, running: RoundRow | None) -> None:
-        for folder in (self.folder / "reports").glob("*"):
-            if running is not None and folder.name == str(running.number):
-                continue
-            report_log = ReportLog(folder)
-            report_log.wipe(_secrets(report_log))
-            shutil.rmtree(folder, ignore_errors=True)
+
+def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:
+    """What changes when a client's trees are to be stored again."""
+    return {client: (record.opening_round, record.epochs) for client, record in sessions.items()}
 
 
 def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
     """Where the master seeds of clients lie in the log's messages."""
     for position, message in enumerate(report_log):
-        if len(message) > HEADER_BYTES + 2 * SEED_BYTES and message[6] in _SECRET_KINDS:
-            yield position, HEADER_BYTES + SEED_BYTES, HEADER_BYTES + 2 * SEED_BYTES
+        span = messages.master_seed_span(message)
+        if span is not None:
+            yield position, *span

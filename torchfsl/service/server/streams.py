@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -69,6 +70,10 @@ class Stream:
             except TimeoutError:
                 raise calls.NotReady("the caller does not read its answer") from None
             self.sent += len(chunk)
+
+    async def answer(self, fields: Mapping[str, Any]) -> None:
+        """Write a small answer, as JSON."""
+        await self.send(json.dumps(fields).encode())
 
     async def _rest(self, first: bytes, total: int) -> bytes:
         parts, size = [first], len(first)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.errors import FslError
+from torchfsl.errors import FslError, ProtocolError
 from torchfsl.fsl.messages import Kind
+from torchfsl.service.state.steps import StoredState
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -37,11 +38,6 @@ _COLUMNS: Final = (
     "reason"
 )
 
-OPEN_STATES: Final = (
-    "opening", "open", "closed", "agreed", "verified", "aggregated", "committed", "opened",
-)  # fmt: skip
-"""States of a round that has not ended, in order; it ends `applied` or `unopened`."""
-
 
 class LedgerError(FslError):
     """The state folder cannot be used. The message says why."""
@@ -53,7 +49,7 @@ class RoundRow:
 
     Attributes:
         number: round.
-        state: one of `OPEN_STATES`, `applied`, `unopened`.
+        state: where it stands.
         expected: complete reports after which it may close early; 0 for none.
         opened_at: seconds since the epoch.
         closes_at: the same; when reports stop being taken.
@@ -66,7 +62,7 @@ class RoundRow:
     """
 
     number: int
-    state: str
+    state: StoredState
     expected: int
     opened_at: float
     closes_at: float
@@ -149,8 +145,8 @@ class Ledger:
         """Record that a round begins."""
         self._do(
             "INSERT INTO rounds (number, state, expected, opened_at, closes_at) "
-            "VALUES (?, 'opening', ?, ?, ?)",
-            _key(number), expected, time.time(), closes_at,
+            "VALUES (?, ?, ?, ?, ?)",
+            _key(number), StoredState.OPENING, expected, time.time(), closes_at,
         )  # fmt: skip
 
     def change_round(self, number: int, **fields: Any) -> None:
@@ -166,6 +162,19 @@ class Ledger:
         rows = self.rounds("WHERE number = ?", _key(number))
         return rows[0] if rows else None
 
+    def running_round(self, number: int) -> RoundRow:
+        """A round that has not ended.
+
+        Raises:
+            ProtocolError: it has, with its reason; or it was never begun.
+        """
+        row = self.round(number)
+        if row is None:
+            raise ProtocolError(f"round {number} was never begun here")
+        if row.state.has_ended:
+            raise ProtocolError(f"round {number} is {row.state} {row.reason}".rstrip())
+        return row
+
     def last_round(self) -> RoundRow | None:
         """The round of the highest number, or None before the first."""
         rows = self.rounds("ORDER BY number DESC LIMIT 1")
@@ -176,7 +185,7 @@ class Ledger:
         with self._lock:
             query = f"SELECT {_COLUMNS} FROM rounds {clause}"  # noqa: S608 (clauses are ours)
             found = self._db.execute(query, values).fetchall()
-        return [RoundRow(int(row[0]), *row[1:]) for row in found]
+        return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in found]
 
     def delete_rounds(self) -> None:
         """Forget all rounds and what was said in them."""

@@ -1,0 +1,155 @@
+"""Vectors of the primitives, from the slow reference and from formulas written out here.
+
+Nothing of torchfsl is asked but its labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tests.support.reference import checks_reference, dpf_reference
+from torchfsl.crypto import kdf
+
+Json = dict[str, Any]
+
+
+def drawn(label: str, size: int) -> bytes:
+    """Bytes that look random and are the same on every run."""
+    return hashlib.shake_128(label.encode()).digest(size)
+
+
+def state_of(label: str, bit: int) -> bytes:
+    """A root state with the given control bit."""
+    return dpf_reference.make_state(drawn(label, 16), bit)
+
+
+def framed(*parts: bytes) -> bytes:
+    """Each part behind its length."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def derived(secret: bytes, label: bytes, context: bytes, size: int) -> bytes:
+    """HKDF-SHA256 with framed label and context as info."""
+    return HKDF(hashes.SHA256(), size, salt=None, info=framed(label, context)).derive(secret)
+
+
+def streamed(key: bytes, size: int) -> bytes:
+    """AES-128 in counter mode from zero."""
+    return Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
+
+
+def kdf_vectors() -> Json:
+    """Labels, derived keys, digests and streams."""
+    labels = {n: getattr(kdf, n).decode() for n in sorted(dir(kdf)) if n.startswith("LABEL_")}
+    cases = []
+    for name, label in labels.items():
+        for size in (16, 40):
+            secret, context = drawn(f"secret {name}", 16), drawn(f"context {name}", size)
+            cases.append({
+                "label": label, "secret": secret.hex(), "context": context.hex(), "size": size,
+                "derived": derived(secret, label.encode(), context, size).hex(),
+                "digest": hashlib.sha256(framed(label.encode(), secret, context)).hexdigest(),
+                "stream": streamed(secret, size + 1).hex(),
+            })  # fmt: skip
+    return {"labels": labels, "cases": cases}
+
+
+def tree_vectors() -> Json:
+    """Trees of several depths; every leaf of both parties."""
+    cases = []
+    for num_leaves, alpha in ((1, 0), (2, 0), (2, 1), (3, 2), (5, 4), (8, 3), (13, 12), (33, 32)):
+        name = f"tree {num_leaves} {alpha}"
+        key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
+        roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
+        words, *_ = dpf_reference.tree_gen(key, roots[0], roots[1], alpha, depth)
+        leaves = [
+            [dpf_reference.leaf_state(key, root, words, leaf).hex() for leaf in range(num_leaves)]
+            for root in roots
+        ]
+        cases.append({
+            "key": key.hex(), "roots": [root.hex() for root in roots], "alpha": alpha,
+            "num_leaves": num_leaves, "correction_words": [w.packed().hex() for w in words],
+            "right_bits": [w.right_bit for w in words], "leaves": leaves,
+        })  # fmt: skip
+    return {"cases": cases}
+
+
+def hint_vectors() -> Json:
+    """Hints of both signs, all ring widths, with and without early termination."""
+    cases = []
+    for bits in (16, 24, 32, 48, 64, 128):
+        for nu, slot, values_a_row in ((0, 0, 1), (0, 0, 5), (2, 3, 2)):
+            name, width = f"hint {bits} {nu} {values_a_row}", bits // 8
+            key, sign = drawn(f"key {name}", 16), (bits // 8 + nu) % 2
+            leaves = [state_of(f"{name} {p}", p ^ sign) for p in (0, 1)]
+            values = drawn(f"values {name}", values_a_row * width)
+            hint = dpf_reference.hint_gen(key, *leaves, values, slot, nu, width)
+            shares = [
+                dpf_reference.leaf_value(key, leaf, hint, party, width).hex()
+                for party, leaf in enumerate(leaves)
+            ]
+            cases.append({
+                "key": key.hex(), "ring_bits": bits, "nu": nu, "slot": slot,
+                "leaves": [leaf.hex() for leaf in leaves], "values": values.hex(),
+                "hint": hint.hex(), "shares": shares,
+            })  # fmt: skip
+    return {"cases": cases}
+
+
+def check_vectors() -> Json:
+    """Check words, and tags of answers over a small table."""
+    cases = []
+    for tree, leaf, num_leaves, row_bytes in ((0, 0, 1, 16), (7, 2, 3, 5), (300, 4, 6, 40)):
+        name = f"check {tree} {leaf}"
+        key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
+        roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
+        words, *leaves = dpf_reference.tree_gen(key, roots[0], roots[1], leaf, depth)
+        rows = [drawn(f"row {name} {i}", row_bytes) for i in range(num_leaves)]
+        tags = []
+        for root in roots:
+            states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
+            tags.append(checks_reference.tag(key, states, rows).hex())
+        cases.append({
+            "key": key.hex(), "tree": tree, "leaf": leaf, "roots": [r.hex() for r in roots],
+            "rows": [row.hex() for row in rows], "leaves": [state.hex() for state in leaves],
+            "correction_words": [w.packed().hex() for w in words],
+            "right_bits": [w.right_bit for w in words],
+            "check_word": checks_reference.check_word(key, *leaves, tree, leaf).hex(),
+            "tags": tags,
+        })  # fmt: skip
+    return {"cases": cases}
+
+
+def permutation_vectors() -> Json:
+    """Public permutations: rows in the stable order of 64-bit keys."""
+    cases = []
+    for m, label in ((1, "rows"), (2, "rows"), (40, "rows"), (40, "tables \u00e9")):
+        seed = drawn(f"hash seed {m}", 32)
+        table = []
+        for i in range(3):
+            context = framed(label.encode(), bytes([i]), m.to_bytes(8, "little"))
+            data = streamed(derived(seed, b"torchfsl permutation", context, 16), 8 * m)
+            keys = [int.from_bytes(data[8 * x : 8 * x + 8], "little") for x in range(m)]
+            table.append(sorted(range(m), key=keys.__getitem__))
+        cases.append({"hash_seed": seed.hex(), "label": label, "m": m, "permutations": table})
+    return {"cases": cases}
+
+
+def matching_vectors() -> Json:
+    """Matchings with augmenting paths, and with items left out."""
+    cases = []
+    for seed, (num_items, bins_each) in enumerate(((0, 1), (3, 1), (9, 2), (12, 5), (40, 14))):
+        draw = random.Random(seed)
+        items = [
+            tuple(i * bins_each + draw.randrange(bins_each) for i in range(3))
+            for _ in range(num_items)
+        ]
+        place = dpf_reference.match(items, 3 * bins_each)  # type: ignore[arg-type]
+        cases.append({"num_bins": 3 * bins_each, "candidates": items, "bins": place})
+    return {"cases": cases}

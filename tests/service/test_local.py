@@ -1,0 +1,32 @@
+"""Two servers on this machine: they start, go on after a kill, stop, and say why they do not."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from torchfsl.service import LocalServers, Owner
+
+
+def test_both_servers_answer_go_on_after_a_kill_and_stop_at_the_end(tmp_path: Path) -> None:
+    with LocalServers(tmp_path, clients=1) as servers:
+        servers.start()
+        with contextlib.closing(Owner(servers.urls, servers.tls)) as owner:
+            assert [owner.links.info(party)["party"] for party in (0, 1)] == [0, 1]
+            servers.kill(1)
+            assert servers.processes[1] is None
+            servers.start(1)
+            assert owner.links.info(1)["party"] == 1
+        running = list(servers.processes)
+    assert servers.processes == [None, None]
+    assert [process.returncode for process in running if process is not None] == [0, 0]
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    servers = LocalServers(tmp_path, config="[limits]\nnonsense = 1\n")
+    with pytest.raises(
+        RuntimeError, match=r"server 1 did not start:.*\n?.*\[limits\] has the settings"
+    ):
+        servers.start(1)

@@ -1,0 +1,230 @@
+"""Bodies of messages: what each one says, and the only place where one is cut.
+
+`body.message(...)` is the whole message; `SomeBody.read` takes one from a peer and checks header
+and length first. The layouts are in the table of `messages`: a body's fields lie in the order in
+which its class names them. Large parts of a body that was read are views of the message. Here are
+the bodies that come from servers; `uploads` has those that come from clients.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.kdf import DIGEST_BYTES
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import FOLD_BYTES, SET_ENTRY, Buffer, Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+
+Pieces: TypeAlias = tuple[Buffer, ...]
+
+
+class Body(ABC):
+    """What one kind of message says."""
+
+    __slots__ = ()
+    __match_args__: tuple[str, ...]  # a dataclass's fields in order
+    kind: ClassVar[Kind]
+
+    def parts(self) -> Pieces:
+        """The body's bytes in order, large ones uncopied."""
+        values = (getattr(self, name) for name in self.__match_args__)
+        return tuple(p for v in values for p in (v if isinstance(v, tuple) else (v,)))
+
+    def message(self, plan: Plan, party: int, round_number: int, client: int = 0) -> bytes:
+        """The message that carries this body; see `messages.encode`."""
+        return messages.encode(plan, self.kind, party, round_number, client, *self.parts())
+
+    def head_of_message(self, plan: Plan, party: int, round_number: int, client: int) -> bytes:
+        """The message without its last part, which is large and goes on its way uncopied."""
+        parts = self.parts()
+        head = messages.header(plan, self.kind, party, round_number, client, *parts)
+        return b"".join((head, *parts[:-1]))
+
+    @classmethod
+    def read(cls, plan: Plan, data: Buffer) -> Self:
+        """The body of a message of this kind.
+
+        Raises:
+            DecodeError: see `messages.decode`.
+        """
+        return cls.decode(plan, messages.decode(plan, data, cls.kind).body)
+
+    @classmethod
+    def decode(cls, plan: Plan, view: memoryview) -> Self:
+        """Inverse of `parts`, for a view whose length `messages.decode` has checked."""
+        return cls._cut(plan, view)
+
+    @classmethod
+    @abstractmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self: ...
+
+
+def by_segment(
+    segments: Iterable[TreeSegment], size: Callable[[TreeSegment], int], view: memoryview
+) -> dict[str, memoryview]:
+    """Views of the segments' parts, which lie in a row."""
+    views, start = {}, 0
+    for segment in segments:
+        stop = start + size(segment)
+        views[segment.name] = view[start:stop]
+        start = stop
+    return views
+
+
+# --- what a server tells a client ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBody(Body):
+    """Answers of a retrieval, segment by segment; one that was read has one piece for each."""
+
+    kind = Kind.ANSWER
+    answers: Pieces = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
+        return cls(tuple(answers.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDigest(Body):
+    """Digests of a model: of the tensors in the clear, and of the rows that can be retrieved."""
+
+    kind = Kind.MODEL_DIGEST
+    clear: bytes
+    rows: bytes
+
+    @classmethod
+    def of(cls, clear: bytes, rows: bytes) -> Self:
+        """The digests of these bytes."""
+        return cls(_clear_digest(clear), kdf.digest(kdf.LABEL_MODEL, b"rows", rows))
+
+    def equals(self, other: ModelDigest) -> bool:
+        """Whether it is the same model; in time that does not depend on the digests."""
+        return kdf.digests_equal(b"".join(self.parts()), b"".join(other.parts()))
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES : 2 * DIGEST_BYTES]))
+
+
+class RoundDigest(ModelDigest):
+    """The same, from server to server at the beginning of a round."""
+
+    __slots__ = ()
+    kind = Kind.ROUND_STATE
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBody(Body):
+    """The clear part of a model, behind the model's digests."""
+
+    kind = Kind.MODEL
+    digests: ModelDigest
+    clear: Buffer = field(repr=False)
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (*self.digests.parts(), self.clear)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(ModelDigest.decode(plan, view), view[2 * DIGEST_BYTES :])
+
+    def tensors(self, plan: Plan, other: ModelDigest) -> dict[str, npt.NDArray[np.generic]]:
+        """The clear tensors, checked against the other server's digests.
+
+        Raises:
+            ProtocolError: the servers hold different models, or the bytes do not fit the digest.
+        """
+        own = ModelDigest(_clear_digest(self.clear), self.digests.rows)
+        if not (self.digests.equals(other) and self.digests.equals(own)):
+            raise ProtocolError("the two servers hold different models: nothing may go on")
+        tensors: dict[str, npt.NDArray[np.generic]] = {}
+        start = 0
+        for tensor in plan.clear_tensors:
+            dtype = np.dtype(tensor.dtype).newbyteorder("<")
+            values = np.frombuffer(self.clear, dtype, tensor.numel, start)
+            tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
+            start += tensor.numel * tensor.item_bytes
+        return tensors
+
+
+def _clear_digest(clear: Buffer) -> bytes:
+    return kdf.digest(kdf.LABEL_MODEL, b"clear", clear)
+
+
+# --- what a server tells the other one ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSet(Body):
+    """This server's coin and its complete reports: client and digest of each."""
+
+    kind = Kind.REPORT_SET
+    coin: bytes
+    entries: tuple[tuple[int, bytes], ...]
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (self.coin, *(SET_ENTRY.pack(*entry) for entry in self.entries))
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        entries = SET_ENTRY.iter_unpack(view[DIGEST_BYTES:])
+        return cls(bytes(view[:DIGEST_BYTES]), tuple((int(c), digest) for c, digest in entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts(Body):
+    """The folds of the agreed reports, in the order of the set."""
+
+    kind = Kind.VERDICTS
+    folds: tuple[bytes, ...]
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        starts = range(0, len(view), FOLD_BYTES)
+        return cls(tuple(bytes(view[start : start + FOLD_BYTES]) for start in starts))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareCommit(Body):
+    """Commitment to a share."""
+
+    kind = Kind.SHARE_COMMIT
+    commitment: bytes
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(bytes(view))
+
+
+@dataclass(frozen=True, slots=True)
+class ShareBody(Body):
+    """The salt of the commitment, and this server's share of the sums. Secret until both commit."""
+
+    kind = Kind.SHARE
+    salt: bytes = field(repr=False)
+    sums: Buffer = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(bytes(view[:DIGEST_BYTES]), view[DIGEST_BYTES:])
+
+
+def share_by_segment(plan: Plan, sums: Buffer) -> dict[str, memoryview]:
+    """A share of the sums, by segment: `[m, W/8]` with trees, `[values, l/8]` dense."""
+    view = memoryview(sums)
+    ordered = (*plan.with_trees, *plan.dense)
+    return by_segment(ordered, lambda segment: messages.sum_bytes(plan, segment), view)

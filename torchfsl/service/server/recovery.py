@@ -1,0 +1,52 @@
+"""A server made from what its state folder holds, and the open round's messages filed again."""
+
+from __future__ import annotations
+
+import logging
+
+from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl.server.server import Server
+from torchfsl.service.server.storage import Storage
+from torchfsl.service.state.ledger import LedgerError, RoundRow
+from torchfsl.service.task import Task, decode_model
+from torchfsl.submodel.server_model import ServerModel
+
+log = logging.getLogger("torchfsl.service.recovery")
+
+
+def new_server(storage: Storage, task: Task, model: ServerModel, *, last_round: int = -1) -> Server:
+    """A server of a task that is in no round; `last_round` and those below are spent."""
+    return Server(
+        storage.party, plan=task.plan, model=model, last_round=last_round,
+        max_sessions=storage.settings.max_sessions,
+    )  # fmt: skip
+
+
+def restored_server(storage: Storage, task: Task) -> Server:
+    """The server as it was before the running round, if one runs, else after the last."""
+    last = storage.ledger.last_round()
+    used = -1 if last is None else last.number - (storage.running() is not None)
+    model = decode_model(task, storage.model_bytes())
+    server = new_server(storage, task, model, last_round=used)
+    server.reports.sessions.update(storage.sessions())
+    return server
+
+
+def file_again(storage: Storage, server: Server, row: RoundRow) -> None:
+    """File what the report log holds, in its order; what was refused is refused again.
+
+    Raises:
+        LedgerError: messages that counted at the close are not in the log any more.
+    """
+    report_log = storage.report_log
+    count = len(report_log) if row.log_end is None else row.log_end
+    if count > len(report_log):
+        raise LedgerError(
+            f"round {row.number}: {count} messages were stored, the log has {len(report_log)}: "
+            "restore the state folder from the backup"
+        )
+    for position in range(count):
+        try:
+            server.receive(report_log[position])
+        except RejectedSubmission as error:
+            log.info("refused again: %s", error)

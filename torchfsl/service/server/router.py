@@ -1,0 +1,104 @@
+"""From gRPC to a handler: who calls, whether they may, and the status by which an error travels."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from torchfsl.errors import FslError, ParameterError
+from torchfsl.service.net import calls
+from torchfsl.service.net.identity import Authorities, Identity, NotAllowed, Role
+from torchfsl.service.server.observe import Observer
+from torchfsl.service.server.station import Station
+from torchfsl.service.server.streams import Context, Stream
+from torchfsl.service.state.records import StoreDamaged
+
+log = logging.getLogger("torchfsl.service.router")
+
+Method = Callable[[Identity, Stream], Awaitable[None]]
+Methods = Mapping[str, Method]
+"""What one role may call, by name."""
+
+
+class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Admits a caller, finds the method of its role, and counts the call.
+
+    Args:
+        station: the server.
+        authorities: who vouches for callers.
+        methods: by role.
+        observer: hears of every call.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        authorities: Authorities,
+        methods: Mapping[Role, Methods],
+        observer: Observer,
+    ) -> None:
+        """Ready to answer."""
+        self._station, self._authorities = station, authorities
+        self._methods, self._observer = methods, observer
+
+    def service(self, details: Any) -> Any:
+        """The handler of a method, for gRPC; None for an unknown one."""
+        prefix, _, name = details.method.rpartition("/")
+        known = any(name in methods for methods in self._methods.values())
+        if prefix != f"/{calls.SERVICE}" or not known:
+            return None
+        return grpc.stream_stream_rpc_method_handler(self._handler(name))
+
+    def _handler(self, name: str) -> Callable[[Any, Context], Awaitable[None]]:
+        async def handle(_: Any, context: Context) -> None:
+            stream = Stream(context, self._station.limits, self._station.budget)
+            start, caller, error = time.perf_counter(), None, None
+            try:
+                caller, method = self._admit(context, name)
+                with self._station.slots.take(caller):
+                    await method(caller, stream)
+            except FslError as failure:
+                error = failure
+            except asyncio.CancelledError:
+                self._observer.call(name, "CANCELLED", stream, time.perf_counter() - start)
+                raise
+            code = calls.status_of(error) if error is not None else grpc.StatusCode.OK
+            self._observer.call(name, code.name, stream, time.perf_counter() - start)
+            if error is not None:
+                level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
+                fields = {"method": name, "caller": str(caller), "code": code.name}
+                log.log(level, "refused: %s", error, extra=fields)
+                await context.abort(code, str(error)[:1000])
+
+        return handle
+
+    def _admit(self, context: Context, name: str) -> tuple[Identity, Method]:
+        """Who calls, by certificate, and the method for them.
+
+        Raises:
+            NotAllowed: nobody who may call this method.
+            VersionMismatch: a caller of another wire version.
+        """
+        pems = context.auth_context().get("x509_pem_cert", [])
+        if len(pems) != 1:
+            raise NotAllowed("a certificate is needed")
+        try:
+            caller = self._authorities.identify(bytes(pems[0]))
+        except ParameterError as error:
+            raise NotAllowed(str(error)) from None
+        me = self._station.node.party
+        if caller == Identity(Role.SERVER, me):
+            raise NotAllowed(f"this is server {me} itself")
+        names = {Role.CLIENT: "the client", Role.OWNER: "the owner's program"}
+        theirs = names.get(caller.role, f"server {caller.number}")
+        calls.check_versions(context.invocation_metadata() or (), theirs, f"server {me}")
+        method = self._methods[caller.role].get(name)
+        if method is None:
+            raise NotAllowed(f"{caller} may not call {name}")
+        return caller, method

@@ -1,0 +1,139 @@
+"""What `torchfsl serve` is told: its options, its TOML file, and the settings made of both."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchfsl.errors import ParameterError
+
+if TYPE_CHECKING:
+    from torchfsl.service.net.channels import TlsFiles
+    from torchfsl.service.server.process import ServeSettings
+
+DESCRIPTION = """\
+Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
+The server waits for a task (plan and model), which the owner's program hands to both servers, and
+goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must.
+
+Every option can be given in a TOML file instead (--config), options win:
+
+  party = 0
+  listen = "0.0.0.0:7000"
+  peer = "https://fsl.other.example:7000"
+  state = "/var/lib/torchfsl"
+  tls-cert = "/etc/torchfsl/server-0.pem"
+  tls-key = "/etc/torchfsl/server-0.key"
+  tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
+  tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
+  tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
+  metrics = "127.0.0.1:9100"
+  min-clients = 100                  # refuse plans that open sums over fewer reports
+
+  [limits]                           # fields of torchfsl.service.server.intake.Limits
+  bytes_in_flight = 268435456
+  [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
+  reserve_bytes = 268435456
+"""
+
+_OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
+    ("party", "0|1", int, "which of the two servers this is"),
+    ("listen", "HOST:PORT", str, "address for clients and the other server"),
+    ("peer", "URL", str, "the other server, https://HOST:PORT"),
+    ("state", "DIR", Path, "folder of the durable state, made when missing"),
+    ("tls", "DIR", Path, "folder made by `torchfsl certs`, instead of the five files below"),
+    ("tls-cert", "FILE", Path, "this server's certificate"),
+    ("tls-key", "FILE", Path, "its private key"),
+    ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
+    ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
+    ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
+    ("metrics", "HOST:PORT", str, "where to answer /metrics and /health; none by default"),
+    ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
+    ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `torchfsl serve`."""
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, see above")
+    for name, metavar, kind, text in _OPTIONS:
+        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+
+
+def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
+    """File, then options: what the process is made of, and the level of its log.
+
+    Raises:
+        ParameterError: something is missing or wrong.
+    """
+    from torchfsl.service.server.intake import Limits
+    from torchfsl.service.server.process import ServeSettings
+    from torchfsl.service.server.storage import NodeSettings
+
+    given, limits, storage = _read_given(options)
+    for name in ("party", "listen", "peer", "state"):
+        if name not in given:
+            raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
+    if given["party"] not in (0, 1):
+        raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
+    files = _tls_files(given)
+    if "min-clients" in given:
+        if given["min-clients"] < 1:
+            raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
+        storage = {"min_clients": given["min-clients"], **storage}
+    settings = ServeSettings(
+        given["party"], given["listen"], given["peer"], given["state"], files,
+        given.get("metrics", ""), _section(NodeSettings, storage, "storage"),
+        _section(Limits, limits, "limits"),
+    )  # fmt: skip
+    return settings, given.get("log-level", "info")
+
+
+def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any]:
+    """What is given of `_OPTIONS`, each of its type, and the file's two sections."""
+    given = _read_toml(options.config) if options.config is not None else {}
+    limits, storage = given.pop("limits", {}), given.pop("storage", {})
+    kinds = {name: kind for name, _, kind, _ in _OPTIONS}
+    unknown = set(given) - set(kinds)
+    if unknown:
+        raise ParameterError(f"unknown settings {sorted(unknown)}; known: {sorted(kinds)}")
+    for name, kind in kinds.items():
+        option = getattr(options, name.replace("-", "_"))
+        if option is not None:
+            given[name] = option
+        elif name in given:
+            given[name] = kind(given[name])
+    return given, limits, storage
+
+
+def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
+    from torchfsl.service.net.channels import TlsFiles
+
+    if "tls" in given:
+        return TlsFiles.in_folder(given["tls"], f"server-{given['party']}")
+    names = ("tls-cert", "tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
+    cert, key, first, second, clients = (given[name] for name in names)
+    return TlsFiles(cert, key, (first, second), clients)
+
+
+def _section(kind: type[Any], values: Any, name: str) -> Any:
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    if not isinstance(values, dict) or not set(values) <= set(known):
+        raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
+    if not all(type(value) in (int, float) and value > 0 for value in values.values()):
+        raise ParameterError(f"the settings in [{name}] are positive numbers")
+    return kind(**values)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ParameterError(f"cannot read the settings in {path}: {error}") from error

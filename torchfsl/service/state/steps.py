@@ -1,0 +1,65 @@
+"""The steps of a round between the servers, and the states that they lead a server through.
+
+In a step each server says one message of the same kind to the other. It stores its own before it
+is sent, and the other's before it counts. Server 0 asks and server 1 answers, so both go through
+the same table; a server reads the other's message of a step only once its own is fixed.
+
+    step          before     own is stored   the peer's counts   what is new on disk
+    ROUND_STATE              OPENING         OPEN                the number, our model's digest
+    REPORT_SET    OPEN       CLOSED          AGREED              our coin and list; our folds
+    VERDICTS      AGREED     AGREED          VERIFIED            the peer's folds: who passed
+    SHARE_COMMIT  VERIFIED   COMMITTED       REVEALED            our share with its noise, our salt
+    SHARE         REVEALED   REVEALED        OPENED              the peer's share
+
+The states are those of `torchfsl.fsl.server.server.Server`, but for OPENED, in which that one is
+idle again. OPENED ends as APPLIED once the next model is on disk. What goes wrong ends a round as
+UNOPENED, and so can its owner before REVEALED.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from torchfsl.fsl.messages import Kind
+
+
+class StoredState(StrEnum):
+    """A round's state in a ledger: named as the server's, with the value that is stored and shown.
+
+    Values are on disk and in answers to the owner: they stay what they are.
+    """
+
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+    AGREED = "agreed"
+    VERIFIED = "verified"
+    COMMITTED = "aggregated"
+    """This server has committed to its share."""
+    REVEALED = "committed"
+    """Both have: this server's share may have left it."""
+    OPENED = "opened"
+    APPLIED = "applied"
+    UNOPENED = "unopened"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of the round is to come."""
+        return self in (StoredState.APPLIED, StoredState.UNOPENED)
+
+
+STATE_AFTER: Final = {
+    Kind.ROUND_STATE: StoredState.OPEN,
+    Kind.REPORT_SET: StoredState.AGREED,
+    Kind.VERDICTS: StoredState.VERIFIED,
+    Kind.SHARE_COMMIT: StoredState.REVEALED,
+    Kind.SHARE: StoredState.OPENED,
+}
+"""By step, in order, a round's state once the peer's message counts."""
+
+STEPS: Final = tuple(STATE_AFTER)
+"""What the servers tell each other in a round, in order."""
+
+OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)
+"""States of a round that has not ended, in order."""
