@@ -98,5 +98,6 @@ def loss(where: Floats, multiplier: float, rate: float) -> Floats:
 
 def _tail(deviations: Floats) -> Floats:
     """What a normal distribution weighs beyond so many standard deviations."""
-    weights: Floats = importlib.import_module("scipy.special").ndtr(-deviations)
+    special = importlib.import_module("scipy.special")
+    weights: Floats = special.ndtr(-deviations)
     return weights
