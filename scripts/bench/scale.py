@@ -96,7 +96,7 @@ def server_path(servers: tuple[Server, Server], sent: list[tuple[int, bytes]]) -
             due = clock.time(party, "receive", functools.partial(servers[party].receive, message))
             if due is not None:
                 other = servers[1 - party]
-                parts = functools.partial(servers[party].relay_parts, *due)
+                parts = functools.partial(servers[party].reports.relay_parts, *due)
                 relay = b"".join(clock.time(party, "receive", parts))
                 clock.time(1 - party, "receive", functools.partial(other.receive, relay))
         said = step(clock, servers, "close", lambda server, _: server.close_round(), ["", ""])

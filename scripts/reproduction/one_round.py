@@ -50,7 +50,8 @@ class _Door:
         self.seconds: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._server, name)
+        home = self._server.reports if name == "relay_parts" else self._server
+        found = getattr(home, name)
         if not callable(found):
             return found
 
