@@ -32,6 +32,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.suite import WIRE_VERSION
 
 HEADER = 64
 FIXED_KINDS = [kind for kind in Kind if kind not in (Kind.REPORT_SET, Kind.VERDICTS)]
@@ -236,7 +237,8 @@ def test_any_change_of_a_checked_header_field_is_a_decode_error(kind: Kind) -> N
 
 
 @pytest.mark.parametrize(
-    ("version", "side"), [(0, "sender"), (2, "receiver"), (256, "receiver"), (65535, "receiver")]
+    ("version", "side"),
+    [(0, "sender"), (WIRE_VERSION + 1, "receiver"), (256, "receiver"), (65535, "receiver")],
 )
 def test_another_version_is_refused_naming_the_side_to_upgrade(version: int, side: str) -> None:
     plan = PLANS["mixed"]

@@ -18,6 +18,7 @@ from torchfsl.errors import DecodeError, FslError, ParameterError
 from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.submodel.segments import TensorSpec
 
 HUGE = 10**30
@@ -197,7 +198,7 @@ def test_a_plan_with_one_byte_changed_never_reads_as_the_same_plan(data: st.Data
     assert other != plan
 
 
-@pytest.mark.parametrize(("version", "side"), [(2, "this side"), (0, "the peer")])
+@pytest.mark.parametrize(("version", "side"), [(WIRE_VERSION + 1, "this side"), (0, "the peer")])
 def test_a_plan_of_another_version_names_the_side_to_upgrade(version: int, side: str) -> None:
     fields = copy.deepcopy(FIELDS)
     fields["wire_version"] = version

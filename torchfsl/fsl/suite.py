@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 """Version of every message; a peer with another version is refused."""
 
 SUITE: Final = "bgi16-aes128-mmo"
@@ -12,6 +12,9 @@ SUITE: Final = "bgi16-aes128-mmo"
 
 CHECK_BYTES: Final = 32
 """A check word: 256 bits, against generalised-birthday searches by a client."""
+
+SEAL_KEY_BYTES: Final = 32
+"""A server's public key for sealed seeds: X25519."""
 
 TAG_BYTES: Final = 16
 """The tag of one tree's answer: one element of GF(2**128)."""

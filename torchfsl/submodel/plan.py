@@ -24,8 +24,8 @@ from torchfsl.submodel.segments import Segment, TensorSpec
 Lane = Literal["none", "count", "weight"]
 
 _LANES: Final = ("none", "count", "weight")
-_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "l2_bound", "noise_sigma",
-                  "lane_sigma")  # fmt: skip
+_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
+                  "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,10 @@ class SubmodelPlan:
         lane: `count` or `weight` adds one lane to each position, which opens how many clients
             (or which weight) contributed to it. Off by default: it discloses more.
         max_weight: largest weight a client may claim; 1 without the weight lane.
+        max_rounds: most rounds whose sums may be opened under this plan, which bounds what all of
+            them tell together; 0 for no bound.
+        min_contributors: fewest clients that must have sent a position for its values to be
+            opened; 1 opens every position. Above 1 needs the count lane.
         l2_bound: largest L2 norm of a client's quantised values, over all segments together and
             before its weight, in ring units; 0 means none. Clients scale their update down to it.
         noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
@@ -55,6 +59,8 @@ class SubmodelPlan:
     min_clients: int = 2
     lane: Lane = "none"
     max_weight: int = 1
+    max_rounds: int = 0
+    min_contributors: int = 1
     l2_bound: int = 0
     noise_sigma: int = 0
     lane_sigma: int = 0
@@ -71,6 +77,15 @@ class SubmodelPlan:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {_LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
             raise ParameterError("max_weight is at least 1, and 1 unless lane is 'weight'")
+        if self.max_rounds < 0:
+            raise ParameterError("max_rounds is not negative; 0 sets no bound")
+        if not 1 <= self.min_contributors <= self.max_clients:
+            raise ParameterError(
+                f"min_contributors is {self.min_contributors}: choose 1 (every position is opened) "
+                f"to max_clients = {self.max_clients}"
+            )
+        if self.min_contributors > 1 and self.lane != "count":
+            raise ParameterError("min_contributors above 1 needs lane='count', which counts them")
         self.encoding.check_headroom(self.max_clients, self.max_weight)
         self._check_noise()
         names = [segment.name for segment in self.segments]

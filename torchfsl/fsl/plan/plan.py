@@ -17,14 +17,14 @@ from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SUITE, WIRE_VERSION
+from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
 from torchfsl.submodel.segments import TensorSpec
 
 Payload = Literal["values", "masks"]
 
-_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_epochs", "wire_version",
-                  "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
+_COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
+                  "max_epochs", "wire_version", "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
 _PAYLOADS: Final = ("values", "masks")
 _MAX_JSON_BYTES: Final = 1 << 24
 
@@ -39,6 +39,8 @@ class Plan(SubmodelPlan):
         max_epochs: rounds that one set of trees serves (U-DPF session); 1 means fresh trees every
             round. Above 1 all tree segments are fixed submodels: their trees go up once, later
             rounds upload hints only, and every max_epochs rounds a client re-keys.
+        server_keys: X25519 public keys of server 0 and server 1 in hex, to which clients seal what
+            each server alone may read; empty in one process, where nobody is in between.
         payload: `values`, or `masks` for a private set union: clients send uniform ring values and
             only which sums are not zero is used; see `union`.
 
@@ -48,6 +50,7 @@ class Plan(SubmodelPlan):
     segments: tuple[TreeSegment, ...]
     hash_seed: str
     max_epochs: int = 1
+    server_keys: tuple[str, ...] = ()
     payload: Payload = "values"
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
@@ -62,6 +65,10 @@ class Plan(SubmodelPlan):
             raise ParameterError(f"suite {self.suite!r} is unknown; this library has {SUITE!r}")
         check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
         expect_ints({"max_epochs": self.max_epochs}, ("max_epochs",))
+        if len(self.server_keys) not in (0, 2) or len(set(self.server_keys)) == 1:
+            raise ParameterError("server_keys are two different public keys, or none")
+        for key in self.server_keys:
+            check_hex("server_keys", key, SEAL_KEY_BYTES)
         if self.max_epochs < 1:
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         SubmodelPlan.__post_init__(self)
@@ -219,4 +226,9 @@ def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
         segments.append(TreeSegment(**{**raw, "tensors": tensors, "subset": subset}))
     expect_ints(fields, _COUNTS)
     expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
-    return {**fields, "segments": tuple(segments), "encoding": FixedPoint(**fields["encoding"])}
+    return {
+        **fields,
+        "segments": tuple(segments),
+        "server_keys": tuple(fields["server_keys"]),
+        "encoding": FixedPoint(**fields["encoding"]),
+    }

@@ -33,6 +33,9 @@ class PlanOptions(TypedDict, total=False):
     lane: Lane
     max_weight: int
     max_epochs: int
+    max_rounds: int
+    min_contributors: int
+    server_keys: tuple[str, ...]
     malicious_security: bool
     l2_bound: int
     noise_sigma: int
@@ -51,6 +54,9 @@ def build_plan(
     lane: Lane = "none",
     max_weight: int = 1,
     max_epochs: int = 1,
+    max_rounds: int = 0,
+    min_contributors: int = 1,
+    server_keys: tuple[str, ...] = (),
     malicious_security: bool = True,
     l2_bound: int = 0,
     noise_sigma: int = 0,
@@ -73,6 +79,9 @@ def build_plan(
         max_epochs: rounds that a client's trees serve, for a fixed submodel: they go up once and
             later rounds upload hints only. Above 1 there is no early termination, to keep hints
             small.
+        max_rounds: see `Plan`.
+        min_contributors: see `Plan`.
+        server_keys: see `Plan`.
         malicious_security: check words on every tree and tags on every answer; False is the
             semi-honest option.
         l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
@@ -105,6 +114,9 @@ def build_plan(
         lane=lane,
         max_weight=max_weight,
         max_epochs=max_epochs,
+        max_rounds=max_rounds,
+        min_contributors=min_contributors,
+        server_keys=server_keys,
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
