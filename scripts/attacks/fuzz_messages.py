@@ -34,7 +34,7 @@ from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.reports import ReportBook
+from torchfsl.fsl.server.book import ReportBook
 from torchfsl.service import task
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAllowed
@@ -122,10 +122,9 @@ def _trees(data: bytes) -> None:
 def _book(data: bytes) -> None:
     book = ReportBook(PLAN, 0, max_sessions=4)
     book.open(1)
-    message = messages.decode(PLAN, data, *_CLIENT_KINDS)
-    book.holds(message)
-    book.receive(message, data)
-    book.receive(message, data)
+    book.holds(data)
+    book.receive(data)
+    book.receive(data)
     book.complete()
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from scripts.bench import measure
 from scripts.parties import zeros
 from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.server_model import ServerModel
@@ -42,10 +43,14 @@ def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
     return {name: max(own[name] for own in figures) for name in figures[0]}
 
 
+def relayed(server: Server, kind: Kind, client: int) -> tuple[bytes, bytes | memoryview]:
+    """What the other server gets of a client's message."""
+    return server.reports.relay_parts(kind, client)
+
+
 def settle(server: Server) -> None:
     """The part of a commit that grows with the clients; `commit` finds it done."""
-    reports = server._book.complete()
-    server._evaluator.sums.settle([reports[client] for client in server._accepted])
+    server._evaluator.sums.settle(list(server._opening.accepted.values()))
 
 
 def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
@@ -79,7 +84,7 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     for path in sorted(Path(folder).glob(f"{party}-*")):
         message = path.read_bytes()
         due = timed("receive", lambda message=message: server.receive(message))
-        relay = timed("receive", lambda due=due: server.relay_parts(*due)) if due else (b"", b"")
+        relay = timed("receive", lambda due=due: relayed(server, *due)) if due else (b"", b"")
         other = swap(*relay)
         if other:
             timed("receive", lambda other=other: server.receive(other))

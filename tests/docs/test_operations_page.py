@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.local import LocalServers
 
@@ -22,6 +24,7 @@ def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

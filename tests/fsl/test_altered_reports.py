@@ -35,7 +35,7 @@ from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import finish_round
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.submodel.update import Update
 
 HONEST, VICTIM = 1001, 4

@@ -165,6 +165,7 @@ def _unlikely_high(expected: float) -> float:
     return expected + 5 * math.sqrt(expected) + 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "theta", "k", "stash"),
     [
@@ -237,6 +238,7 @@ def test_table_entries_are_recomputed(stash: int) -> None:
         assert bins == below or bound.failure_bound(k, bins - 1, stash) > TARGET
 
 
+@pytest.mark.slow
 def test_every_entry_up_to_two_to_the_sixteen_meets_the_target() -> None:
     for stash, column in enumerate(COLUMNS):
         for k, bins in zip(cuckoo_table.ITEMS, column, strict=True):

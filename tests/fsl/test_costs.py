@@ -165,8 +165,8 @@ def test_server_memory_is_predicted_exactly(name: str) -> None:
         client.start_round(0, indices=wanted_rows(plan, update)).submit(update)
     held = {
         id(part.obj): memoryview(part.obj).nbytes
-        for report in servers[0]._book.complete().values()
-        for part in (report.part.public, report.trees.part.public, report.masked)
+        for report in servers[0].reports.complete().values()
+        for part in (report.public, report.trees.public, *report.masked)
         if isinstance(part, memoryview)
     }
     tables = 0

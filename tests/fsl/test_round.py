@@ -27,7 +27,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import run_round
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.kernels.ring import RING_BITS
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate

@@ -14,7 +14,7 @@ from tests.support.federation import make_servers, mixed_plan
 from torchfsl import Client, Dense, Server, SubmodelEngine, TopK
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.submodel.server_model import ServerModel
 
 

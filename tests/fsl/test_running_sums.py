@@ -24,8 +24,9 @@ from torchfsl.fsl.messages import Kind, client_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import running_sums
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.spool import Spool
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.update import Update
@@ -95,7 +96,7 @@ def test_a_client_rejected_after_it_was_added_is_taken_out(window: int) -> None:
     plan = streaming_plan(5)
     servers = make_servers(plan)
     updates = play(plan, servers, 5)
-    report = servers[0]._book.complete()[3]
+    report = servers[0].reports.complete()[3]
     other = Client(plan, InProcess(*servers), client_id=3)
     with pytest.raises(RejectedSubmission, match="after the report"):
         other.start_round(0, indices=wanted_rows(plan, updates[3])).submit(updates[3])
@@ -134,15 +135,15 @@ def test_messages_beyond_the_window_lie_in_files() -> None:
     plan = streaming_plan(5)
     servers = make_servers(plan)
     for server in servers:
-        server._book.spool = Spool(window_bytes=3000)
+        server.reports.spool._window_bytes = 3000
     updates = play(plan, servers, 5)
     for server in servers:
-        spool = server._book.spool
+        spool = server.reports.spool
         assert 3000 <= spool.bytes_in_memory < 3000 + client_bytes(plan)
         assert spool._chunks
         spool.release()
     assert_sums(plan, finish_round(servers), updates)
-    assert not servers[0]._book.spool._chunks
+    assert not servers[0].reports.spool._chunks
 
 
 class FullDisk:
@@ -184,7 +185,8 @@ class Resending(InProcess):
 def test_a_message_that_a_full_disk_refused_can_come_again() -> None:
     plan = streaming_plan(5)
     servers = make_servers(plan)
-    spool = servers[0]._book.spool = Spool(window_bytes=0)
+    spool = servers[0].reports.spool
+    spool._window_bytes = 0
     begin_round(servers, 1)
     spool.hold(b"1")  # opens the file
     disk = FullDisk(spool._file)

@@ -167,7 +167,7 @@ def test_secrets_never_appear_in_a_repr() -> None:
     session.submit(update)
     trees = session._trees
     selections = [trees.selection(s) for s in plan.segments if s.policy != "dense"]
-    books = [server._book for server in servers]
+    books = [server.reports for server in servers]
     objects: list[Any] = [
         session, trees, session._context, *selections, *update.values(), books,
         [book._reports for book in books], [book.complete() for book in books], servers,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +30,8 @@ from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState, Step
 from torchfsl.submodel.server_model import ServerModel
 
 HONEST, VICTIM = 1001, 4
@@ -94,6 +97,15 @@ def test_every_step_is_refused_out_of_turn_and_a_round_opens_once() -> None:
     one.open_round(2)
 
 
+def test_every_step_is_a_method_and_has_a_line_in_the_table() -> None:
+    text = inspect.getdoc(Step) or ""
+    for step in Step:
+        assert callable(getattr(Server, step.method))
+        line = re.search(rf"^ +{step.method} .* ([A-Z]+) +([A-Z]+)$", text, re.MULTILINE)
+        assert line is not None, step.method
+        assert line.groups() == (step.before.name, step.after.name)
+
+
 @pytest.mark.parametrize("number", [2**64, -5])
 def test_a_round_number_outside_64_bits_spoils_nothing(number: int) -> None:
     servers = make_servers(MIXED)
@@ -152,9 +164,9 @@ def test_after_a_round_a_server_holds_no_report() -> None:
     servers = make_servers(MIXED)
     play_round(servers, 1, {VICTIM: update_of(MIXED, 0)})
     for server in servers:
-        assert not server._book._reports
-        assert not server._book._sessions
-        assert server._share == server._salt == b""
+        assert not server.reports._reports
+        assert not server.reports.sessions
+        assert server._opening.share == server._opening.salt == b""
 
 
 @pytest.mark.parametrize("kind", [Kind.TREES, Kind.REPORT, Kind.SHARE, Kind.REPORT_SET])
@@ -292,7 +304,7 @@ def test_commitments_to_equal_shares_differ_and_hide_them() -> None:
     for _ in range(2):
         servers = opened_servers(MIXED)
         for server in servers:
-            server._salt = b""
+            server._opening.salt = b""
         submit(Wire(servers), VICTIM, 1, update_of(MIXED, 0))
         one, two = servers
         sets = one.close_round(), two.close_round()
@@ -300,8 +312,8 @@ def test_commitments_to_equal_shares_differ_and_hide_them() -> None:
         one.verify(verdicts[1])
         two.verify(verdicts[0])
         commitments |= {one.commit(), two.commit()}
-        assert len(one._salt) == 32
-        assert one._salt != two._salt
+        assert len(one._opening.salt) == 32
+        assert one._opening.salt != two._opening.salt
     assert len(commitments) == 4
 
 

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
+pytestmark = pytest.mark.slow
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import pytest
+
 from scripts.checks import crash as crash_test
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_counted_twice_or_opened_twice_under_kill_9(tmp_path: Path) -> None:
     options = argparse.Namespace(rounds=3, kills=8, clients=2, round_seconds=4.0, seed=1)
     found = crash_test.run(options, tmp_path)

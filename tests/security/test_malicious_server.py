@@ -35,7 +35,8 @@ from torchfsl.fsl.bodies import ShareBody, ShareCommit
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.kernels import ring
 
 VICTIM = 2
@@ -184,7 +185,7 @@ def test_two_openings_over_sets_that_differ_by_one_client_would_be_its_update() 
     for clients in ((0, 1, 2), (0, 2)):
         shares = []
         for server in servers:
-            held = server._book.complete()
+            held = server.reports.complete()
             data = server._evaluator.share([held[c] for c in clients])
             shares.append(np.frombuffer(data, np.uint8).reshape(-1, 4))
         totals.append(ring.to_int64(ring.add(*shares)))
@@ -207,10 +208,10 @@ def test_a_server_opens_over_one_set_once() -> None:
     for step in (honest.commit, honest.close_round):
         with pytest.raises(ProtocolError):
             step()
-    honest.open(servers[0].reveal(honest._to_peer(ShareCommit(bytes(32)))))
+    honest.open(servers[0].reveal(ShareCommit(bytes(32)).message(SEMI_HONEST, 0, 1)))
     with pytest.raises(ProtocolError, match="opened once"):
         honest.open_round(1)
-    assert honest._book.complete() == {}
+    assert honest.reports.complete() == {}
 
 
 def test_a_dropped_client_is_out_at_both_servers_or_nothing_opens() -> None:
@@ -268,11 +269,11 @@ def test_a_server_that_hides_or_fails_the_others_cannot_open_one_client() -> Non
 
 def rushing_share(servers: tuple[Server, Server], wanted: Any) -> bytes:
     """Server 0 commits to nothing, sees server 1's share and answers with `wanted` minus it."""
-    empty = servers[0]._to_peer(ShareCommit(bytes(32)))
+    empty = ShareCommit(bytes(32)).message(SEMI_HONEST, 1, 1)
     servers[1].commit()
     seen = servers[1].reveal(empty)[messages.HEADER_BYTES + 32 :]
     share = ring.sub(ring.from_int64(wanted, 32), np.frombuffer(seen, np.uint8).reshape(-1, 4))
-    return servers[0]._to_peer(ShareBody(bytes(32), share.tobytes()))
+    return ShareBody(bytes(32), share.tobytes()).message(SEMI_HONEST, 1, 1)
 
 
 @pytest.mark.parametrize("compared", [False, True])
@@ -297,9 +298,9 @@ def test_a_server_that_sees_the_other_share_first_dictates_the_sum_unless_it_had
 def test_no_share_leaves_a_server_before_the_peer_has_committed() -> None:
     servers, lists, _ = closed_round(SEMI_HONEST, 2)
     with pytest.raises(ProtocolError, match="needs committed"):
-        servers[1].reveal(servers[0]._to_peer(ShareCommit(bytes(32))))
+        servers[1].reveal(ShareCommit(bytes(32)).message(SEMI_HONEST, 1, 1))
     verdicts = servers[1].agree(lists[0]), servers[0].agree(lists[1])
     servers[1].verify(verdicts[1])
     commitment = servers[1].commit()
-    assert servers[1]._share not in commitment
+    assert servers[1]._opening.share not in commitment
     assert len(commitment) == messages.HEADER_BYTES + 32

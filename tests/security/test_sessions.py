@@ -229,7 +229,7 @@ def test_servers_forget_trees_after_max_epochs() -> None:
         finish_round(servers)
     begin_round(servers, 99)
     for server in servers:
-        assert not server.sessions
+        assert not server.reports.sessions
         with pytest.raises(RejectedSubmission, match="no accepted trees"):
             server.reply(Kind.ANSWER, 99, 0)
 
@@ -258,7 +258,7 @@ def test_trees_are_verified_once_and_a_forged_tree_never_enters_a_session() -> N
                 except FslError:
                     assert client == 0
             assert finish_round(servers).clients == (1,)
-            assert set(servers[0].sessions) == {1}
+            assert set(servers[0].reports.sessions) == {1}
 
 
 # --- attack 9: one hint an epoch -----------------------------------------------------------------

@@ -100,6 +100,7 @@ def test_a_half_open_connection_ends_at_the_deadline(network: Network) -> None:
         proxy.break_all()
 
 
+@pytest.mark.slow
 def test_a_link_between_the_servers_that_goes_half_open_is_noticed_and_made_anew(
     network: Network,
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_peer_that_is_cut_off_stalls_the_round_visibly_and_then_it_goes_on(
     pair.open()
 
 
+@pytest.mark.slow
 def test_the_owner_hears_what_a_round_waits_for(
     network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:

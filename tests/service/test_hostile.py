@@ -175,6 +175,7 @@ def test_frames_above_the_limit_are_refused_by_the_transport(pair: Pair) -> None
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.slow
 def test_slow_senders_are_dropped_and_cost_nobody_else(pair: Pair) -> None:
     idle = [socket.create_connection(("127.0.0.1", pair.ports[0])) for _ in range(50)]
     trees, _ = messages_of(pair, 0)

@@ -61,6 +61,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_refuses_reports_until_there_is_room_and_loses_none(
     tmp_path: Path, small_disk: Path
 ) -> None:

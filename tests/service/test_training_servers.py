@@ -35,6 +35,7 @@ def run(config: Config, folder: Path, *, resume: bool = False) -> dict[str, Any]
     return experiment.run_experiment(config, folder, resume=resume, console=Silent())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [Server("adam", 0.01), Server("sgd", 0.5, lr_decay=0.5, lr_decay_rounds=2, momentum=0.5)],

@@ -19,7 +19,8 @@ from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server.reports import ReportBook
+from torchfsl.fsl.server import filing
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
 from torchfsl.kernels import ring
 from torchfsl.kernels.portable import trees as portable_trees
@@ -175,9 +176,9 @@ def altering(kind: Kind, client: int, place: int, mask: int = 0x10) -> Any:
 
 def ignore_commitments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second server takes any relayed part, as in the paper."""
-    monkeypatch.setattr(ReportBook, "_check", lambda *arguments: None)
+    monkeypatch.setattr(filing, "check_relay", lambda *arguments: None)
 
 
 def ignore_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The servers agree on clients by number, not by what they hold of them."""
-    monkeypatch.setattr(ReportBook, "digest", lambda book, report: bytes(32))
+    monkeypatch.setattr(Report, "digest", lambda report: bytes(32))

@@ -24,6 +24,7 @@ from tests.support.engine_models import (
     make_batch,
     parameters_of,
     scatter,
+    train,
 )
 from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
@@ -58,15 +59,6 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "LBFGS": (_o.LBFGS, {"lr": 0.05}),
 }
 DECAYING = ("SGD, weight decay", "Adam, weight decay", "AdamW")
-
-
-def plain_steps(model: nn.Module, optimizers: list[Any], batches: Batches) -> None:
-    for batch in batches:
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        for optimizer in optimizers:
-            optimizer.step()
 
 
 def closure_steps(model: nn.Module, optimizers: list[Any], batches: Batches) -> None:
@@ -106,7 +98,7 @@ def scaled_steps(model: nn.Module, optimizers: list[Any], batches: Batches) -> N
 
 def compiled_steps(model: nn.Module, optimizers: list[Any], batches: Batches) -> None:
     call = torch.compile(model, backend="eager")
-    plain_steps(call, optimizers, batches)
+    train(call, optimizers, batches)
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ class Feature:
     rows: Rows | None = field(default_factory=lambda: Rows(untouched="restrict"))
     rest: RestPolicy = field(default_factory=Dense)
     source: str = "delta"
-    steps: Callable[[nn.Module, list[Any], Batches], None] = plain_steps
+    steps: Callable[[nn.Module, list[Any], Batches], None] = train
     sparse: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     groups: bool = False
@@ -250,7 +242,7 @@ def resumed(name: str, feature: Feature) -> None:
                 handle = SubmodelEngine(rows=feature.rows, rest=TopK(0.2)).attach(model, optimizers)
                 handle.load_state_dict(state[2])
             handle.begin_round()
-            plain_steps(model, optimizers, [make_batch(3 + number)])
+            train(model, optimizers, [make_batch(3 + number)])
             raw = handle.update(plan, residual=handle.residual)
             handle.residual.settle(raw, quantise(plan, raw)[1])
         runs.append(scatter(plan, raw))

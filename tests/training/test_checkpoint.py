@@ -88,6 +88,7 @@ def test_the_mean_of_the_models_changes_no_round_and_is_part_of_the_checkpoint(
     assert whole["metrics"]["mean_auc"] != whole["metrics"]["auc"]
 
 
+@pytest.mark.slow
 def test_momentum_and_the_falling_rate_of_the_servers_go_on_where_they_stopped(
     tmp_path: Path,
 ) -> None:

@@ -35,6 +35,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_preset_and_refuses_its_folder_the_second_time(tmp_path: Path) -> None:
     settings, out = tmp_path / "small.toml", tmp_path / "run"
     settings.write_text(SMALL)

@@ -1,9 +1,9 @@
 """Two servers and point functions: rows hidden by trees, values by hints, sums exact.
 
 Read `round` (one round on one screen), `plan` (what is agreed), `cuckoo` (one row a bin), `dpf`
-(one tree and what is done on it), `messages` and `bodies` (the wire) and `transport` (the way),
-`client`, `server`; then `privacy` (noise), `union` (private set union), `costs` and `explain` (what
-a plan costs), `suite` (the constants).
+(one tree and what is done on it), `messages`, `bodies`, `uploads` (the wire), `transport` (the
+way), `client`, `server`; then `privacy` (noise), `union` (private set union), `costs` and `explain`
+(what a plan costs), `suite` (the constants).
 
 Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
 """

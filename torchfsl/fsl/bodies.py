@@ -2,8 +2,8 @@
 
 `body.message(...)` is the whole message; `SomeBody.read` takes one from a peer and checks header
 and length first. The layouts are in the table of `messages`: a body's fields lie in the order in
-which its class names them. Large parts of a body that was read are views of the message. A public
-part may be given in pieces, cut anywhere; one that was read is in one piece.
+which its class names them. Large parts of a body that was read are views of the message. Here are
+the bodies that come from servers; `uploads` has those that come from clients.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from torchfsl.crypto import kdf
-from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import FOLD_BYTES, SET_ENTRY, Buffer, Kind
@@ -43,6 +43,12 @@ class Body(ABC):
         """The message that carries this body; see `messages.encode`."""
         return messages.encode(plan, self.kind, party, round_number, client, *self.parts())
 
+    def head_of_message(self, plan: Plan, party: int, round_number: int, client: int) -> bytes:
+        """The message without its last part, which is large and goes on its way uncopied."""
+        parts = self.parts()
+        head = messages.header(plan, self.kind, party, round_number, client, *parts)
+        return b"".join((head, *parts[:-1]))
+
     @classmethod
     def read(cls, plan: Plan, data: Buffer) -> Self:
         """The body of a message of this kind.
@@ -62,152 +68,7 @@ class Body(ABC):
     def _cut(cls, plan: Plan, view: memoryview) -> Self: ...
 
 
-# --- what a client tells of its trees and its report, and what is relayed of it -----------------
-
-
-class Filing(Body):
-    """What a server files of one client, from itself or relayed: seeds, then what they are for."""
-
-    __slots__ = ()
-    num_seeds: ClassVar[int]
-    nonce: bytes
-
-    @property
-    def head(self) -> bytes:
-        """The nonces and the master seed, as they lie in the body."""
-        return b"".join(self.parts()[: self.num_seeds])
-
-    @classmethod
-    def _after_seeds(cls, view: memoryview) -> memoryview:
-        return view[cls.num_seeds * SEED_BYTES :]
-
-
-def _seed(view: memoryview, number: int) -> bytes:
-    """One of the seeds that a body begins with."""
-    return bytes(view[number * SEED_BYTES : (number + 1) * SEED_BYTES])
-
-
-@dataclass(frozen=True, slots=True)
-class TreesBody(Filing):
-    """Early trees, from their client."""
-
-    kind, num_seeds = Kind.TREES, 2
-    nonce: bytes
-    master_seed: bytes = field(repr=False)
-    public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
-
-
-@dataclass(frozen=True, slots=True)
-class TreesCommit(Filing):
-    """Commitment to early trees, from their client to the other server."""
-
-    kind, num_seeds = Kind.TREES_COMMIT, 2
-    nonce: bytes
-    master_seed: bytes = field(repr=False)
-    commitment: bytes
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), bytes(cls._after_seeds(view)))
-
-
-@dataclass(frozen=True, slots=True)
-class TreesRelay(Filing):
-    """Early trees, from the server that got them."""
-
-    kind, num_seeds = Kind.TREES_RELAY, 1
-    nonce: bytes
-    public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), (cls._after_seeds(view),))
-
-
-@dataclass(frozen=True, slots=True)
-class ReportBody(Filing):
-    """A report, from its client: late trees and hints, and the dense segments' masked values."""
-
-    kind, num_seeds = Kind.REPORT, 3
-    nonce: bytes
-    master_seed: bytes = field(repr=False)
-    hint_nonce: bytes
-    public: Pieces = field(repr=False)
-    masked: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        rest = cls._after_seeds(view)
-        size = messages.public_report_bytes(plan)
-        masked = _by_segment(plan.dense, plan.dense_bytes, rest[size:])
-        return cls(
-            _seed(view, 0), _seed(view, 1), _seed(view, 2), (rest[:size],), tuple(masked.values())
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ReportCommit(Filing):
-    """Commitment to a report's public part, from its client to the other server."""
-
-    kind, num_seeds = Kind.REPORT_COMMIT, 3
-    nonce: bytes
-    master_seed: bytes = field(repr=False)
-    hint_nonce: bytes
-    commitment: bytes
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), _seed(view, 2), bytes(cls._after_seeds(view)))
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRelay(Filing):
-    """A report's public part, from the server that got it."""
-
-    kind, num_seeds = Kind.REPORT_RELAY, 2
-    nonce: bytes
-    hint_nonce: bytes
-    public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
-
-
-AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay
-AnyReport: TypeAlias = ReportBody | ReportCommit | ReportRelay
-FILINGS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
-    body.kind: body
-    for body in (TreesBody, TreesCommit, TreesRelay, ReportBody, ReportCommit, ReportRelay)
-}
-"""What a server files, by kind."""
-
-
-def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The public part of trees, by segment."""
-    return _by_segment(plan.early, _tree_bytes, memoryview(public))
-
-
-def late_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The trees in the public part of a report, by segment."""
-    return _by_segment(plan.late, _tree_bytes, memoryview(public))
-
-
-def hints(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The hints in the public part of a report, by segment."""
-    start = sum(segment.tree_bytes for segment in plan.late)
-    return _by_segment(plan.with_trees, plan.hint_bytes, memoryview(public)[start:])
-
-
-def _tree_bytes(segment: TreeSegment) -> int:
-    return segment.tree_bytes
-
-
-def _by_segment(
+def by_segment(
     segments: Iterable[TreeSegment], size: Callable[[TreeSegment], int], view: memoryview
 ) -> dict[str, memoryview]:
     """Views of the segments' parts, which lie in a row."""
@@ -231,7 +92,7 @@ class AnswerBody(Body):
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        answers = _by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
+        answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
         return cls(tuple(answers.values()))
 
 
@@ -366,4 +227,4 @@ def share_by_segment(plan: Plan, sums: Buffer) -> dict[str, memoryview]:
     """A share of the sums, by segment: `[m, W/8]` with trees, `[values, l/8]` dense."""
     view = memoryview(sums)
     ordered = (*plan.with_trees, *plan.dense)
-    return _by_segment(ordered, lambda segment: messages.sum_bytes(plan, segment), view)
+    return by_segment(ordered, lambda segment: messages.sum_bytes(plan, segment), view)

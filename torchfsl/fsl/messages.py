@@ -27,7 +27,8 @@ S_a is server (client mod 2). Early trees are those of the retrieving segments, 
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
 order. A tree is its correction words and, if the plan verifies, its 32-byte check word. Digests and
-commitments are those of `kdf.digest`.
+commitments are those of `kdf.digest`. This file has the header and the lengths, `bodies` and
+`uploads` the fields.
 """
 
 from __future__ import annotations

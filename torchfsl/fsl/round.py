@@ -13,7 +13,8 @@ from typing import Final
 
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.update import Update

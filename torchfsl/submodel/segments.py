@@ -175,6 +175,11 @@ class SegmentSpec:
     retrieve: bool = False
     subset: tuple[int, ...] = ()
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether every position is sent by every client."""
+        return self.policy == "dense"
+
 
 @functools.lru_cache(maxsize=8)
 def subset_array(subset: tuple[int, ...]) -> Indices:

@@ -18,22 +18,14 @@ import numpy.typing as npt
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
-from torchfsl.fsl.bodies import (
-    AnswerBody,
-    Body,
-    ModelBody,
-    ModelDigest,
-    ReportBody,
-    ReportCommit,
-    TreesBody,
-    TreesCommit,
-)
+from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf import psr, ssa
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.transport import Transport
+from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
 from torchfsl.kernels import ring
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update

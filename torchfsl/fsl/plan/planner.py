@@ -150,7 +150,7 @@ def plan_segment(
         ParameterError: `k_max` is missing.
     """
     m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
-    if spec.policy == "dense":
+    if spec.is_dense:
         return TreeSegment(spec.name, "dense", spec.tensors, m, 1, m)
     if type(spec.k_max) is not int:
         raise ParameterError(

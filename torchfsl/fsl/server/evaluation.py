@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
-from torchfsl.fsl import messages, privacy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from torchfsl.fsl import privacy
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
+from torchfsl.fsl.messages import FOLD_BYTES
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.report_parts import ReportParts
-from torchfsl.fsl.server.reports import Report, ReportBook
+from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.running_sums import RunningSums
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Bytes
 
 
-class Evaluator:
-    """One server's evaluation of the reports of one round."""
+class Evaluator(Protocol):
+    """One server's computations on the reports of one round after the other.
 
-    def __init__(self, plan: Plan, party: int, book: ReportBook, draw: privacy.Draw) -> None:
-        """Evaluate what `book` holds; `draw` gives the noise of a plan that has any."""
-        self._plan, self._book, self._draw = plan, book, draw
-        self._checked = plan.with_trees if plan.verified else []
-        self._parts = ReportParts(plan, party, book)
-        self.sums = RunningSums(plan, party, self._parts)
+    Law: whatever was taken and in which order, `share` is over the reports given to it.
+    """
 
-    def answer(self, client: int, tables: dict[str, list[Bytes]]) -> AnswerBody:
-        """Retrieval for a client whose trees have passed the commitment check."""
-        report = self._book.with_trees(client)
-        context = self._book.tree_context(report)
+    def take(self, report: Report) -> None:
+        """Note a complete report, so that work on it may begin; once or more often."""
+
+    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
+        """Retrieval for a client whose early trees are here; the model is the round's."""
+
+    def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
+        """By client the fold of all its trees, 16 bytes; zeros for trees verified before."""
+
+    def share(self, reports: Sequence[Report]) -> bytes:
+        """This server's share of the sums over the reports, in index order, with its noise."""
+
+    def end(self) -> None:
+        """Forget everything: the round is over."""
+
+
+class LocalEvaluator:
+    """An `Evaluator` in this process.
+
+    Args:
+        plan: of the task.
+        party: of this server.
+        draw: gives the noise of a plan that has any.
+        release: called when reports were read; see `Spool.release`.
+    """
+
+    def __init__(
+        self, plan: Plan, party: int, draw: privacy.Draw, release: Callable[[], None]
+    ) -> None:
+        """Nothing is computed yet."""
+        self._plan, self._party, self._draw, self._release = plan, party, draw, release
+        self._checked = plan.with_trees if plan.verified else ()
+        self._tables = RowTables(plan)
+        self.sums = RunningSums(plan, party, release)
+
+    def take(self, report: Report) -> None:
+        """See `Evaluator.take`."""
+        self.sums.take(report)
+
+    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
+        """See `Evaluator.answer`."""
+        tables, loaded = self._tables.of(model), LoadedReport(self._party, report)
         parts: list[memoryview] = []
         for segment in self._plan.retrieving:
-            trees = self._parts.trees(segment, report)
+            trees = loaded.trees(segment)
             answers, tags = psr.answer(
                 segment,
                 trees.key,
-                context.mac_key(segment, self._book.round_number),
+                report.tree_context.mac_key(segment, report.round_number),
                 trees.roots,
                 trees.public,
                 tables[segment.name],
@@ -41,27 +80,55 @@ class Evaluator:
             parts += [bytes_of(answers), bytes_of(tags)]
         return AnswerBody(tuple(parts))
 
-    def folds(self, reports: dict[int, Report], verify_key: bytes) -> dict[int, bytes]:
-        """The fold of all trees of each report, 16 bytes; zeros for trees verified before."""
+    def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
+        """See `Evaluator.folds`."""
         masks = {s.name: checks.fold_masks(s, verify_key) for s in self._checked}
         folds = {}
         for client, report in reports.items():
+            loaded = self.sums.loaded(report)
             total = 0
-            for segment in self._checked if not report.trees.verified else []:
-                # A report that waits to be added is added next: its trees stay open until then.
-                trees = self._parts.trees(segment, report, keep=self.sums.waits(client))
-                key_check = self._book.context(report).trees.check_key(segment)
+            for segment in self._checked if not report.trees.verified else ():
+                trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
                 total ^= checks.fold(
-                    segment, trees.key, key_check, masks[segment.name], trees.roots, trees.public
+                    segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public
                 )
-            folds[client] = total.to_bytes(messages.FOLD_BYTES, "little")
-            self._book.spool.release()
+            folds[client] = total.to_bytes(FOLD_BYTES, "little")
+            self._release()
         return folds
 
-    def share(self, reports: list[Report]) -> bytes:
-        """This server's share of the sums over the reports, in index order, with its noise."""
+    def share(self, reports: Sequence[Report]) -> bytes:
+        """See `Evaluator.share`."""
         self.sums.settle(reports)
         return b"".join(
             privacy.add_noise(self._plan, segment, share, self._draw).data
             for segment, share in self.sums.shares()
         )
+
+    def end(self) -> None:
+        """See `Evaluator.end`."""
+        self.sums.reset()
+        self._tables.forget()
+
+
+class RowTables:
+    """The model's rows in the layout of the trees, in memory that is kept between rounds."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Tables are made when first needed."""
+        self._plan = plan
+        self._tables: dict[str, list[Bytes]] = {}
+        self._laid_out = False
+
+    def of(self, model: ServerModel) -> dict[str, list[Bytes]]:
+        """Tables for retrieval, by segment; laid out once a round."""
+        if not self._laid_out:
+            for segment in self._plan.retrieving:
+                if segment.name not in self._tables:
+                    self._tables[segment.name] = psr.empty_tables(segment)
+                psr.lay_out(self._plan, segment, model.rows(segment), self._tables[segment.name])
+            self._laid_out = True
+        return self._tables
+
+    def forget(self) -> None:
+        """The model may change: the next call lays it out again."""
+        self._laid_out = False

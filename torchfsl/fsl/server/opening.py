@@ -1,17 +1,114 @@
-"""From two shares to the sums of a round."""
+"""From the reports of a closed round to its sums: one set, one pair of shares, one opening."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.fsl.bodies import share_by_segment
+from torchfsl.crypto import kdf
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.bodies import ReportSet, ShareBody, ShareCommit, Verdicts, share_by_segment
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.segments import subset_array
+
+log = logging.getLogger("torchfsl.server")
+
+
+class Opening:
+    """What one server holds and is told between closing a round and opening its sums.
+
+    Attributes:
+        coin: this server's half of the key of the check.
+        accepted: the agreed reports by client, later those that passed the check.
+        folds: this server's, by client of the agreed set.
+        salt: with which it commits to its share.
+        share: of the sums. Secret until the peer has committed to its own.
+    """
+
+    def __init__(self, plan: Plan, party: int, coin: bytes = b"") -> None:
+        """Nothing is agreed yet."""
+        self._plan, self._party, self.coin = plan, party, coin
+        self.accepted: dict[int, Report] = {}
+        self.folds: dict[int, bytes] = {}
+        self.salt = self.share = b""
+        self._set_digest = self._peer_commitment = b""
+
+    def agree(self, own: Mapping[int, Report], theirs: ReportSet) -> bytes:
+        """Keep the reports that both servers hold with equal digests.
+
+        Returns:
+            The key of the check, from both servers' coins.
+
+        Raises:
+            ProtocolError: fewer than `min_clients`.
+        """
+        entries = dict(theirs.entries)
+        self._accept({c: r for c, r in own.items() if entries.get(c) == r.digest()})
+        coins = sorted([self.coin, theirs.coin])
+        return kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
+
+    def verify(self, theirs: Verdicts) -> None:
+        """Keep the reports whose folds agree with the peer's; reject the other ones.
+
+        Raises:
+            ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
+        """
+        if len(theirs.folds) != len(self.folds):
+            raise ProtocolError("the servers agree on different sets of reports: nothing is opened")
+        passed = {
+            client: self.accepted[client]
+            for (client, fold), other in zip(self.folds.items(), theirs.folds, strict=True)
+            if kdf.digests_equal(fold, other)
+        }
+        for client, report in self.accepted.items():
+            if client not in passed:
+                log.warning("round %d: client %d failed verification", report.round_number, client)
+                report.rejected = True
+        self._accept(passed)
+
+    def commit(self, share: bytes, salt: bytes) -> ShareCommit:
+        """Fix this server's share; what the peer hears of it."""
+        self.share, self.salt = share, salt
+        return ShareCommit(self._commitment(self._party, salt, share))
+
+    def reveal(self, theirs: ShareCommit) -> ShareBody:
+        """The share, once the peer has fixed its own."""
+        self._peer_commitment = theirs.commitment
+        return ShareBody(self.salt, self.share)
+
+    def open(self, theirs: ShareBody) -> Opened:
+        """The exact sums.
+
+        Raises:
+            ProtocolError: the peer's share is not the one committed to, or over another set.
+        """
+        computed = self._commitment(1 - self._party, theirs.salt, theirs.sums)
+        if not kdf.digests_equal(self._peer_commitment, computed):
+            raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
+        return decode_shares(self._plan, self.share, theirs.sums, tuple(self.accepted))
+
+    def _accept(self, reports: dict[int, Report]) -> None:
+        """Take these as the set; its digest binds the key of the check and both shares."""
+        if len(reports) < self._plan.min_clients:
+            raise ProtocolError(
+                f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients}: "
+                "the round closes unopened"
+            )
+        self.accepted = reports
+        digests = [report.digest() for report in reports.values()]
+        self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self._plan.digest, *digests)
+
+    def _commitment(self, party: int, salt: bytes, share: Buffer) -> bytes:
+        head = bytes([party]), self._set_digest, salt
+        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[share])
 
 
 def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int, ...]) -> Opened:

@@ -8,7 +8,7 @@ Ring arithmetic is exact, so the share is as if it had never been added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.dpf.ssa import Accumulator
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.report_parts import ReportParts
+from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
 from torchfsl.types import Bytes
@@ -30,9 +30,12 @@ WINDOW_BYTES: Final = 1 << 26
 class RunningSums:
     """One round's accumulators at one server."""
 
-    def __init__(self, plan: Plan, party: int, parts: ReportParts) -> None:
-        """Accumulators are made when first needed, and kept from round to round."""
-        self._plan, self._party, self._parts = plan, party, parts
+    def __init__(self, plan: Plan, party: int, release: Callable[[], None]) -> None:
+        """Accumulators are made when first needed, and kept from round to round.
+
+        `release` is called when reports were read; see `Spool.release`.
+        """
+        self._plan, self._party, self._release = plan, party, release
         self._with_hints, self._dense = plan.with_trees, plan.dense
         early = sum(s.tree_bytes for s in plan.early)
         public = early + messages.public_report_bytes(plan)
@@ -46,22 +49,22 @@ class RunningSums:
         for total in self._sums.values():
             total.clear()
         self._dense_sums: dict[str, Bytes] = {}
-        self._waiting: dict[int, Report] = {}
+        self._waiting: dict[int, LoadedReport] = {}
         self._added: dict[int, Report] = {}
-        self._parts.forget()
 
     def take(self, report: Report) -> None:
         """Note a complete report; once a window of them waits, they are added."""
         if report.client in self._added or report.client in self._waiting:
             return
-        self._waiting[report.client] = report
+        self._waiting[report.client] = LoadedReport(self._party, report)
         if len(self._waiting) >= self._window:
-            self._change([r for r in self._waiting.values() if not r.rejected], subtract=False)
+            accepted = [r.report for r in self._waiting.values() if not r.report.rejected]
+            self._change(accepted, subtract=False)
             self._waiting = {}
 
-    def waits(self, client: int) -> bool:
-        """Whether the client's report is here and not added yet."""
-        return client in self._waiting
+    def loaded(self, report: Report) -> LoadedReport:
+        """The report to compute with: the one that waits to be added, else a new one."""
+        return self._waiting.get(report.client) or LoadedReport(self._party, report)
 
     def settle(self, reports: Iterable[Report]) -> None:
         """Make the sums those over exactly these reports."""
@@ -82,13 +85,14 @@ class RunningSums:
         """Add or subtract reports, a window of them at a time."""
         for start in range(0, len(reports), self._window):
             window = reports[start : start + self._window]
+            loaded = [self.loaded(report) for report in window]
             for segment in self._with_hints:
-                contributions = [self._parts.contribution(segment, r) for r in window]
+                contributions = [part.contribution(segment) for part in loaded]
                 self._sum(segment).add(contributions, subtract=subtract)
             for segment in self._dense:
                 total = self._dense_sum(segment)
-                for report in window:
-                    share = self._parts.dense_share(segment, report)
+                for part in loaded:
+                    share = part.dense_share(segment)
                     total = ring.sub(total, share) if subtract else ring.add(total, share)
                 self._dense_sums[segment.name] = total
             for report in window:
@@ -96,7 +100,7 @@ class RunningSums:
                     del self._added[report.client]
                 else:
                     self._added[report.client] = report
-            self._parts.release()
+            self._release()
 
     def _sum(self, segment: TreeSegment) -> Accumulator:
         if segment.name not in self._sums:

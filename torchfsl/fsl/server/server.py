@@ -11,20 +11,19 @@ path imports no torch.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
-from enum import Enum
+from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import numpy as np
 
-from torchfsl.crypto import discrete_gaussian, kdf
+from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import (
-    FILINGS,
     Body,
     ModelBody,
     ModelDigest,
@@ -34,39 +33,22 @@ from torchfsl.fsl.bodies import (
     ShareCommit,
     Verdicts,
 )
-from torchfsl.fsl.dpf import psr
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
-from torchfsl.fsl.server.evaluation import Evaluator
-from torchfsl.fsl.server.opening import decode_shares
-from torchfsl.fsl.server.reports import Report, ReportBook, TreeRecord
+from torchfsl.fsl.server.book import ReportBook
+from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
+from torchfsl.fsl.server.opening import Opening
+from torchfsl.fsl.server.states import RoundState, Step
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.types import Bytes
-
-log = logging.getLogger("torchfsl.server")
 
 SomeBody = TypeVar("SomeBody", bound=Body)
 
 _ANSWERING: Final = threading.Lock()
 """Held while a server of this process answers, so that the rows of the next round are not laid out
 where a late answer still reads those of its own."""
-
-
-class RoundState(Enum):
-    """Where the server stands in a round."""
-
-    IDLE = "idle"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-    AGREED = "agreed"
-    VERIFIED = "verified"
-    COMMITTED = "committed"
-    REVEALED = "revealed"
-    HALTED = "halted"
 
 
 class Server:
@@ -99,35 +81,31 @@ class Server:
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE
         self.last_round = last_round
-        self._book = ReportBook(plan, party, max_sessions=max_sessions)
-        self._evaluator = Evaluator(plan, party, self._book, draw_noise)
-        self._tables: dict[str, list[Bytes]] = {}
-        self._laid_out = False
-        self._clear = self._coin = self._verify_key = b""
+        self.reports = ReportBook(plan, party, max_sessions=max_sessions)
+        self._evaluator: Evaluator = LocalEvaluator(
+            plan, party, draw_noise, self.reports.spool.release
+        )
+        self._opening = Opening(plan, party)
         self._digests = RoundDigest(b"", b"")
-        self._accepted: tuple[int, ...] = ()
+        self._clear = b""
         self._may_apply = False
-        self._folds: dict[int, bytes] = {}
-        self._set_digest = self._share = self._salt = self._peer_commitment = b""
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
     def open_round(self, round_number: int) -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer."""
-        self._expect(RoundState.IDLE)
+        self._expect(Step.OPEN_ROUND)
         round_number = check_number("round_number", round_number)
         if round_number <= self.last_round:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
         self.last_round, self._may_apply = round_number, False
-        self._book.open(round_number)
         rows = b"".join(self.model.rows(s).data for s in self.plan.retrieving)
         self._clear = b"".join(
             np.ascontiguousarray(self.model.state[t.name]).tobytes()
             for t in self.plan.clear_tensors
         )
         self._digests = RoundDigest.of(self._clear, rows)
-        self.state = RoundState.OPENING
-        return self._to_peer(self._digests)
+        return self._done(Step.OPEN_ROUND, self._digests)
 
     def start(self, peer_state: bytes) -> None:
         """Accept messages, once the peer has shown that it holds the same model.
@@ -135,73 +113,45 @@ class Server:
         Raises:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
-        self._expect(RoundState.OPENING)
+        self._expect(Step.START)
         if not self._digests.equals(self._from_peer(RoundDigest, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; restore both from the last "
                 "common state"
             )
-        self.state = RoundState.OPEN
+        self.reports.open(self.last_round)
+        self.state = Step.START.after
 
     def receive(self, message: Buffer) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
-        self._expect(RoundState.OPEN)
-        decoded = messages.decode(self.plan, message, *FILINGS)
-        due = self._book.receive(decoded, message)
-        report = self._book.complete_from(decoded.client)
+        self._expect(Step.RECEIVE)
+        due = self.reports.receive(message)
+        report = self.reports.complete_from(messages.peek(message).client)
         if report is not None:
-            self._evaluator.sums.take(report)
+            self._evaluator.take(report)
         return due
-
-    def holds(self, message: Buffer) -> bool:
-        """Whether exactly this message was received in the open round; nothing is filed.
-
-        Raises:
-            RejectedSubmission: the message could only be refused; see `ReportBook.holds`.
-        """
-        self._expect(RoundState.OPEN)
-        return self._book.holds(messages.decode(self.plan, message, *FILINGS))
 
     def relay(self, kind: Kind, client: int) -> bytes:
         """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
-        return b"".join(self.relay_parts(kind, client))
-
-    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
-        """The same as its head and the public part, which is a view of the client's message."""
-        self._expect(RoundState.OPEN)
-        return self._book.relay_parts(kind, client)
-
-    def has_trees(self, client: int) -> bool:
-        """Whether `client` can be answered; see `ReportBook.has_trees`."""
-        self._expect(RoundState.OPEN)
-        return self._book.has_trees(client)
-
-    @property
-    def sessions(self) -> dict[int, TreeRecord]:
-        """By client the trees that outlive rounds, for a server that stores them. Secret."""
-        return self._book.sessions
+        self._expect(Step.RELAY)
+        return b"".join(self.reports.relay_parts(kind, client))
 
     @property
     def open_number(self) -> int | None:
         """The round that takes messages; None while there is none."""
         return self.last_round if self.state is RoundState.OPEN else None
 
-    @property
-    def num_complete(self) -> int:
-        """Complete reports in the open round."""
-        return len(self._book.complete())
-
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
         with _ANSWERING:
-            self._expect(RoundState.OPEN)
+            self._expect(Step.REPLY)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
             digests = ModelDigest(self._digests.clear, self._digests.rows)
             body: Body
             if kind is Kind.ANSWER:
-                body = self._evaluator.answer(client, self._row_tables())
+                body = self._evaluator.answer(self.reports.with_trees(client), self.model)
             elif kind is Kind.MODEL:
                 body = ModelBody(digests, self._clear)
             elif kind is Kind.MODEL_DIGEST:
@@ -215,11 +165,11 @@ class Server:
 
         A server that was started again inside the round hands in the coin that it drew before.
         """
-        self._expect(RoundState.OPEN)
-        self.state = RoundState.CLOSED
-        self._coin = coin or random_bytes(DIGEST_BYTES)
-        entries = tuple((c, self._book.digest(r)) for c, r in self._book.complete().items())
-        return self._to_peer(ReportSet(self._coin, entries))
+        self._expect(Step.CLOSE_ROUND)
+        self.reports.close()
+        self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
+        entries = tuple((c, report.digest()) for c, report in self.reports.complete().items())
+        return self._done(Step.CLOSE_ROUND, ReportSet(self._opening.coin, entries))
 
     def agree(self, peer_set: bytes) -> bytes:
         """Keep the reports that both servers hold with equal digests; their folds, for the peer.
@@ -227,43 +177,26 @@ class Server:
         Raises:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
-        self._expect(RoundState.CLOSED)
-        theirs = self._from_peer(ReportSet, peer_set)
-        entries = dict(theirs.entries)
-        own = self._book.complete()
-        agreed = tuple(
-            c for c, report in own.items() if entries.get(c) == self._book.digest(report)
-        )
-        self._accept(agreed, own)
-        coins = sorted([self._coin, theirs.coin])
-        self._verify_key = kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
-        self._folds = self._evaluator.folds({c: own[c] for c in agreed}, self._verify_key)
-        self.state = RoundState.AGREED
-        return self._to_peer(Verdicts(tuple(self._folds.values())))
+        self._expect(Step.AGREE)
+        theirs, opening = self._from_peer(ReportSet, peer_set), self._opening
+        with _abandoned_on_error(self):
+            verify_key = opening.agree(self.reports.complete(), theirs)
+        opening.folds = self._evaluator.folds(opening.accepted, verify_key)
+        return self._done(Step.AGREE, Verdicts(tuple(opening.folds.values())))
 
     def verify(self, peer_verdicts: bytes) -> tuple[int, ...]:
         """Keep the reports whose folds agree: the accepted clients.
 
         Raises:
-            ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
+            ProtocolError: fewer than `min_clients`, or the peer agreed on another set; the round
+                ends unopened.
         """
-        self._expect(RoundState.AGREED)
-        theirs = self._from_peer(Verdicts, peer_verdicts).folds
-        if len(theirs) != len(self._folds):
-            self._end(())
-            raise ProtocolError("the servers agree on different sets of reports: nothing is opened")
-        passed = tuple(
-            client
-            for (client, fold), other in zip(self._folds.items(), theirs, strict=True)
-            if kdf.digests_equal(fold, other)
-        )
-        if passed != self._accepted:
-            for client in set(self._accepted) - set(passed):
-                log.warning("round %d: client %d failed verification", self.last_round, client)
-                self._book.fail(client)
-            self._accept(passed, self._book.complete())
-        self.state = RoundState.VERIFIED
-        return passed
+        self._expect(Step.VERIFY)
+        theirs = self._from_peer(Verdicts, peer_verdicts)
+        with _abandoned_on_error(self):
+            self._opening.verify(theirs)
+        self.state = Step.VERIFY.after
+        return tuple(self._opening.accepted)
 
     def commit(self, *, salt: bytes = b"", share: bytes = b"") -> bytes:
         """Aggregate the accepted reports; a commitment to this server's share, for the peer.
@@ -271,24 +204,21 @@ class Server:
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.
         """
-        self._expect(RoundState.VERIFIED)
-        reports = self._book.complete()
-        self._share = share or self._evaluator.share([reports[c] for c in self._accepted])
-        self._salt = salt or random_bytes(DIGEST_BYTES)
-        self.state = RoundState.COMMITTED
-        return self._to_peer(ShareCommit(self._commitment(self.party, self._salt, self._share)))
+        self._expect(Step.COMMIT)
+        share = share or self._evaluator.share(list(self._opening.accepted.values()))
+        said = self._opening.commit(share, salt or random_bytes(DIGEST_BYTES))
+        return self._done(Step.COMMIT, said)
 
     def committed(self) -> tuple[bytes, bytes]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
-        self._expect(RoundState.COMMITTED)
-        return self._salt, self._share
+        self._expect(Step.REVEAL)
+        return self._opening.salt, self._opening.share
 
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
-        self._expect(RoundState.COMMITTED)
-        self._peer_commitment = self._from_peer(ShareCommit, peer_commitment).commitment
-        self.state = RoundState.REVEALED
-        return self._to_peer(ShareBody(self._salt, self._share))
+        self._expect(Step.REVEAL)
+        said = self._opening.reveal(self._from_peer(ShareCommit, peer_commitment))
+        return self._done(Step.REVEAL, said)
 
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
@@ -296,17 +226,12 @@ class Server:
         Raises:
             ProtocolError: the share is not the one committed to, or over another set.
         """
-        self._expect(RoundState.REVEALED)
-        theirs = self._from_peer(ShareBody, peer_share)
-        own, clients, expected = self._share, self._accepted, self._peer_commitment
-        fits = kdf.digests_equal(
-            expected, self._commitment(1 - self.party, theirs.salt, theirs.sums)
-        )
-        self._end(clients)
-        if not fits:
-            raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
+        self._expect(Step.OPEN)
+        theirs, opening = self._from_peer(ShareBody, peer_share), self._opening
+        self._end(tuple(opening.accepted))
+        opened = opening.open(theirs)
         self._may_apply = True
-        return decode_shares(self.plan, own, theirs.sums, clients)
+        return opened
 
     def apply(self, opened: Opened) -> None:
         """Update this server's model with the opened sums, once a round.
@@ -314,7 +239,7 @@ class Server:
         Raises:
             ProtocolError: no sums were opened since the last call.
         """
-        self._expect(RoundState.IDLE)
+        self._expect(Step.APPLY)
         if not self._may_apply:
             raise ProtocolError("these sums were applied already, or never opened: open a round")
         self._may_apply = False
@@ -327,31 +252,16 @@ class Server:
 
     # --- what the steps above are made of -----------------------------------------------------
 
-    def _expect(self, state: RoundState) -> None:
-        if self.state is not state:
-            raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
-
-    def _accept(self, clients: tuple[int, ...], reports: dict[int, Report]) -> None:
-        """Take `clients` as the set; its digest binds the verify key and both shares."""
-        if len(clients) < self.plan.min_clients:
-            self._end(())
+    def _expect(self, step: Step) -> None:
+        if self.state is not step.before:
             raise ProtocolError(
-                f"{len(clients)} acceptable reports, the plan wants {self.plan.min_clients}: "
-                "the round closes unopened"
+                f"the round is {self.state.value}, this step needs {step.before.value}"
             )
-        parts = [self._book.digest(reports[client]) for client in clients]
-        self._accepted = clients
-        self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self.plan.digest, *parts)
 
-    def _end(self, accepted: tuple[int, ...]) -> None:
-        self._book.end_round(accepted)
-        self._evaluator.sums.reset()
-        self._laid_out, self._folds, self._accepted = False, {}, ()
-        self._share = self._salt = self._clear = self._verify_key = b""
-        self.state = RoundState.IDLE
-
-    def _to_peer(self, body: Body) -> bytes:
-        return body.message(self.plan, 1 - self.party, self.last_round)
+    def _done(self, step: Step, says: Body) -> bytes:
+        """The message for the peer that ends a step."""
+        self.state = step.after
+        return says.message(self.plan, 1 - self.party, self.last_round)
 
     def _from_peer(self, body: type[SomeBody], data: bytes) -> SomeBody:
         message = messages.decode(self.plan, data, body.kind)
@@ -359,17 +269,18 @@ class Server:
             raise ProtocolError("the peer's message is for another server or round")
         return body.decode(self.plan, message.body)
 
-    def _commitment(self, party: int, salt: bytes, share: Buffer) -> bytes:
-        head = bytes([party]), self._set_digest, salt
-        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[share])
+    def _end(self, accepted: tuple[int, ...]) -> None:
+        self.reports.end_round(accepted)
+        self._evaluator.end()
+        self._opening, self._clear = Opening(self.plan, self.party), b""
+        self.state = RoundState.IDLE
 
-    def _row_tables(self) -> dict[str, list[Bytes]]:
-        """Tables for retrieval: laid out once a round, in memory that is kept between rounds."""
-        if not self._laid_out:
-            for segment in self.plan.retrieving:
-                if segment.name not in self._tables:
-                    self._tables[segment.name] = psr.empty_tables(segment)
-                rows, tables = self.model.rows(segment), self._tables[segment.name]
-                psr.lay_out(self.plan, segment, rows, tables)
-            self._laid_out = True
-        return self._tables
+
+@contextlib.contextmanager
+def _abandoned_on_error(server: Server) -> Iterator[None]:
+    """End the round unopened where the servers find no set to open."""
+    try:
+        yield
+    except ProtocolError:
+        server.abandon_round()
+        raise

@@ -21,7 +21,8 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ReportSet, ShareBody
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
@@ -207,7 +208,7 @@ class Node:
         changes: dict[str, Any] = {"state": StoredState.COMMITTED}
         if kind is Kind.REPORT_SET:
             report_log = self.storage.report_log
-            changes = {"state": StoredState.CLOSED, "reports": self.server.num_complete}
+            changes = {"state": StoredState.CLOSED, "reports": self.server.reports.num_complete}
             changes |= {"log_end": len(report_log), "bytes": report_log.num_bytes}
         with self._ledger.transaction():
             self._ledger.change_round(number, **changes)

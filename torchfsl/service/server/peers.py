@@ -176,7 +176,7 @@ class Relays:
     async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
         station = self._station
         async with self._room:
-            head, public = await station.run(station.node.server.relay_parts, kind, client)
+            head, public = await station.run(station.node.server.reports.relay_parts, kind, client)
             if messages.peek(head).round_number != round_number:
                 raise RejectedSubmission("the round closed before the message was relayed")
             await self._link.insist(

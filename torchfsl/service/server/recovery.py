@@ -28,7 +28,7 @@ def restored_server(storage: Storage, task: Task) -> Server:
     used = -1 if last is None else last.number - (storage.running() is not None)
     model = decode_model(task, storage.model_bytes())
     server = new_server(storage, task, model, last_round=used)
-    server.sessions.update(storage.sessions())
+    server.reports.sessions.update(storage.sessions())
     return server
 
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.server.server import RoundState
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
@@ -82,7 +82,7 @@ class Station:
             StoreFull: not stored.
         """
         await self.wait_for_begin()
-        if await self.run(lambda: self.node.open_server().holds(message)):
+        if await self.run(lambda: self.node.open_server().reports.holds(message)):
             self.counts["resend"] += 1
             return False
         await asyncio.shield(asyncio.create_task(self._store(message)))
@@ -130,7 +130,7 @@ class Station:
 
     def num_complete(self) -> int:
         """Complete reports in the open round, 0 if none is open. In the node's thread."""
-        return self.node.server.num_complete if self.is_open else 0
+        return self.node.server.reports.num_complete if self.is_open else 0
 
     async def _store(self, message: bytes) -> None:
         with self.gate.enter():
@@ -168,7 +168,7 @@ class Station:
         self._waiting.setdefault(client, set()).add(told)
         try:
             async with asyncio.timeout(self.limits.peer_seconds):
-                while not await self.run(self.node.server.has_trees, client):
+                while not await self.run(self.node.server.reports.has_trees, client):
                     await told.wait()
                     told.clear()
                     if not self.is_open:

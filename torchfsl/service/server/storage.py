@@ -14,7 +14,8 @@ from typing import Any, Final
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.server.reports import TreeRecord
-from torchfsl.fsl.server.server import RoundState, Server
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
 from torchfsl.service.state.ledger import Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
@@ -190,12 +191,12 @@ class Storage:
 
     def _end(self, number: int, server: Server, **fields: Any) -> None:
         self.ledger.change_round(number, ended_at=time.time(), **fields)
-        current = _versions(server.sessions)
+        current = _versions(server.reports.sessions)
         for client in set(self._stored_sessions) - set(current):
             self.ledger.delete_session(client)
         for client, version in current.items():
             if self._stored_sessions.get(client) != version:
-                self.ledger.put_session(client, vault.encode_trees(server.sessions[client]))
+                self.ledger.put_session(client, vault.encode_trees(server.reports.sessions[client]))
         self._stored_sessions = current
 
     def _put_model_version(self, version: int, digest: bytes) -> None:

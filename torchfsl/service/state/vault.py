@@ -10,7 +10,7 @@ import numpy as np
 
 from torchfsl.errors import DecodeError
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.server.reports import Part, TreeRecord
+from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.service.state import arrays
 from torchfsl.service.state.records import sync_folder
 from torchfsl.submodel.opened import Opened
@@ -59,16 +59,16 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
         raise DecodeError(f"not opened sums: {error}") from error
 
 
-_PART_FIELDS = ("nonces", "public", "commitment", "relayed_nonces")
-
-
 def encode_trees(record: TreeRecord) -> bytes:
     """Trees of a session, secrets included."""
     parts: dict[str, bytes | memoryview | None] = {
-        name: getattr(record.part, name) for name in _PART_FIELDS
+        "nonces": record.nonce,
+        "public": record.public,
+        "commitment": record.commitment,
+        "relayed_nonces": record.relayed_nonces,
+        "master_seed": record.master_seed,
     }
-    parts["master_seed"] = record.master_seed
-    parts |= {f"seen/{int(kind)}": digest for kind, digest in record.part.seen.items()}
+    parts |= {f"seen/{int(kind)}": digest for kind, digest in record.seen.items()}
     given = {name: part for name, part in parts.items() if part is not None}
     values = {name: np.frombuffer(part, dtype=np.uint8) for name, part in given.items()}
     meta: dict[str, Any] = {
@@ -84,13 +84,14 @@ def decode_trees(data: bytes) -> TreeRecord:
     values, meta = arrays.decode(data)
     parts = {name: value.tobytes() for name, value in values.items()}
     seen = {Kind(int(n[5:])): value for n, value in parts.items() if n.startswith("seen/")}
-    part = Part(
-        parts.get("nonces", b""),
-        parts.get("public"),
-        parts.get("commitment"),
-        parts.get("relayed_nonces"),
-        seen,
-    )
     return TreeRecord(
-        int(meta["opening_round"]), part, parts.get("master_seed"), meta["epochs"], meta["verified"]
+        nonce=parts.get("nonces", b""),
+        public=parts.get("public"),
+        commitment=parts.get("commitment"),
+        relayed_nonces=parts.get("relayed_nonces"),
+        seen=seen,
+        opening_round=int(meta["opening_round"]),
+        master_seed=parts.get("master_seed"),
+        epochs=meta["epochs"],
+        verified=meta["verified"],
     )

@@ -1,0 +1,207 @@
+"""A server's book of a round: who has sent what, who is complete, who is out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Buffer, Kind, Message
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import filing
+from torchfsl.fsl.server.reports import Report, TreeRecord
+from torchfsl.fsl.server.sessions import Sessions
+from torchfsl.fsl.server.spool import Spool
+from torchfsl.fsl.uploads import UPLOADS, AnyTrees, ReportBody, ReportRelay, TreesBody, TreesRelay
+
+_RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
+
+
+class ReportBook:
+    """The reports of the open round, and the trees of live sessions, at one server.
+
+    Attributes:
+        round_number: the round that was opened last.
+        spool: holds the round's messages.
+    """
+
+    def __init__(self, plan: Plan, party: int, *, max_sessions: int) -> None:
+        """Start without any session; hold the trees of at most `max_sessions` clients."""
+        self._plan, self._party = plan, party
+        self.round_number = -1
+        self.spool = Spool()
+        self._takes_messages = False
+        self._reports: dict[int, Report] = {}
+        self._sessions = Sessions(plan, max_sessions)
+
+    @property
+    def sessions(self) -> dict[int, TreeRecord]:
+        """By client the trees that outlive rounds, for a server that stores them. Secret."""
+        return self._sessions.records
+
+    @property
+    def num_complete(self) -> int:
+        """Complete reports of the round."""
+        return len(self.complete())
+
+    # --- a round ------------------------------------------------------------------------------
+
+    def open(self, round_number: int) -> None:
+        """Begin a round: take messages, keep sessions with epochs left."""
+        self.round_number, self._takes_messages = round_number, True
+        self._reports = {}
+        self.spool.clear()
+        self._sessions.begin_round()
+
+    def receive(self, data: Buffer) -> tuple[Kind, int] | None:
+        """File a message from a client or a relay from the peer.
+
+        Returns:
+            For a public part, what the peer needs now: the arguments of `relay_parts`.
+
+        Raises:
+            DecodeError: malformed, or of another plan.
+            RejectedSubmission: wrong round or server, a second different message, a commitment
+                that does not fit, or a full round. The client is then out of this round.
+        """
+        message = self._decode(data)
+        report = self._report_of(message.client)
+        body = UPLOADS[message.kind].decode(self._plan, message.body)
+        first = isinstance(body, TreesBody | ReportBody)
+        if first != (self._party == message.client % 2):
+            report.reject("a public part or commitment came to the wrong server")
+        identity = filing.identify(report, body)
+        if filing.arrivals(report, body).seen.get(body.kind) == identity.fingerprint:
+            return None  # a byte-identical resend
+        if isinstance(body, AnyTrees):
+            self._sessions.start_trees(report)
+        if body.kind in filing.arrivals(report, body).seen:
+            report.reject("a second, different message for the same round and phase")
+        held = self.spool.hold(data)  # filed only then: if the disk is full, it may come again
+        if held is not data:
+            body = type(body).read(self._plan, held)
+        filing.file(report, body, identity)
+        return (_RELAY_OF[body.kind], report.client) if first else None
+
+    def holds(self, data: Buffer) -> bool:
+        """Whether exactly this message is filed. Files nothing.
+
+        Raises:
+            DecodeError: malformed, or of another plan.
+            RejectedSubmission: wrong round or server, a rejected client, or a full round.
+        """
+        message = self._decode(data)
+        report = self._reports.get(message.client)
+        if report is None:
+            self._check_room()
+            return False
+        report.check_not_rejected()
+        body = UPLOADS[message.kind].decode(self._plan, message.body)
+        seen = filing.arrivals(report, body).seen.get(body.kind)
+        return seen == filing.identify(report, body).fingerprint
+
+    def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
+        """TREES_RELAY or REPORT_RELAY of a public part that `client` sent here.
+
+        Returns:
+            Its head, and the part itself uncopied.
+
+        Raises:
+            RejectedSubmission: it sent none, or was rejected.
+        """
+        self._check_open()
+        report = self._reports.get(client)
+        if report is None or report.rejected or client % 2 != self._party:
+            raise RejectedSubmission(f"client {client} has nothing to be relayed")
+        public = report.trees.public if kind is Kind.TREES_RELAY else report.public
+        if public is None:
+            raise RejectedSubmission(f"client {client} has nothing to be relayed")
+        body: TreesRelay | ReportRelay
+        if kind is Kind.TREES_RELAY:
+            body = TreesRelay(report.trees.nonce, (public,))
+        else:
+            body = ReportRelay(report.nonce, report.hint_nonce, (public,))
+        return body.head_of_message(self._plan, 1 - self._party, self.round_number, client), public
+
+    def has_trees(self, client: int) -> bool:
+        """Whether a client's early trees are here and fit their commitment: it can be answered.
+
+        Raises:
+            RejectedSubmission: the client was rejected.
+        """
+        self._check_open()
+        report = self._reports.get(client)
+        if report is not None:
+            report.check_not_rejected()
+        record = report.trees if report is not None else self.sessions.get(client)
+        return record is not None and record.complete
+
+    def with_trees(self, client: int) -> Report:
+        """The report of a client whose early trees are here and fit their commitment.
+
+        Raises:
+            RejectedSubmission: unknown, rejected, or not complete yet.
+        """
+        report = self._reports.get(client)
+        if report is None and client in self.sessions:
+            report = self._new_report(client)  # asking alone opens no report
+        if report is None or report.rejected or not report.trees.complete:
+            raise RejectedSubmission(f"client {client} has no accepted trees in this round")
+        return report
+
+    def close(self) -> None:
+        """Take no more messages."""
+        self._takes_messages = False
+
+    def complete(self) -> dict[int, Report]:
+        """Complete reports that were not rejected, by client, sorted."""
+        return {c: report for c, report in sorted(self._reports.items()) if report.is_complete}
+
+    def complete_from(self, client: int) -> Report | None:
+        """The client's report if it is complete and was not rejected."""
+        report = self._reports.get(client)
+        return report if report is not None and report.is_complete else None
+
+    def end_round(self, accepted: tuple[int, ...]) -> None:
+        """Keep the sessions; wipe everything else of the round."""
+        self._sessions.end_round(self._reports.values(), accepted)
+        self._takes_messages = False
+        self._reports = {}
+        self.spool.clear()
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _report_of(self, client: int) -> Report:
+        if client not in self._reports:
+            self._check_room()
+            self._reports[client] = self._new_report(client)
+        report = self._reports[client]
+        report.check_not_rejected()
+        return report
+
+    def _new_report(self, client: int) -> Report:
+        trees = self._sessions.trees_of(self.round_number, client)
+        return Report(
+            plan=self._plan, round_number=self.round_number, client=client, trees=trees
+        )  # fmt: skip
+
+    def _decode(self, data: Buffer) -> Message:
+        self._check_open()
+        message = messages.decode(self._plan, data, *UPLOADS)
+        if message.round_number != self.round_number:
+            raise RejectedSubmission(
+                f"message for round {message.round_number}, open is {self.round_number}"
+            )
+        if message.party != self._party:
+            raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
+        return message
+
+    def _check_open(self) -> None:
+        if not self._takes_messages:
+            raise ProtocolError(f"round {self.round_number} takes no messages: none is open")
+
+    def _check_room(self) -> None:
+        if len(self._reports) >= self._plan.max_clients:
+            raise RejectedSubmission(
+                f"the round is full: the plan allows {self._plan.max_clients} clients"
+            )

@@ -1,0 +1,119 @@
+"""Filing one message: its fingerprint, its commitment, and where its parts belong.
+
+The public part of a message goes to one server and is relayed to the other, which knows its hash
+from the client itself and accepts it only if it fits. Without that a malicious server could alter
+a correction word and read the selected position off the garbage in the opened sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import DecodeError
+from torchfsl.fsl.dpf.keys import TreeContext
+from torchfsl.fsl.dpf.trees import check_trees
+from torchfsl.fsl.server.reports import Arrivals, Report
+from torchfsl.fsl.uploads import (
+    AnyReport,
+    AnyTrees,
+    ReportBody,
+    ReportCommit,
+    ReportRelay,
+    TreesBody,
+    TreesCommit,
+    TreesRelay,
+)
+
+
+class Identity(NamedTuple):
+    """What tells a message from another one of its client, kind and round.
+
+    `fingerprint` of the message; `commitment` to its public part, in it or computed.
+    """
+
+    fingerprint: bytes
+    commitment: bytes
+
+
+def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
+    """What the body belongs to: the client's trees or its report."""
+    return report.trees if isinstance(body, AnyTrees) else report
+
+
+def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
+    """Fingerprint and commitment. A public part is read once: the one enters the other."""
+    if isinstance(body, TreesCommit | ReportCommit):
+        commitment = body.commitment
+    elif isinstance(body, TreesBody | TreesRelay):
+        trees = TreeContext(report.plan, report.round_number, report.client, body.nonce)
+        commitment = trees.commitment(*body.public)
+    else:
+        commitment = report.context_of(body.nonce, body.hint_nonce).commitment(*body.public)
+    masked = hashlib.sha256()
+    for piece in body.masked if isinstance(body, ReportBody) else ():
+        masked.update(piece)
+    fingerprint = hashlib.sha256(body.head + commitment + masked.digest()).digest()
+    return Identity(fingerprint, commitment)
+
+
+def file(report: Report, body: AnyTrees | AnyReport, identity: Identity) -> None:
+    """Put a message's parts where they belong, once they are held for the round.
+
+    Raises:
+        RejectedSubmission: nonces or seed are not those of the trees, trees are badly encoded, or
+            the public part does not fit its commitment. The client is out of this round.
+    """
+    into = arrivals(report, body)
+    into.seen[body.kind] = identity.fingerprint
+    if isinstance(body, TreesRelay | ReportRelay):
+        into.relayed_nonces, into.relayed_commitment = body.head, identity.commitment
+    else:
+        _file_own(report, body, into, identity.commitment)
+    if not isinstance(body, TreesCommit | ReportCommit):
+        (into.public,) = body.public  # a view of the message, which may be a file's
+        _check_encoding(report, body)
+    if into.complete and not isinstance(body, TreesBody | ReportBody):
+        check_relay(report, into)
+
+
+def check_relay(report: Report, part: Arrivals) -> None:
+    """At the second server: the relayed part must fit what the client committed to.
+
+    Raises:
+        RejectedSubmission: it does not.
+    """
+    assert part.commitment is not None
+    assert part.relayed_commitment is not None
+    fits = kdf.digests_equal(part.commitment, part.relayed_commitment)
+    if not fits or part.relayed_nonces != part.nonces:
+        report.reject("the relayed public part does not fit the client's commitment")
+
+
+def _file_own(
+    report: Report,
+    body: TreesBody | TreesCommit | ReportBody | ReportCommit,
+    into: Arrivals,
+    commitment: bytes,
+) -> None:
+    """What comes with a client's own message: nonces, master seed, commitment, masked values."""
+    trees = report.trees
+    if trees.master_seed not in (None, body.master_seed) or trees.nonce not in (b"", body.nonce):
+        report.reject("nonce or master seed are not those of its trees")
+    trees.master_seed, into.nonce, into.commitment = body.master_seed, body.nonce, commitment
+    if isinstance(body, ReportBody | ReportCommit):
+        report.hint_nonce = body.hint_nonce
+    if isinstance(body, ReportBody):
+        report.masked = body.masked
+
+
+def _check_encoding(
+    report: Report, body: TreesBody | TreesRelay | ReportBody | ReportRelay
+) -> None:
+    """Trees are checked on arrival, so that a bad encoding costs its sender the round."""
+    segments = report.plan.early if isinstance(body, AnyTrees) else report.plan.late
+    try:
+        check_trees(segments, *body.public)
+    except DecodeError as error:
+        report.reject(str(error))

@@ -1,0 +1,76 @@
+"""A report ready to compute with: keys, roots, trees, hints and shares as kernels take them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchfsl.fsl import uploads
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.dpf.ssa import Contribution
+from torchfsl.fsl.dpf.trees import Trees, decode_groups
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.server.reports import Report
+from torchfsl.types import Bytes
+
+
+class ServerTrees(NamedTuple):
+    """A segment's trees of one report, as one server's kernels take them: K_tree, roots, trees."""
+
+    key: bytes
+    roots: Bytes
+    public: list[Trees]
+
+
+class LoadedReport:
+    """A report at the server `party`. Trees are opened when first asked for, and stay open."""
+
+    def __init__(self, party: int, report: Report) -> None:
+        """Nothing is looked at yet."""
+        self.report = report
+        self._party = party
+        self._trees: dict[str, ServerTrees] = {}
+
+    def trees(self, segment: TreeSegment) -> ServerTrees:
+        """The segment's trees, early or late ones."""
+        if segment.name not in self._trees:
+            self._trees[segment.name] = self._open_trees(segment)
+        return self._trees[segment.name]
+
+    def contribution(self, segment: TreeSegment) -> Contribution:
+        """What the segment's accumulator takes."""
+        report, trees = self.report, self.trees(segment)
+        assert report.public is not None
+        hints = np.frombuffer(uploads.hints(report.plan, report.public)[segment.name], np.uint8)
+        return Contribution(
+            trees.key,
+            report.context.convert_key(segment),
+            trees.roots,
+            trees.public,
+            hints.reshape(segment.num_trees, -1),
+        )
+
+    def dense_share(self, segment: TreeSegment) -> Bytes:
+        """This server's share of a dense segment, `[values, l/8]`."""
+        report, plan = self.report, self.report.plan
+        if report.context.trees.public_party != self._party:
+            assert report.trees.master_seed is not None
+            return report.context.dense_mask(segment, report.trees.master_seed)
+        share = np.frombuffer(report.masked[plan.dense.index(segment)], np.uint8)
+        return share.reshape(-1, plan.encoding.ring_bits // 8)
+
+    def _open_trees(self, segment: TreeSegment) -> ServerTrees:
+        report, plan = self.report, self.report.plan
+        context: TreeContext | ReportContext
+        if segment in plan.early:
+            context, public, views = report.tree_context, report.trees.public, uploads.early_trees
+            key = context.tree_key(segment)
+        else:
+            context, public, views = report.context, report.public, uploads.late_trees
+            key = context.trees.tree_key(segment)
+        assert public is not None
+        assert report.trees.master_seed is not None
+        roots = context.roots(segment, report.trees.master_seed, self._party)
+        view = views(plan, public)[segment.name]
+        return ServerTrees(key, roots, decode_groups(segment, view, 0))

@@ -1,0 +1,59 @@
+"""The states of a round at one server, and the steps between them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class RoundState(Enum):
+    """Where a server stands in a round."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+    AGREED = "agreed"
+    VERIFIED = "verified"
+    COMMITTED = "committed"
+    REVEALED = "revealed"
+    HALTED = "halted"
+
+
+class Step(Enum):
+    """What a server does in a round, with the states before and after: methods of `Server`.
+
+        step         the peer has sent   this server sends   before      after
+        open_round                       ROUND_STATE         IDLE        OPENING
+        start        ROUND_STATE                             OPENING     OPEN
+        receive      a relay, or a client its message        OPEN        OPEN
+        relay                            a relay             OPEN        OPEN
+        reply                            to a client         OPEN        OPEN
+        close_round                      REPORT_SET          OPEN        CLOSED
+        agree        REPORT_SET          VERDICTS            CLOSED      AGREED
+        verify       VERDICTS                                AGREED      VERIFIED
+        commit                           SHARE_COMMIT        VERIFIED    COMMITTED
+        reveal       SHARE_COMMIT        SHARE               COMMITTED   REVEALED
+        open         SHARE                                   REVEALED    IDLE
+        apply                                                IDLE        IDLE
+
+    A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
+    state to IDLE, too few reports or a peer's share that does not fit as well. Different models
+    lead from `start` to HALTED, out of which nothing leads.
+    """
+
+    OPEN_ROUND = ("open_round", RoundState.IDLE, RoundState.OPENING)
+    START = ("start", RoundState.OPENING, RoundState.OPEN)
+    RECEIVE = ("receive", RoundState.OPEN, RoundState.OPEN)
+    RELAY = ("relay", RoundState.OPEN, RoundState.OPEN)
+    REPLY = ("reply", RoundState.OPEN, RoundState.OPEN)
+    CLOSE_ROUND = ("close_round", RoundState.OPEN, RoundState.CLOSED)
+    AGREE = ("agree", RoundState.CLOSED, RoundState.AGREED)
+    VERIFY = ("verify", RoundState.AGREED, RoundState.VERIFIED)
+    COMMIT = ("commit", RoundState.VERIFIED, RoundState.COMMITTED)
+    REVEAL = ("reveal", RoundState.COMMITTED, RoundState.REVEALED)
+    OPEN = ("open", RoundState.REVEALED, RoundState.IDLE)
+    APPLY = ("apply", RoundState.IDLE, RoundState.IDLE)
+
+    def __init__(self, method: str, before: RoundState, after: RoundState) -> None:
+        """`method` of `Server` makes the step."""
+        self.method, self.before, self.after = method, before, after

@@ -1,0 +1,159 @@
+"""Bodies of what a client sends up: its trees and its report, and what is relayed of them.
+
+Each begins with seeds. A public part may be given in pieces, cut anywhere; one that was read is in
+one piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Self, TypeAlias
+
+from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import Body, Pieces, by_segment
+from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+
+
+class Upload(Body):
+    """What a server files of one client, from itself or relayed: seeds, and what they are for."""
+
+    __slots__ = ()
+    num_seeds: ClassVar[int]
+    nonce: bytes
+
+    @property
+    def head(self) -> bytes:
+        """The nonces and the master seed, as they lie in the body."""
+        return b"".join(self.parts()[: self.num_seeds])
+
+    @classmethod
+    def _after_seeds(cls, view: memoryview) -> memoryview:
+        return view[cls.num_seeds * SEED_BYTES :]
+
+
+def _seed(view: memoryview, number: int) -> bytes:
+    """One of the seeds that a body begins with."""
+    return bytes(view[number * SEED_BYTES : (number + 1) * SEED_BYTES])
+
+
+@dataclass(frozen=True, slots=True)
+class TreesBody(Upload):
+    """Early trees, from their client."""
+
+    kind, num_seeds = Kind.TREES, 2
+    nonce: bytes
+    master_seed: bytes = field(repr=False)
+    public: Pieces = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
+
+
+@dataclass(frozen=True, slots=True)
+class TreesCommit(Upload):
+    """Commitment to early trees, from their client to the other server."""
+
+    kind, num_seeds = Kind.TREES_COMMIT, 2
+    nonce: bytes
+    master_seed: bytes = field(repr=False)
+    commitment: bytes
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(_seed(view, 0), _seed(view, 1), bytes(cls._after_seeds(view)))
+
+
+@dataclass(frozen=True, slots=True)
+class TreesRelay(Upload):
+    """Early trees, from the server that got them."""
+
+    kind, num_seeds = Kind.TREES_RELAY, 1
+    nonce: bytes
+    public: Pieces = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(_seed(view, 0), (cls._after_seeds(view),))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportBody(Upload):
+    """A report, from its client: late trees and hints, and the dense segments' masked values."""
+
+    kind, num_seeds = Kind.REPORT, 3
+    nonce: bytes
+    master_seed: bytes = field(repr=False)
+    hint_nonce: bytes
+    public: Pieces = field(repr=False)
+    masked: Pieces = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        rest = cls._after_seeds(view)
+        size = messages.public_report_bytes(plan)
+        masked = by_segment(plan.dense, plan.dense_bytes, rest[size:])
+        return cls(
+            _seed(view, 0), _seed(view, 1), _seed(view, 2), (rest[:size],), tuple(masked.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCommit(Upload):
+    """Commitment to a report's public part, from its client to the other server."""
+
+    kind, num_seeds = Kind.REPORT_COMMIT, 3
+    nonce: bytes
+    master_seed: bytes = field(repr=False)
+    hint_nonce: bytes
+    commitment: bytes
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(_seed(view, 0), _seed(view, 1), _seed(view, 2), bytes(cls._after_seeds(view)))
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRelay(Upload):
+    """A report's public part, from the server that got it."""
+
+    kind, num_seeds = Kind.REPORT_RELAY, 2
+    nonce: bytes
+    hint_nonce: bytes
+    public: Pieces = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
+
+
+AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay
+AnyReport: TypeAlias = ReportBody | ReportCommit | ReportRelay
+UPLOADS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
+    body.kind: body
+    for body in (TreesBody, TreesCommit, TreesRelay, ReportBody, ReportCommit, ReportRelay)
+}
+"""What a server files, by kind."""
+
+
+def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
+    """The public part of trees, by segment."""
+    return by_segment(plan.early, _tree_bytes, memoryview(public))
+
+
+def late_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
+    """The trees in the public part of a report, by segment."""
+    return by_segment(plan.late, _tree_bytes, memoryview(public))
+
+
+def hints(plan: Plan, public: Buffer) -> dict[str, memoryview]:
+    """The hints in the public part of a report, by segment."""
+    start = sum(segment.tree_bytes for segment in plan.late)
+    return by_segment(plan.with_trees, plan.hint_bytes, memoryview(public)[start:])
+
+
+def _tree_bytes(segment: TreeSegment) -> int:
+    return segment.tree_bytes
