@@ -71,16 +71,15 @@ def train(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def servers(folder: Path, latency: float) -> Iterator[list[str]]:
     """Both servers with fresh certificates; the training command's options for them."""
-    with (
-        LocalServers(folder, clients=2000, level="warning") as pair,
-        contextlib.ExitStack() as stack,
-    ):
+    pair = LocalServers(folder, clients=2000, level="warning")
+    with contextlib.ExitStack() as stack:
         if latency:
             proxies = [FaultProxy(port) for port in pair.ports]
             for proxy in proxies:
                 proxy.faults = Faults(delay=latency)
                 stack.callback(proxy.start().stop)
             pair.seen_ports = [proxy.port for proxy in proxies]
+        stack.enter_context(pair)
         pair.start()
         yield ["--servers", ",".join(pair.urls), "--tls", str(pair.tls)]
 

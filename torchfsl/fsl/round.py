@@ -48,8 +48,8 @@ def run_round(
         for client_id, update in updates.items():
             client = Client(plan, link, client_id=client_id)
             wanted = {s.name: update[s.name].positions for s in plan.retrieving}
-            with client.start_round(round_number, indices=wanted) as session:
-                session.submit(update)
+            with client.start_round(round_number, indices=wanted) as client_round:
+                client_round.submit(update)
     return finish_round(servers)
 
 

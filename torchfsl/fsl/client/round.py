@@ -8,7 +8,7 @@ report has left.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TypeVar
 
@@ -35,7 +35,22 @@ SomeBody = TypeVar("SomeBody", bound=Body)
 
 
 class ClientRound:
-    """One client in one round. Use as a context manager: an exception submits dummies."""
+    """One client in one round. Use as a context manager: an exception submits dummies.
+
+        client                    S_a = server (client mod 2)           S_b, the other one
+          |-- TREES_COMMIT ---------------------------------------------------->|
+          |-- TREES ---------------------->|------------ TREES_RELAY ---------->|
+          |<------------------------ MODEL |                                    |
+          |<------------------------------------------------------ MODEL_DIGEST |
+          |<----------------------- ANSWER |                                    |
+          |<------------------------------------------------------------ ANSWER |
+        train
+          |-- REPORT_COMMIT --------------------------------------------------->|
+          |-- REPORT --------------------->|------------ REPORT_RELAY --------->|
+
+    Trees go up only if the plan has early ones, and once a session; answers come down only if it
+    retrieves. What the servers say to each other afterwards stands above `Server`.
+    """
 
     def __init__(
         self,
@@ -87,9 +102,9 @@ class ClientRound:
         Raises:
             ProtocolError: the servers hold different models.
         """
-        party = self._context.trees.public_party
-        model = self._receive(party, ModelBody)
-        return model.tensors(self._plan, self._receive(1 - party, ModelDigest))
+        first, second = self._parties()
+        model = self._receive(first, ModelBody)
+        return model.tensors(self._plan, self._receive(second, ModelDigest))
 
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
@@ -178,61 +193,66 @@ class ClientRound:
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
         public = tuple(piece for tree in trees for piece in tree.pieces())
         context, seeds = self._context.trees, self._trees.master_seeds
-        party = context.public_party
+        first, second = self._parties()
         self._trees.uploaded = True
-        self._send(
-            1 - party, TreesCommit(context.nonce, seeds[1 - party], context.commitment(*public))
-        )
-        self._send(party, TreesBody(context.nonce, seeds[party], public))
+        commitment = context.commitment(*public)
+        self._send(second, TreesCommit(context.nonce, seeds[second], commitment))
+        self._send(first, TreesBody(context.nonce, seeds[first], public))
+
+    def _parties(self) -> tuple[int, int]:
+        """S_a, which gets the public parts, and S_b, which gets their commitments."""
+        first = self._context.trees.public_party
+        return first, 1 - first
 
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
+        """Late trees, hints and masked values; by segment the positions that found no tree."""
         plan = self._plan
         self._submitted = True
         # Drawn at the last moment: a process restored from a snapshot taken inside the round must
         # not send two updates under one nonce.
         begun = self._context
-        self._context = ReportContext(begun.trees, begun.round_number, random_bytes(16))
-        trees: list[memoryview] = []
-        hints: list[memoryview] = []
-        masked: list[memoryview] = []
-        unmatched: dict[str, Indices] = {}
-        for segment in plan.segments:
-            part = update[segment.name]
-            if part.indices is None:
-                masked.append(dpf.bytes_of(self._mask(segment, part.values, weight)))
-                continue
-            indices = part.indices
-            if segment in plan.late:
-                order = _by_weight(part)
-                indices = indices[order]
-                part = SegmentUpdate(indices, part.values[order])
-                for tree in self._trees.grow(segment, indices, self._context):
-                    trees += tree.pieces()
-            selection = self._trees.selection(segment)
-            values, lane = selection.values_of(part)
-            carried = ssa.tree_values(
-                plan, segment, selection.placement, values * weight, lane * weight
-            )
-            key = self._context.convert_key(segment)
-            hints.append(dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried)))
-            unmatched[segment.name] = nothing()
-            if len(selection.placement.unmatched):
-                missing = selection.indices[selection.placement.unmatched]
-                unmatched[segment.name] = np.intersect1d(missing, indices, assume_unique=True)
-        context, seeds = self._context, self._trees.master_seeds
-        party, nonce = context.trees.public_party, context.trees.nonce
+        self._context = context = ReportContext(begun.trees, begun.round_number, random_bytes(16))
+        parts = {**update, **{s.name: _by_weight(update[s.name]) for s in plan.late}}
+        trees = [piece for s in plan.late for piece in self._late_trees(s, parts[s.name])]
+        hints = [self._hints(s, parts[s.name], weight) for s in plan.with_trees]
+        masked = tuple(dpf.bytes_of(self._mask(s, parts[s.name], weight)) for s in plan.dense)
         public = (*trees, *hints)
+        (first, second), seeds = self._parties(), self._trees.master_seeds
+        nonces = context.trees.nonce, context.hint_nonce
         commitment = context.commitment(*public)
-        self._send(1 - party, ReportCommit(nonce, seeds[1 - party], context.hint_nonce, commitment))
-        self._send(
-            party, ReportBody(nonce, seeds[party], context.hint_nonce, public, tuple(masked))
-        )
-        return unmatched
+        self._send(second, ReportCommit(nonces[0], seeds[second], nonces[1], commitment))
+        self._send(first, ReportBody(nonces[0], seeds[first], nonces[1], public, masked))
+        return {s.name: self._unmatched(s, parts[s.name]) for s in plan.with_trees}
 
-    def _mask(self, segment: TreeSegment, values: npt.NDArray[np.int64], weight: int) -> Bytes:
+    def _late_trees(self, segment: TreeSegment, part: SegmentUpdate) -> Iterator[memoryview]:
+        """Trees for a segment that was not asked for before: pieces of the public part."""
+        assert part.indices is not None
+        for tree in self._trees.grow(segment, part.indices, self._context):
+            yield from tree.pieces()
+
+    def _hints(self, segment: TreeSegment, part: SegmentUpdate, weight: int) -> memoryview:
+        """A segment's values on its trees: a piece of the public part."""
+        selection = self._trees.selection(segment)
+        values, lane = selection.values_of(part)
+        carried = ssa.tree_values(
+            self._plan, segment, selection.placement, values * weight, lane * weight
+        )
+        key = self._context.convert_key(segment)
+        return dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried))
+
+    def _unmatched(self, segment: TreeSegment, part: SegmentUpdate) -> Indices:
+        """Positions of the update that found no tree."""
+        selection = self._trees.selection(segment)
+        if not len(selection.placement.unmatched):
+            return nothing()
+        assert part.indices is not None
+        missing = selection.indices[selection.placement.unmatched]
+        return np.intersect1d(missing, part.indices, assume_unique=True)
+
+    def _mask(self, segment: TreeSegment, part: SegmentUpdate, weight: int) -> Bytes:
         """The public party's share of a dense segment: values minus the other's mask."""
         plan = self._plan
-        flat = values.reshape(-1) * weight
+        flat = part.values.reshape(-1) * weight
         if plan.lane == "weight":
             flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
         plain = ring.from_int64(flat, plan.encoding.ring_bits)
@@ -255,7 +275,9 @@ class ClientRound:
         return body.decode(self._plan, message.body)
 
 
-def _by_weight(part: SegmentUpdate) -> Indices:
+def _by_weight(part: SegmentUpdate) -> SegmentUpdate:
     """Items in order of falling magnitude, so that the lightest ones are left out, if any."""
+    assert part.indices is not None
     magnitude = np.abs(part.values).sum(axis=1)
-    return np.argsort(-magnitude, kind="stable").astype(np.int64, copy=False)
+    order = np.argsort(-magnitude, kind="stable").astype(np.int64, copy=False)
+    return SegmentUpdate(part.indices[order], part.values[order])

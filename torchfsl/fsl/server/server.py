@@ -1,7 +1,5 @@
 """One of the two aggregation servers: the round machine.
 
-    IDLE -> OPENING -> OPEN -> CLOSED -> AGREED -> VERIFIED -> COMMITTED -> REVEALED -> IDLE
-
 A round opens once: both servers first compare their models, later agree on the set of reports,
 check those, commit to their shares of the gathered sum, and only then reveal them. There is no
 second set and no second opening. Nothing of a report leaves a server but the relayed public part,
@@ -53,6 +51,26 @@ where a late answer still reads those of its own."""
 
 class Server:
     """Server `party` (0 or 1) of a task.
+
+        S_a                                                         S_b
+
+    open_round  -- ROUND_STATE ------------>|<------------ ROUND_STATE --  open_round
+    start                           are the models equal?                  start
+                clients' messages, relays and replies: see `ClientRound`
+    close_round -- REPORT_SET ------------->|<------------- REPORT_SET --  close_round
+    agree       -- VERDICTS --------------->|<--------------- VERDICTS --  agree
+    verify                     which reports passed the check?             verify
+    commit      -- SHARE_COMMIT ----------->|<----------- SHARE_COMMIT --  commit
+    reveal      -- SHARE ------------------>|<------------------ SHARE --  reveal
+    open                              the sums, once                       open
+    apply                                                                  apply
+
+    Both servers do the same; `Step` has the states.
+
+    Attributes:
+        state: where the server stands in a round.
+        last_round: the number of the round that was begun last.
+        reports: what has arrived in it.
 
     Args:
         party: 0 or 1.

@@ -11,9 +11,9 @@ the same table; a server reads the other's message of a step only once its own i
     SHARE_COMMIT  VERIFIED   COMMITTED       REVEALED            our share with its noise, our salt
     SHARE         REVEALED   REVEALED        OPENED              the peer's share
 
-The states are those of `torchfsl.fsl.server.server.Server`, but for OPENED, in which that one is
-idle again. OPENED ends as APPLIED once the next model is on disk. What goes wrong ends a round as
-UNOPENED, and so can its owner before REVEALED.
+The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
+lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
+model is on disk. What goes wrong ends a round as UNOPENED, and so can its owner before REVEALED.
 """
 
 from __future__ import annotations
