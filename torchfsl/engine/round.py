@@ -2,11 +2,13 @@
 
 Entering fetches the model: clear tensors by download, rows privately; rows that were not fetched
 become NaN, so that reading one cannot go unnoticed. Leaving takes the update. An exception puts
-the model back and sends the servers a report like any other that adds nothing.
+the model back and sends the servers a report like any other that adds nothing; if it was the
+servers that failed, nothing at all (see `torchfsl.fsl.client.round`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -22,7 +24,7 @@ from torchfsl.engine.handle import Handle
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.segments import Segment
@@ -195,13 +197,18 @@ class TrainingRound:
             self._session.abort()
 
     def _abort_without_rows(self) -> None:
-        """Go through the round with dummies only, after a mistake in the caller's rows."""
+        """Go through the round with dummies only, after a mistake in the caller's rows.
+
+        Where the servers fail too, this client stays out of the round; the caller is told of the
+        mistake in the rows.
+        """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
-        session = self._client.start_round(self._number, indices=nothing)
-        session.download()
-        if self._retrieving:
-            session.retrieve()
-        session.abort()
+        with contextlib.suppress(FslError):
+            session = self._client.start_round(self._number, indices=nothing)
+            session.download()
+            if self._retrieving:
+                session.retrieve()
+            session.abort()
 
     def _indices(self) -> dict[str, npt.NDArray[np.int64]]:
         """Positions of the segments whose trees travel before training; beyond k_max cut."""

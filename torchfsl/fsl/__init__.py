@@ -2,8 +2,9 @@
 
 Read `round` (one round on one screen), `plan` (what is agreed), `floors` (what each party demands
 of it), `cuckoo` (one row a bin), `dpf` (one tree and what is done on it), `messages`, `bodies`,
-`uploads` (the wire), `transport` (the way), `client`, `server`; then `privacy` (noise), `union`
-(private set union), `costs` and `explain` (what a plan costs), `suite` (the constants).
+`uploads` (the wire), `transport` (the way), `client`, `server`; then `privacy` and
+`sampled_gaussian` (noise and what it guarantees), `union` (private set union), `costs` and
+`explain` (what a plan costs), `suite` (the constants).
 
 Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
 """

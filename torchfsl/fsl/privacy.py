@@ -7,7 +7,7 @@ against everybody else, as long as no server leaves out its noise.
 
 The guarantee is by client: two rounds are neighbours when they differ in one client's report, which
 one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep and nobody
-verifies. Who takes part, and how many, is not hidden. `docs/privacy.md` has the derivations.
+verifies. How many take part is not hidden. `docs/privacy.md` has the derivations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
+from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.kernels import ring
@@ -33,8 +34,15 @@ from torchfsl.types import Bytes
 Draw = Callable[[int, int], npt.NDArray[np.int64]]
 """Takes a standard deviation and a count, gives so many draws."""
 
-_WHOLE_ORDERS: Final = [*range(2, 65), *(round(64 * 2 ** (i / 8)) for i in range(1, 49))]
-_FRACTIONAL_ORDERS: Final = [1 + i / 32 for i in range(1, 96)]
+_ORDERS: Final = [
+    *(1 + i / 32 for i in range(1, 96)),
+    *range(4, 65),
+    *(round(64 * 2 ** (i / 8)) for i in range(1, 49)),
+]
+_ROUNDING_VARIANCE: Final = 2.0
+_ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
+"""A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
+a factor of exp(+-slack) in every probability; see `docs/privacy.md`."""
 
 
 def add_noise(
@@ -86,8 +94,8 @@ class Guarantee:
     Attributes:
         delta: the delta of both epsilons.
         rounds: rounds opened.
-        sampling_rate: probability with which a client takes part in a round, which only the public
-            does not see.
+        sampled: reports of the largest round and the clients that they were drawn from, which only
+            the public does not see; None for a client in every round.
         epsilon_server: against one server, which sees who takes part and knows its own noise; for
             a client that takes part in every round.
         epsilon_public: against everybody who sees the opened sums only.
@@ -97,7 +105,7 @@ class Guarantee:
 
     delta: float
     rounds: int
-    sampling_rate: float
+    sampled: tuple[int, int] | None
     epsilon_server: float
     epsilon_public: float
     multiplier_server: float
@@ -106,48 +114,52 @@ class Guarantee:
 
 def multiplier(plan: Plan) -> float:
     """Noise over sensitivity in one round, against one server; 0 without noise."""
-    return _multipliers(plan)[0] if plan.noise_sigma else 0.0
+    return _noises(plan)[0].renyi if plan.noise_sigma else 0.0
 
 
-def guarantee(plan: Plan, *, delta: float, rounds: int, sampling_rate: float = 1.0) -> Guarantee:
-    """What the plan's noise guarantees, by Renyi accounting.
+def guarantee(
+    plan: Plan, *, delta: float, rounds: int = 0, sampled: tuple[int, int] | None = None
+) -> Guarantee:
+    """What the plan's noise guarantees.
 
     Args:
         plan: with noise.
         delta: in (0, 1).
-        rounds: rounds that are opened under plans like this one, at least 1.
-        sampling_rate: see `Guarantee`; each client flips its own coin each round (Poisson), and
-            nobody but the servers learns the outcome.
+        rounds: rounds that are opened under plans like this one; 0 takes `plan.max_rounds`, which
+            servers enforce.
+        sampled: (n, K) where the reports of a round are those of n clients drawn at random from K,
+            anew each round, and only the servers know who; n is that of the round with the largest
+            n / K. It is no secret. None: a client may be in every round.
 
     Raises:
         ParameterError: a plan without noise, a number out of range, or the extra is missing.
     """
     if not plan.noise_sigma:
         raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate")
-    if not 0 < sampling_rate <= 1:
-        raise ParameterError(f"sampling_rate is {sampling_rate}; it lies in (0, 1]")
-    server, public = _multipliers(plan)
+    reports, clients = (1, 1) if sampled is None else sampled
+    if not 1 <= reports <= clients:
+        raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
+    rounds = _checked_rounds(plan, delta, rounds)
+    server, public = _noises(plan)
+    of_server = _epsilon(server, delta, rounds)
+    of_public = _epsilon(public, delta, rounds, reports / clients)
+    # What a server's draw hides from its peer it hides from the public as well.
     return Guarantee(
-        delta,
-        rounds,
-        sampling_rate,
-        _epsilon(server, delta, rounds, 1.0),
-        _epsilon(public, delta, rounds, sampling_rate),
-        server,
-        public,
-    )
+        delta, rounds, sampled, of_server, min(of_server, of_public),
+        server.renyi, max(server.renyi, public.renyi),
+    )  # fmt: skip
 
 
 def calibrate(
-    plan: Plan, *, epsilon: float, delta: float, rounds: int, lane_share: float = 0.1
+    plan: Plan, *, epsilon: float, delta: float, rounds: int = 0, lane_share: float = 0.1
 ) -> Plan:
-    """The plan with the least noise that guarantees (epsilon, delta) against either server.
+    """The plan with noise that guarantees (epsilon, delta) against either server, and no more.
 
     Args:
         plan: with `l2_bound`.
         epsilon: for all rounds together, above 0.
         delta: in (0, 1).
-        rounds: rounds that will be opened, at least 1.
+        rounds: rounds that will be opened; 0 takes `plan.max_rounds`.
         lane_share: the lane's part of the budget, where there is a lane.
 
     Raises:
@@ -158,21 +170,32 @@ def calibrate(
         raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)")
     if not epsilon > 0 or not 0 < lane_share < 1:
         raise ParameterError("epsilon lies above 0 and lane_share between 0 and 1")
-    low, high = 0.0, 1.0
-    while _epsilon(high, delta, rounds, 1.0) > epsilon:
-        low, high = high, 2 * high
-        if high > 1 << 40:
-            raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds")
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (
-            (low, middle) if _epsilon(middle, delta, rounds, 1.0) <= epsilon else (middle, high)
-        )
+    rounds = _checked_rounds(plan, delta, rounds)
+    slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK
+    if epsilon <= 4 * slack:
+        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds")
+    wanted = math.sqrt(rounds) * float(
+        _accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
+    )
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
-    sigma = math.ceil(high * values / math.sqrt(1 - share))
-    lane_sigma = math.ceil(high * lanes / math.sqrt(share)) if plan.lane_values else 0
-    return dataclasses.replace(plan, noise_sigma=max(sigma, 1), lane_sigma=lane_sigma)
+    sigma = _sigma(wanted * values / math.sqrt(1 - share))
+    lane_sigma = _sigma(wanted * lanes / math.sqrt(share)) if plan.lane_values else 0
+    return dataclasses.replace(plan, noise_sigma=sigma, lane_sigma=lane_sigma)
+
+
+def _sigma(gaussian: float) -> int:
+    """The discrete Gaussian that hides as much as a continuous one of this standard deviation."""
+    return math.ceil(math.sqrt(gaussian**2 + _ROUNDING_VARIANCE) * (1 + 1e-9))
+
+
+def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
+    """The number of rounds to account for."""
+    if not rounds and not plan.max_rounds:
+        raise ParameterError("say for how many rounds: give rounds, or plan with max_rounds")
+    if not 0 < delta < 1 or rounds < 0:
+        raise ParameterError(f"delta ({delta}) lies in (0, 1) and rounds ({rounds}) is at least 1")
+    return rounds or plan.max_rounds
 
 
 def _sensitivities(plan: Plan) -> tuple[float, float]:
@@ -183,52 +206,78 @@ def _sensitivities(plan: Plan) -> tuple[float, float]:
     return float(plan.l2_bound * plan.max_weight), lanes
 
 
-def _multipliers(plan: Plan) -> tuple[float, float]:
-    """Noise over sensitivity in one round, against a server and against the public.
+class _Noise(NamedTuple):
+    """Noise over sensitivity in one round.
 
-    Renyi divergences of independent coordinates add up, so values and lanes together behave like
-    one Gaussian of sensitivity over noise sqrt(sum of both ratios squared).
+    Attributes:
+        renyi: of the Gaussian whose Renyi divergences are not below those of the round.
+        gaussian: of the Gaussian whose outcomes become the round's by rounding; 0 where there is
+            too little noise for this view.
+        slack: logarithm of the largest factor by which probabilities then differ.
     """
-    of_server = of_public = 0.0
-    num_lanes = sum(
-        int(np.count_nonzero(_lanes(plan, s, plan.sum_values(s)))) for s in plan.segments
-    )
-    num_values = sum(plan.sum_values(s) for s in plan.segments) - num_lanes
-    sigmas = (plan.noise_sigma, plan.lane_sigma)
-    for most, sigma, count in zip(
-        _sensitivities(plan), sigmas, (num_values, num_lanes), strict=True
-    ):
-        if sigma and most:
-            ratio = most / sigma
+
+    renyi: float
+    gaussian: float
+    slack: float
+
+
+def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
+    """The noise against a server and against the public.
+
+    Whitened by their sigmas, values and lanes together are one Gaussian, whose sensitivity is the
+    root of the sum of both squares.
+    """
+    parts = list(
+        zip(
+            _sensitivities(plan), (plan.noise_sigma, plan.lane_sigma), _num_values(plan),
+            strict=True,
+        )
+    )  # fmt: skip
+    found = []
+    for draws in (1, 2):
+        renyi = gaussian = slack = 0.0
+        for most, sigma, count in parts:
+            if not sigma or not most:
+                continue
             # The sum of two discrete Gaussians is not one. It is near enough to change every
-            # divergence by at most tau a coordinate (Kairouz, Liu, Steinke 2021, Proposition 14).
-            tau = 10 * math.exp(-((math.pi * sigma) ** 2))
-            of_server += ratio**2
-            of_public += ratio**2 / 2 + 2 * tau * count
-    # What a server's draw hides from its peer it hides from the public as well.
-    return 1 / math.sqrt(of_server), 1 / math.sqrt(min(of_public, of_server))
+            # probability by a factor of exp(tau) at most (Kairouz, Liu, Steinke 2021, Prop. 14).
+            tau = 10 * math.exp(-((math.pi * sigma) ** 2)) * count if draws == 2 else 0.0
+            variance = draws * sigma**2
+            renyi += most**2 / variance + 2 * tau
+            left = variance - _ROUNDING_VARIANCE
+            gaussian += most**2 / left if left > 0 else math.inf
+            slack += tau + _ROUNDING_SLACK * count
+        found.append(_Noise(1 / math.sqrt(renyi), 1 / math.sqrt(gaussian), slack))
+    return found[0], found[1]
 
 
-def _epsilon(multiplier: float, delta: float, rounds: int, sampling_rate: float) -> float:
-    """Epsilon of `rounds` Gaussian mechanisms, each on a Poisson sample.
+def _num_values(plan: Plan) -> tuple[int, int]:
+    """How many values, and how many lanes, carry noise."""
+    counts = [plan.sum_values(s) for s in plan.segments]
+    lanes = [
+        int(np.count_nonzero(_lanes(plan, s, count)))
+        for s, count in zip(plan.segments, counts, strict=True)
+    ]
+    return sum(counts) - sum(lanes), sum(lanes)
 
-    Whole orders only on a sample: there the accountant's formula needs no more than the Renyi
-    divergences and the symmetry of the noise, both of which the discrete Gaussian has.
-    """
-    if not 0 < delta < 1 or rounds < 1:
-        raise ParameterError(f"delta ({delta}) lies in (0, 1) and rounds ({rounds}) is at least 1")
+
+def _epsilon(noise: _Noise, delta: float, rounds: int, rate: float = 1.0) -> float:
+    """Epsilon of so many rounds: the least of the bounds that hold."""
     accounting = _accounting()
-    event = accounting.GaussianDpEvent(multiplier)
-    orders: list[float] = list(_WHOLE_ORDERS)
-    if sampling_rate < 1:
-        event = accounting.PoissonSampledDpEvent(sampling_rate, event)
-    else:
-        orders = _FRACTIONAL_ORDERS + orders
     accountant = accounting.rdp.RdpAccountant(
-        orders=orders, neighboring_relation=accounting.NeighboringRelation.REPLACE_SPECIAL
+        orders=_ORDERS, neighboring_relation=accounting.NeighboringRelation.REPLACE_SPECIAL
     )
-    accountant.compose(event, rounds)
-    return float(accountant.get_epsilon(delta))
+    accountant.compose(accounting.GaussianDpEvent(noise.renyi), rounds)
+    bounds = [float(accountant.get_epsilon(delta))]
+    slack = rounds * noise.slack
+    if noise.gaussian and slack < 1:
+        rest = delta * math.exp(-slack)
+        one = noise.gaussian / math.sqrt(rounds)
+        bounds.append(2 * slack + float(accounting.get_epsilon_gaussian(one, rest)))
+        if rate < 1:
+            of_samples = sampled_gaussian.epsilon(noise.gaussian, rest, rounds, rate)
+            bounds.append(2 * slack + of_samples)
+    return min(bounds)
 
 
 def _accounting() -> Any:

@@ -1,8 +1,11 @@
 """One client in one round: trees, retrieval, the report.
 
-Whatever happens inside a round, the servers see the same messages of the same lengths: a failure
-that depends on private rows or values is raised to the caller only after a well-formed all-dummy
-report has left.
+Whatever happens to private rows and values, the servers see the same messages of the same lengths:
+such a failure is raised to the caller only after a well-formed all-dummy report has left. A failure
+that a server or the network caused is answered by silence instead: a dummy would count towards
+`min_clients`, and a server that spoils the round for all clients but one would read that one's
+update. Silence shows what a dropout shows, and nobody can be silent in a client's place: a report
+counts only when it is complete at both servers.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ SomeBody = TypeVar("SomeBody", bound=Body)
 class ClientRound:
     """One client in one round. Use as a context manager: an exception submits dummies.
 
+    Once `download` or `retrieve` has failed, whatever the reason, the client has withdrawn from
+    the round and sends nothing more in it.
+
         client                    S_a = server (client mod 2)           S_b, the other one
           |-- TREES_COMMIT ---------------------------------------------------->|
           |-- TREES ---------------------->|------------ TREES_RELAY ---------->|
@@ -63,14 +69,14 @@ class ClientRound:
         self._plan, self._servers, self._trees = trees.plan, servers, trees
         self._context = ReportContext(trees.context, round_number, random_bytes(16))
         self._upload = self._download = 0
-        self._submitted = False
+        self._submitted = self._withdrawn = False
         if trees.uploaded:
             return
         try:
             wanted = self._check_wanted(indices)
         except Exception:  # whatever is wrong with private rows, the servers see a usual client
             self._send_trees({s.name: nothing() for s in self._plan.early})
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # then it has withdrawn
                 self.download()
                 if self._plan.retrieving:
                     self.retrieve()
@@ -100,11 +106,12 @@ class ClientRound:
         One server sends it, the other its digest and that of the rows.
 
         Raises:
-            ProtocolError: the servers hold different models.
+            ProtocolError: the servers hold different models. The client has withdrawn.
         """
         first, second = self._parties()
-        model = self._receive(first, ModelBody)
-        return model.tensors(self._plan, self._receive(second, ModelDigest))
+        with self._withdrawn_on_error():
+            model = self._receive(first, ModelBody)
+            return model.tensors(self._plan, self._receive(second, ModelDigest))
 
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
@@ -113,14 +120,15 @@ class ClientRound:
         is returned unless every tag of every segment fits.
 
         Raises:
-            ProtocolError: a server altered an answer.
+            ProtocolError: a server altered an answer. The client has withdrawn.
         """
-        first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
-        found: dict[str, Bytes] = {}
-        for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
-            key = self._context.trees.mac_key(segment, self._context.round_number)
-            leaves = self._trees.selection(segment).leaves
-            found[segment.name] = psr.decode(segment, key, answers, leaves)
+        with self._withdrawn_on_error():
+            first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
+            found: dict[str, Bytes] = {}
+            for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
+                key = self._context.trees.mac_key(segment, self._context.round_number)
+                leaves = self._trees.selection(segment).leaves
+                found[segment.name] = psr.decode(segment, key, answers, leaves)
         return {
             segment.name: self._trees.rows_by_index(segment, found[segment.name])
             for segment in self._plan.retrieving
@@ -136,10 +144,15 @@ class ClientRound:
 
         Raises:
             ParameterError: the update does not fit the plan; an all-dummy report was sent.
-            ProtocolError: this round was submitted before.
+            ProtocolError: this round was submitted before, or the client has withdrawn from it.
         """
         if self._submitted:
             raise ProtocolError("this round was submitted already; start the next one")
+        if self._withdrawn:
+            raise ProtocolError(
+                "a server or the network failed in this round, so this client has withdrawn from "
+                "it: start the next one"
+            )
         try:
             self._check_submission(update, weight)
         except Exception:  # whatever is wrong with private values, see above
@@ -149,7 +162,9 @@ class ClientRound:
         return Receipt(self._upload, self._download, unmatched)
 
     def abort(self) -> Receipt:
-        """Send a report of the usual form that adds nothing to any sum."""
+        """Send a report of the usual form that adds nothing to any sum; nothing once withdrawn."""
+        if self._withdrawn:
+            return Receipt(self._upload, self._download, {})
         if self._submitted:
             raise ProtocolError("this round was submitted already")
         zeros: Update = {}
@@ -164,6 +179,18 @@ class ClientRound:
         return Receipt(self._upload, self._download, {})
 
     # --- what the methods above are made of ---------------------------------------------------
+
+    @contextlib.contextmanager
+    def _withdrawn_on_error(self) -> Iterator[None]:
+        """Around all that depends on what the servers say."""
+        try:
+            yield
+        except BaseException:
+            self._withdraw()
+            raise
+
+    def _withdraw(self) -> None:
+        self._withdrawn = True
 
     def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
         segments = {segment.name: segment for segment in self._plan.early}

@@ -34,10 +34,14 @@ def leaf_hash(
     tau = leaf x (8 bytes) | tree j (4 bytes) | 0 (4 bytes), little-endian:
     q = P_0(v) xor tau; a = v xor P_1(q); b = v xor q xor P_2(a); the hash is a | b.
 
-    Both halves are one-way in v, and b depends on a: no rule is known that turns a state at one
-    leaf into a state at another with a known difference of hashes. The shorter
-    AES(p xor tau_i) xor p with p = AES(v), i = 0, 1, has one (shift p by the difference of the
-    tweaks), so that two leaves under one check word cost only 2**64 in a tree of one level.
+    The tweak enters before P_1 alone, and a has a relation: B = P_0^-1(P_0(A) xor tau_x xor tau_y)
+    at leaf y meets the q of A at leaf x, so the parties' states A, B at x and B, A at y have one
+    XOR of a. There b has the four inputs of P_2 in other pairs, A xor p, B xor p' at x and
+    B xor p, A xor p' at y, and agrees with chance 2**-128 only; no relation is known for b, or for
+    a and b together. So the check word keeps the 128 bits of b against states that are related
+    thus, and all 256 against others. The shorter AES(p xor tau_i) xor p with p = AES(v), i = 0, 1,
+    has a rule for both halves (shift p by the difference of the tweaks), so that two leaves under
+    one check word cost only 2**64 in a tree of one level.
     """
     keys = permute(key, _LEAF_KEY_INPUTS)
     tweaks = np.zeros_like(states)

@@ -1,0 +1,94 @@
+"""Plays every attack with its defence off and on, and prints what each of them showed.
+
+    python -m scripts.attacks                                  # all of them
+    python -m scripts.attacks --only leaf_relation sampled_rounds --json attacks.json
+
+An attack is a module of this folder with a function `run()` that takes nothing and gives an
+`AttackResult`. The cost of a defence is its upload a client and round, and the time of an honest
+round with it over that without, both in one run. The exit code is 1 where an attack works with its
+defence on, or does not with its defence off, and so proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+import textwrap
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+
+import scripts.attacks
+from scripts.attacks.result import AttackResult
+
+WIDTHS = (30, 38, 38, 16)
+
+
+def attacks() -> dict[str, Callable[[], AttackResult]]:
+    """All attacks of this folder by the names of their modules."""
+    found = {}
+    for module in pkgutil.iter_modules(scripts.attacks.__path__):
+        if module.name == "__main__":
+            continue
+        run = getattr(importlib.import_module(f"scripts.attacks.{module.name}"), "run", None)
+        if run is None:
+            continue
+        signature = inspect.signature(run, eval_str=True)
+        if signature.return_annotation is AttackResult and not signature.parameters:
+            found[module.name] = run
+    return found
+
+
+def cost(result: AttackResult) -> str:
+    """What the defence costs, in words."""
+    time = f"time x {result.time_ratio:.3f}" if result.time_ratio else "time not taken"
+    return f"{result.extra_bytes:+,} bytes, {time}"
+
+
+def row(*cells: str) -> str:
+    """One row of the table, every cell broken into lines of its column's width."""
+    columns = [textwrap.wrap(cell, w) or [""] for cell, w in zip(cells, WIDTHS, strict=True)]
+    return "\n".join(
+        "  ".join(line.ljust(w) for line, w in zip(lines, WIDTHS, strict=True)).rstrip()
+        for lines in zip_longest(*columns, fillvalue="")
+    )
+
+
+def holds(result: AttackResult) -> bool:
+    """Whether the attack works without the defence, and does not with it."""
+    return result.worked_off and not result.worked_on
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play, print, write; 1 if a defence does not hold or an attack proves nothing."""
+    known = attacks()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=sorted(known), metavar="ATTACK")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    options = parser.parse_args(arguments)
+    print(row("attack", "defence off", "defence on", "cost of the defence"))
+    print(row(*("-" * width for width in WIDTHS)))
+    results = {}
+    for name in options.only or sorted(known):
+        result = results[name] = known[name]()
+        print(row(result.name, result.off, result.on, cost(result)), flush=True)
+        if not holds(result):
+            print("^ NOT as it must be: " + ("worked" if result.worked_on else "proves nothing"))
+        print()
+    if options.json:
+        table = {name: dataclasses.asdict(result) for name, result in results.items()}
+        options.json.write_text(json.dumps(table, indent=2) + "\n")
+    held = sum(map(holds, results.values()))
+    print(f"{held} of {len(results)} defences held against an attack that works without them")
+    return 0 if held == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
