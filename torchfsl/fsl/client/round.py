@@ -109,7 +109,7 @@ class ClientRound:
             ProtocolError: the servers hold different models. The client has withdrawn.
         """
         first, second = self._parties()
-        with self._withdrawn_on_error():
+        with _withdrawn_on_error(self):
             model = self._receive(first, ModelBody)
             return model.tensors(self._plan, self._receive(second, ModelDigest))
 
@@ -122,7 +122,7 @@ class ClientRound:
         Raises:
             ProtocolError: a server altered an answer. The client has withdrawn.
         """
-        with self._withdrawn_on_error():
+        with _withdrawn_on_error(self):
             first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
             found: dict[str, Bytes] = {}
             for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
@@ -179,15 +179,6 @@ class ClientRound:
         return Receipt(self._upload, self._download, {})
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    @contextlib.contextmanager
-    def _withdrawn_on_error(self) -> Iterator[None]:
-        """Around all that depends on what the servers say."""
-        try:
-            yield
-        except BaseException:
-            self._withdraw()
-            raise
 
     def _withdraw(self) -> None:
         self._withdrawn = True
@@ -300,6 +291,16 @@ class ClientRound:
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
         return body.decode(self._plan, message.body)
+
+
+@contextlib.contextmanager
+def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
+    """Around all that depends on what the servers say."""
+    try:
+        yield
+    except BaseException:
+        client_round._withdraw()
+        raise
 
 
 def _by_weight(part: SegmentUpdate) -> SegmentUpdate:
