@@ -23,7 +23,7 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.trees import ClientTrees, nothing
-from torchfsl.fsl.dpf import psr, ssa
+from torchfsl.fsl.dpf import ssa
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -123,16 +123,8 @@ class ClientRound:
             ProtocolError: a server altered an answer. The client has withdrawn.
         """
         with _withdrawn_on_error(self):
-            first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
-            found: dict[str, Bytes] = {}
-            for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
-                key = self._context.trees.mac_key(segment, self._context.round_number)
-                leaves = self._trees.selection(segment).leaves
-                found[segment.name] = psr.decode(segment, key, answers, leaves)
-        return {
-            segment.name: self._trees.rows_by_index(segment, found[segment.name])
-            for segment in self._plan.retrieving
-        }
+            first, second = (self._receive(party, AnswerBody) for party in (0, 1))
+            return self._trees.rows_in((first, second), self._context.round_number)
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the update on the trees of this round.
