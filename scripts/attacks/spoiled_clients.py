@@ -1,8 +1,9 @@
 """Server 0 spoils the round for every client but one, so that `min_clients` counts dummies.
 
-Three ways: a flipped bit in its answers; one in the model or digest that it shows; refused calls. With the defence off a client that notices sends an all-dummy report, as it does when
-something private fails; the honest server counts that, and the opened sum is the victim's update.
-With it on the client is silent: no such round has `min_clients` reports.
+Three ways: a flipped bit in its answers; one in the model or digest that it shows; refused calls.
+With the defence off a client that notices sends an all-dummy report, as it does when something
+private fails; the honest server counts that, and the opened sum is the victim's update. With it on
+the client is silent: no such round has `min_clients` reports.
 """
 
 from __future__ import annotations
@@ -92,12 +93,15 @@ def take_part(client: Client, round_number: int, update: Update) -> bool:
     return True
 
 
+def _stay(client_round: ClientRound) -> None:
+    """In place of a withdrawal."""
+
+
 @contextlib.contextmanager
 def defence(*, on: bool) -> Iterator[None]:
     """Whether clients withdraw when a server fails; off, they send dummies."""
-    with contextlib.ExitStack() as patched:
-        if not on:
-            patched.enter_context(mock.patch.object(ClientRound, "_withdraw", lambda _: None))
+    off = mock.patch.object(ClientRound, "_withdraw", _stay)
+    with contextlib.nullcontext() if on else off:
         yield
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from scripts.attacks import crowded_rows
 from tests.support.engine_models import WIDE, Recommender, loss_of, make_batch, train
 from tests.support.engine_rounds import Task, plain_sum, wanted
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -19,6 +20,7 @@ from torchfsl.engine.policies import Fixed, Rows, TopK
 from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.cuckoo import placement as cuckoo
 
 
 @pytest.mark.parametrize(
@@ -331,6 +333,24 @@ def test_weights_and_stochastic_rounding() -> None:
         np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
+def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuckoo, "place", crowded_rows._place_but_the_guess)
+    engine = SubmodelEngine()
+    task = Task(engine, min_clients=1)
+    link, handle = task.begin(), task.handles[0]
+    lost = crowded_rows.GUESS
+    with engine.round(task.client(link, 0), rows={"item": [1, lost]}, handle=handle) as rnd:
+        assert rnd.rows["item.weight"].tolist() == [1, lost]
+        assert not handle.model.item.weight[lost].any()
+        assert handle.model.item.weight[1].isfinite().all()
+        handle.model.item(torch.tensor([1, lost])).sum().backward()
+        handle.optimizers[0].step()
+    assert rnd.submit().unmatched["rows4"].tolist() == [lost]
+    sums = task.finish().sums["rows4"]
+    assert np.flatnonzero(sums.any(axis=1)).tolist() == [1]
+    assert handle.residual.pending("rows4").tolist() == [lost]
+
+
 def test_a_bad_weight_is_raised_and_a_dummy_report_sent() -> None:
     engine = SubmodelEngine()
     task = Task(engine)
@@ -530,6 +550,8 @@ def test_clipped_values_are_reported_and_warned_of(caplog: pytest.LogCaptureFixt
     assert rnd.clip_report is not None
     assert rnd.clip_report.num_clipped > 0
     assert "beyond clip = 0.01" in caplog.text
+    for private in (rnd.clip_report.num_clipped, f"{rnd.clip_report.largest:g}"):
+        assert f" {private}" not in caplog.text
 
 
 def test_a_finished_round_holds_no_memory() -> None:

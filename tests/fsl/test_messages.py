@@ -77,7 +77,7 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.TREES: 16 + 16 + early_bytes,
         Kind.TREES_COMMIT: 16 + 16 + 32,
         Kind.TREES_RELAY: 16 + early_bytes,
-        Kind.ANSWER: answers,
+        Kind.ANSWER: answers + 16,
         Kind.REPORT: 16 + 16 + 16 + late_bytes + hints + masked,
         Kind.REPORT_COMMIT: 16 + 16 + 16 + 32,
         Kind.REPORT_RELAY: 16 + 16 + late_bytes + hints,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.adversary import lie_in_answers
 from tests.support.federation import (
     Wire,
     make_plan,
@@ -20,6 +21,7 @@ from tests.support.federation import (
     random_update,
     submit,
 )
+from torchfsl.crypto.aead import SEAL_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
@@ -171,16 +173,32 @@ def test_a_changed_byte_in_an_answer_is_noticed_and_nothing_is_returned(party: i
         servers = make_servers(plan)
         begin_round(servers, 1)
 
-        def alter(event: Any, place: int = place, bit: int = bit) -> bytes:
+        def alter(answer: bytearray, place: int = place, bit: int = bit) -> None:
+            answer[place] ^= bit
+
+        lie_in_answers(servers[party], 0, alter)
+        session = Client(plan, servers, client_id=0).start_round(1, indices={"table": [0, 5, 20]})
+        with pytest.raises(ProtocolError, match="does not fit its tag"):
+            session.retrieve()
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_byte_changed_on_the_way_is_noticed_by_the_seal(party: int) -> None:
+    plan = mixed_plan()
+    size = plan.segments[0].answer_bytes + SEAL_BYTES
+    for place in (0, 1, size - SEAL_BYTES - 1, size - SEAL_BYTES, size - 1):
+        servers = make_servers(plan)
+        begin_round(servers, 1)
+
+        def alter(event: Any, place: int = place) -> bytes:
             data = bytearray(event.data)
             if event.kind is Kind.ANSWER and event.party == party:
-                data[64 + place] ^= bit
+                data[64 + place] ^= 1
             return bytes(data)
 
-        session = Client(plan, Wire(servers, alter), client_id=0).start_round(
-            1, indices={"table": [0, 5, 20]}
-        )
-        with pytest.raises(ProtocolError, match="does not fit its tag"):
+        client = Client(plan, Wire(servers, alter), client_id=0)
+        session = client.start_round(1, indices={"table": [0, 5, 20]})
+        with pytest.raises(ProtocolError, match="does not fit its seal"):
             session.retrieve()
 
 

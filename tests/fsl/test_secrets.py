@@ -22,6 +22,7 @@ from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.kernels.backends import kernels
 
 
@@ -173,6 +174,9 @@ def test_secrets_never_appear_in_a_repr() -> None:
         [book._reports for book in books], [book.complete() for book in books], servers,
         wire.events,
     ]  # fmt: skip
+    for server in servers:
+        loaded = LoadedReport(server.party, server.reports.complete()[2])
+        objects += [loaded.trees(s) for s in plan.with_trees]
     for selection in selections:
         objects += [selection.placement, selection.leaves]
     text = " ".join(repr(thing) for thing in objects)

@@ -22,6 +22,7 @@ from tests.support.federation import (
     random_update,
 )
 from tests.support.reference import plaintext
+from torchfsl.crypto import kdf
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client, Session
@@ -259,6 +260,23 @@ def test_trees_are_verified_once_and_a_forged_tree_never_enters_a_session() -> N
                     assert client == 0
             assert finish_round(servers).clients == (1,)
             assert set(servers[0].reports.sessions) == {1}
+
+
+def test_trees_that_fail_the_check_are_forgotten_even_if_they_came_in_an_earlier_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers, _, session = one_session()
+    begin_round(servers, 1)
+    session.start_round(1)  # the report never comes, the trees are kept unverified
+    for server in servers:
+        server.abandon_round()
+        assert set(server.reports.sessions) == {0}
+    begin_round(servers, 2)
+    submit(session, 2, update_of(0, np.random.default_rng(0)))
+    monkeypatch.setattr(kdf, "digests_equal", lambda a, b: len(a) != messages.FOLD_BYTES)
+    with pytest.raises(ProtocolError, match="0 acceptable reports"):
+        finish_round(servers)
+    assert not servers[0].reports.sessions  # server 1 came to no verdict any more
 
 
 # --- attack 9: one hint an epoch -----------------------------------------------------------------

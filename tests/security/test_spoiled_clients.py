@@ -8,6 +8,7 @@ from scripts.attacks import spoiled_clients as attack
 from scripts.parties import two_servers
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
@@ -49,6 +50,11 @@ def spoiled_client(way: str, client_id: int) -> tuple[Client, Listening]:
     return Client(plan, wire, client_id=client_id), wire
 
 
+def fetch_all(session: ClientRound) -> None:
+    session.download()
+    session.retrieve()
+
+
 @pytest.mark.parametrize("way", attack.WAYS)
 @pytest.mark.parametrize("client_id", [6, 7])
 def test_a_client_that_was_failed_sends_no_report(way: str, client_id: int) -> None:
@@ -56,8 +62,7 @@ def test_a_client_that_was_failed_sends_no_report(way: str, client_id: int) -> N
     update = attack.make_update(client.plan, client_id)
     session = client.start_round(1, indices={"rows": update["rows"].positions})
     with pytest.raises((ProtocolError, RejectedSubmission)):
-        session.download()
-        session.retrieve()
+        fetch_all(session)
     with pytest.raises(ProtocolError, match="has withdrawn from"):
         session.submit(update)
     assert session.abort() == session.abort()

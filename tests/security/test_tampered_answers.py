@@ -8,18 +8,20 @@ where. Server 0 attacks one bin after the other, so it reads the whole selection
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.federation import Event, Wire, make_plan, make_segment, make_servers
+from tests.support.adversary import lie_in_answers
+from tests.support.federation import Wire, make_plan, make_segment, make_servers
 from tests.support.reference import plaintext
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -55,16 +57,20 @@ def occupied(plan: Plan) -> dict[int, int]:
     return {int(t): int(ROWS[placed.item[t]]) for t in np.flatnonzero(placed.item >= 0)}
 
 
-def flip_in_answer(tree: int, byte: int, mask: int) -> Any:
+Alter = Callable[[bytearray], None]
+
+
+def flip_in_answer(tree: int, byte: int, mask: int) -> Alter:
     """Server 0 flips bits of its answer for one tree; each row has eight bytes."""
 
-    def alter(event: Event) -> bytes:
-        data = bytearray(event.data)
-        if event.kind is Kind.ANSWER and event.party == 0:
-            data[HEADER_BYTES + 8 * tree + byte] ^= mask
-        return bytes(data)
+    def alter(answer: bytearray) -> None:
+        answer[8 * tree + byte] ^= mask
 
     return alter
+
+
+def honest_answer(answer: bytearray) -> None:
+    """What an honest server does to it."""
 
 
 def train_and_submit(plan: Plan, session: ClientRound) -> None:
@@ -79,11 +85,12 @@ def train_and_submit(plan: Plan, session: ClientRound) -> None:
         session.submit(update)
 
 
-def play(plan: Plan, alter: Any) -> tuple[Opened, list[Any], type[Exception] | None]:
+def play(plan: Plan, alter: Alter) -> tuple[Opened, list[Any], type[Exception] | None]:
     """The victim in a round with one more client; the opened sum and the victim's traffic."""
     servers = small_servers(plan)
     begin_round(servers, 1)
-    wire, failure = Wire(servers, alter), None
+    lie_in_answers(servers[0], 0, alter)
+    wire, failure = Wire(servers), None
     try:
         train_and_submit(plan, Client(plan, wire, client_id=0).start_round(1, indices={"t": ROWS}))
     except (ProtocolError, ParameterError) as error:
@@ -95,7 +102,7 @@ def play(plan: Plan, alter: Any) -> tuple[Opened, list[Any], type[Exception] | N
 
 def test_without_authentication_altered_answers_read_every_selected_row() -> None:
     plan = plan_of(False)
-    honest, traffic, _ = play(plan, lambda event: event.data)
+    honest, traffic, _ = play(plan, honest_answer)
     found: dict[int, int] = {}
     for tree in range(plan.segments[0].num_trees):
         opened, shape, failure = play(plan, flip_in_answer(tree, 3, TOP_EXPONENT_BIT))
@@ -115,16 +122,15 @@ def test_without_authentication_a_client_that_fails_shows_which_bins_are_occupie
     """All exponent bits set: not a number. The dummies of the failed client thin out the sum."""
     plan = plan_of(False)
     state = small_servers(plan)[0].model.state["t.0"]
-    honest, _, _ = play(plan, lambda event: event.data)
+    honest, _, _ = play(plan, honest_answer)
     found = []
     for tree in range(plan.segments[0].num_trees):
         row = occupied(plan).get(tree, 0)
         exponent = int(state[row, :1].view(np.uint32)[0]) >> 16 & 0x7F80  # known to the server
 
-        def alter(event: Event, tree: int = tree, mask: int = exponent ^ 0x7F80) -> bytes:
-            return flip_in_answer(tree, 2, mask & 0xFF)(
-                Event(event.party, event.kind, flip_in_answer(tree, 3, mask >> 8)(event))
-            )
+        def alter(answer: bytearray, tree: int = tree, mask: int = exponent ^ 0x7F80) -> None:
+            flip_in_answer(tree, 3, mask >> 8)(answer)
+            flip_in_answer(tree, 2, mask & 0xFF)(answer)
 
         opened, _, failure = play(plan, alter)
         if not np.array_equal(opened.sums["bias"], honest.sums["bias"]):
@@ -138,7 +144,7 @@ def test_with_authentication_alterations_are_refused_in_occupied_and_dummy_bins_
     byte: int, mask: int
 ) -> None:
     plan = plan_of(True)
-    _, traffic, failure = play(plan, lambda event: event.data)
+    _, traffic, failure = play(plan, honest_answer)
     assert failure is None
     report = (Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)
     withdrawn = [event for event in traffic if event[1] not in report]
@@ -157,8 +163,8 @@ def test_with_authentication_the_error_does_not_say_where() -> None:
     for tree in range(plan.segments[0].num_trees):
         servers = small_servers(plan)
         begin_round(servers, 1)
-        wire = Wire(servers, flip_in_answer(tree, 0, 1))
-        session = Client(plan, wire, client_id=0).start_round(1, indices={"t": ROWS})
+        lie_in_answers(servers[0], 0, flip_in_answer(tree, 0, 1))
+        session = Client(plan, servers, client_id=0).start_round(1, indices={"t": ROWS})
         with pytest.raises(ProtocolError) as caught:
             session.retrieve()
         texts.add(str(caught.value))
@@ -174,12 +180,10 @@ def test_a_server_cannot_mend_the_tag_of_an_altered_answer() -> None:
     for _ in range(20):
         offset = rng.integers(256, size=16 * segment.num_trees, dtype=np.uint8)
 
-        def alter(event: Event, offset: Any = offset) -> bytes:
-            data = np.frombuffer(event.data, np.uint8).copy()
-            if event.kind is Kind.ANSWER and event.party == 0:
-                data[HEADER_BYTES] ^= 1
-                data[HEADER_BYTES + rows :] ^= offset
-            return data.tobytes()
+        def alter(answer: bytearray, offset: Any = offset) -> None:
+            data = np.frombuffer(answer, np.uint8)
+            data[0] ^= 1
+            data[rows:] ^= offset
 
         _, _, failure = play(plan, alter)
         assert failure is ProtocolError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy.typing as npt
 import pytest
 
 from scripts.attacks.spoiled_clients import WAYS, Spoiling, defence
@@ -25,17 +26,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield started
 
 
-def spoil(pair: Pair, way: str, clients: Iterator[int] | range) -> None:
+def spoil(pair: Pair, way: str, clients: Iterable[int]) -> None:
     """Whole rounds of honest clients to whom server 0 lies, each in one way."""
     for number in clients:
         with pair.client(number) as connection:
             update = pair.update(number)
             wire = Spoiling(connection.client.servers, way, [number])
             client = Client(pair.plan, wire, client_id=number)
-            wanted = wanted_rows(pair.plan, update)
-            with pytest.raises(FslError), client.start_round(pair.number, indices=wanted) as taking:
-                taking.download()
-                taking.retrieve()
+            with pytest.raises(FslError):
+                fetch_all(client, pair.number, wanted_rows(pair.plan, update))
+
+
+def fetch_all(client: Client, number: int, wanted: Mapping[str, npt.ArrayLike]) -> None:
+    with client.start_round(number, indices=wanted) as taking:
+        taking.download()
+        taking.retrieve()
 
 
 def test_dummies_defeat_min_clients_where_clients_do_not_withdraw(pair: Pair) -> None:

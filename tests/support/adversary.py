@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from scripts.attacks.forged_reports import Forgery, forge
 from tests.support.federation import Wire
 from torchfsl.errors import RejectedSubmission
+from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
@@ -169,6 +170,23 @@ def altering(kind: Kind, client: int, place: int, mask: int = 0x10) -> Any:
         return bytes(data)
 
     return alter
+
+
+def lie_in_answers(server: Server, victim: int, alter: Callable[[bytearray], None]) -> None:
+    """A server that alters its answers to one client before it seals them."""
+    evaluator: Any = server._evaluator
+    honest = evaluator.answer
+
+    def answer(report: Report, model: ServerModel) -> AnswerBody:
+        seed = report.trees.master_seed
+        if report.client != victim or seed is None:
+            return honest(report, model)
+        key = report.tree_context.answer_key(seed, server.party, report.round_number)
+        plain = bytearray(b"".join(honest(report, model).unseal(server.plan, key)))
+        alter(plain)
+        return AnswerBody.seal(key, [plain])
+
+    evaluator.answer = answer
 
 
 # --- defences switched off ----------------------------------------------------------------------

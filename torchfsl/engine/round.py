@@ -40,7 +40,9 @@ class TrainingRound:
     """One client's round. Made by `SubmodelEngine.round`; use as a context manager.
 
     Attributes:
-        rows: after entering, by table name the ids that were retrieved (int64, increasing).
+        rows: after entering, by table name the ids that were retrieved (int64, increasing). One
+            that found no bin (probability at most 2**-40 any) is zero; its update is not sent but
+            kept in the residual.
         clip_report: after `submit`, what clipping did to the update.
         receipt: after `submit`.
         update: after `submit`, the quantised update as it was sent.
@@ -102,7 +104,7 @@ class TrainingRound:
             clear = self._session.download()
             handle.recorder.check_closed()
             handle.exchange.load(clear)
-            present = self._fetch_rows() if self._retrieving else None
+            present = self._fetch_rows(indices) if self._retrieving else None
             handle.begin_round(present)
         except BaseException:
             before.put_back()
@@ -159,11 +161,8 @@ class TrainingRound:
             self._abort()
             raise
         if self.clip_report.num_clipped:
-            log.warning(
-                "%d of %d values beyond clip = %g were cut, the largest was %g",
-                self.clip_report.num_clipped, self.clip_report.num_values,
-                plan.encoding.clip, self.clip_report.largest,
-            )  # fmt: skip
+            # How many and how large is private: a log may be read by others.
+            log.warning("values beyond clip = %g were cut: see clip_report", plan.encoding.clip)
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:
@@ -225,13 +224,13 @@ class TrainingRound:
             for s in self._retrieving
         }
 
-    def _fetch_rows(self) -> dict[str, torch.Tensor]:
+    def _fetch_rows(self, asked: dict[str, npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
         """Write the retrieved rows into the tables, NaN everywhere else."""
         assert self._session is not None
         found = self._session.retrieve()
         tables = self._handle.inventory.tables
         for segment in self._retrieving:
-            indices, values = found[segment.name]
+            indices, values = _zeros_for_missing(asked[segment.name], *found[segment.name])
             for table in tables[segment.name]:
                 stop = table.offset + table.num_rows
                 here = (indices >= table.offset) & (indices < stop)
@@ -244,6 +243,21 @@ class TrainingRound:
         for table in self._handle.inventory.all_tables:
             self.rows.setdefault(table.name, torch.arange(table.num_rows))
         return self.rows
+
+
+def _zeros_for_missing(
+    asked: npt.NDArray[np.int64], indices: npt.NDArray[np.int64], values: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """All rows asked for and their values, zeros where a row found no bin.
+
+    Training goes on as usual: that a row found none depends on which rows were wanted, so that a
+    report of dummies in its place would show in the sums.
+    """
+    if len(indices) == len(asked):
+        return indices, values
+    whole = np.zeros((len(asked), values.shape[1]), dtype=values.dtype)
+    whole[np.searchsorted(asked, indices)] = values
+    return asked, whole
 
 
 def _by_table(wanted: RowIds | None, tables: list[Table]) -> dict[str, torch.Tensor]:

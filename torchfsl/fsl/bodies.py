@@ -16,7 +16,7 @@ from typing import ClassVar, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.crypto import kdf
+from torchfsl.crypto import aead, kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
@@ -85,15 +85,29 @@ def by_segment(
 
 @dataclass(frozen=True, slots=True)
 class AnswerBody(Body):
-    """Answers of a retrieval, segment by segment; one that was read has one piece for each."""
+    """Answers of a retrieval, sealed: both servers' answers in the clear are the rows."""
 
     kind = Kind.ANSWER
-    answers: Pieces = field(repr=False)
+    sealed: Buffer = field(repr=False)
+
+    @classmethod
+    def seal(cls, key: bytes, answers: Iterable[Buffer]) -> Self:
+        """Answers segment by segment, under `TreeContext.answer_key`."""
+        return cls(aead.seal_once(key, b"".join(answers)))
+
+    def unseal(self, plan: Plan, key: bytes) -> Pieces:
+        """The answers, a piece for each segment.
+
+        Raises:
+            ProtocolError: they were sealed under another key, or altered.
+        """
+        view = memoryview(aead.unseal(key, self.sealed))
+        answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
+        return tuple(answers.values())
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
-        return cls(tuple(answers.values()))
+        return cls(view)
 
 
 @dataclass(frozen=True, slots=True)

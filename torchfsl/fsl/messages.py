@@ -1,4 +1,4 @@
-"""The wire format: every message's layout, exact length and checks. Version 1.
+"""The wire format: every message's layout, exact length and checks. Version 2.
 
 A message is a 64-byte header and a body. All integers are little-endian.
 
@@ -10,7 +10,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     TREES          nonce 16, master seed 16, early trees                        client to S_a
     TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
-    ANSWER         the XOR of selected rows, segment by segment                 server to client
+    ANSWER         the XOR of selected rows, segment by segment, sealed         server to client
     REPORT         nonce 16, master seed 16, hint nonce 16, public part,
                    masked dense values                                          client to S_a
     REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, commitment 32       client to S_b
@@ -26,9 +26,10 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
 S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
-order. A tree is its correction words and, if the plan verifies, its 32-byte check word. Digests and
-commitments are those of `kdf.digest`. This file has the header and the lengths, `bodies` and
-`uploads` the fields.
+order. A tree is its correction words and, if the plan verifies, its 32-byte check word. An answer
+is sealed under a key from the master seed that its sender got: 16 bytes more (`crypto.aead`).
+Digests and commitments are those of `kdf.digest`. This file has the header and the lengths,
+`bodies` and `uploads` the fields.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from torchfsl.crypto.aead import SEAL_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -110,7 +112,7 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
         Kind.TREES: 2 * SEED_BYTES + trees,
         Kind.TREES_COMMIT: 2 * SEED_BYTES + DIGEST_BYTES,
         Kind.TREES_RELAY: SEED_BYTES + trees,
-        Kind.ANSWER: sum(s.answer_bytes for s in plan.segments),
+        Kind.ANSWER: SEAL_BYTES + sum(s.answer_bytes for s in plan.segments),
         Kind.REPORT: 3 * SEED_BYTES + public + masked,
         Kind.REPORT_COMMIT: 3 * SEED_BYTES + DIGEST_BYTES,
         Kind.REPORT_RELAY: 2 * SEED_BYTES + public,

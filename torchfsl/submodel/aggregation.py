@@ -49,7 +49,7 @@ class RoundSession(Protocol):
         """Hand in the quantised update."""
 
     def abort(self) -> Receipt:
-        """Hand in nothing, in a report like any other; once `download` or `retrieve` failed, none."""
+        """Hand in nothing, in a report like any other; no report once the servers have failed."""
 
 
 class Participant(Protocol):

@@ -23,7 +23,7 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.trees import ClientTrees, nothing
-from torchfsl.fsl.dpf import psr, ssa
+from torchfsl.fsl.dpf import ssa
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -109,7 +109,7 @@ class ClientRound:
             ProtocolError: the servers hold different models. The client has withdrawn.
         """
         first, second = self._parties()
-        with self._withdrawn_on_error():
+        with _withdrawn_on_error(self):
             model = self._receive(first, ModelBody)
             return model.tensors(self._plan, self._receive(second, ModelDigest))
 
@@ -122,17 +122,9 @@ class ClientRound:
         Raises:
             ProtocolError: a server altered an answer. The client has withdrawn.
         """
-        with self._withdrawn_on_error():
-            first, second = (self._receive(party, AnswerBody).answers for party in (0, 1))
-            found: dict[str, Bytes] = {}
-            for segment, *answers in zip(self._plan.retrieving, first, second, strict=True):
-                key = self._context.trees.mac_key(segment, self._context.round_number)
-                leaves = self._trees.selection(segment).leaves
-                found[segment.name] = psr.decode(segment, key, answers, leaves)
-        return {
-            segment.name: self._trees.rows_by_index(segment, found[segment.name])
-            for segment in self._plan.retrieving
-        }
+        with _withdrawn_on_error(self):
+            first, second = (self._receive(party, AnswerBody) for party in (0, 1))
+            return self._trees.rows_in((first, second), self._context.round_number)
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the update on the trees of this round.
@@ -179,15 +171,6 @@ class ClientRound:
         return Receipt(self._upload, self._download, {})
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    @contextlib.contextmanager
-    def _withdrawn_on_error(self) -> Iterator[None]:
-        """Around all that depends on what the servers say."""
-        try:
-            yield
-        except BaseException:
-            self._withdraw()
-            raise
 
     def _withdraw(self) -> None:
         self._withdrawn = True
@@ -300,6 +283,16 @@ class ClientRound:
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
         return body.decode(self._plan, message.body)
+
+
+@contextlib.contextmanager
+def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
+    """Around all that depends on what the servers say."""
+    try:
+        yield
+    except BaseException:
+        client_round._withdraw()
+        raise
 
 
 def _by_weight(part: SegmentUpdate) -> SegmentUpdate:

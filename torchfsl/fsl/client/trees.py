@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.crypto.entropy import random_below, random_bytes
+from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement
+from torchfsl.fsl.dpf import psr
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -90,7 +92,24 @@ class ClientTrees:
         self._selections[segment.name] = Selection(order, placement, leaves)
         return trees
 
-    def rows_by_index(
+    def rows_in(
+        self, answers: tuple[AnswerBody, AnswerBody], round_number: int
+    ) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
+        """Both servers' answers on these trees: by retrieving segment indices and `[k, tau]` rows.
+
+        Raises:
+            ProtocolError: a seal or a tag does not fit.
+        """
+        plan, context = self.plan, self.context
+        keys = [context.answer_key(self.master_seeds[p], p, round_number) for p in (0, 1)]
+        first, second = (a.unseal(plan, key) for a, key in zip(answers, keys, strict=True))
+        found: dict[str, Bytes] = {}
+        for segment, *pair in zip(plan.retrieving, first, second, strict=True):
+            key = context.mac_key(segment, round_number)
+            found[segment.name] = psr.decode(segment, key, pair, self.selection(segment).leaves)
+        return {s.name: self._rows_by_index(s, found[s.name]) for s in plan.retrieving}
+
+    def _rows_by_index(
         self, segment: TreeSegment, found: Bytes
     ) -> tuple[Indices, npt.NDArray[np.generic]]:
         """Retrieved rows `[num_trees, row_bytes]` as matched indices and values `[k, tau]`."""

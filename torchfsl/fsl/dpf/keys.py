@@ -59,6 +59,14 @@ class TreeContext:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
         return _roots(segment, master_seed, party, self._segment(segment))
 
+    def answer_key(self, master_seed: bytes, party: int, round_number: int) -> bytes:
+        """Under which one party seals its answer of one round, 16 bytes. Secret.
+
+        The key seals one text: trees, model and so the answer are fixed with the round.
+        """
+        context = kdf.frame(self.encoded, bytes([party]), round_number.to_bytes(8, "little"))
+        return kdf.derive(master_seed, kdf.LABEL_ANSWER, context)
+
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: `kdf.digest`, 32 bytes.
 

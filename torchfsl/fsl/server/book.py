@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from typing import Final
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
@@ -13,6 +15,11 @@ from torchfsl.fsl.server.reports import Report, TreeRecord
 from torchfsl.fsl.server.sessions import Sessions
 from torchfsl.fsl.server.spool import Spool
 from torchfsl.fsl.uploads import UPLOADS, AnyTrees, ReportBody, ReportRelay, TreesBody, TreesRelay
+
+log = logging.getLogger("torchfsl.server")
+
+MOST_ANSWERS: Final = 8
+"""How often a client is sent its answer in a round, so that one that lost it may ask again."""
 
 _RELAY_OF: Final = {Kind.TREES: Kind.TREES_RELAY, Kind.REPORT: Kind.REPORT_RELAY}
 
@@ -32,6 +39,7 @@ class ReportBook:
         self.spool = Spool()
         self._takes_messages = False
         self._reports: dict[int, Report] = {}
+        self._answers_sent: Counter[int] = Counter()
         self._sessions = Sessions(plan, max_sessions)
 
     @property
@@ -50,6 +58,7 @@ class ReportBook:
         """Begin a round: take messages, keep sessions with epochs left."""
         self.round_number, self._takes_messages = round_number, True
         self._reports = {}
+        self._answers_sent.clear()
         self.spool.clear()
         self._sessions.begin_round()
 
@@ -148,6 +157,24 @@ class ReportBook:
         if report is None or report.rejected or not report.trees.complete:
             raise RejectedSubmission(f"client {client} has no accepted trees in this round")
         return report
+
+    def note_answer(self, client: int) -> None:
+        """Count an answer that is about to be sent: the same bytes each time.
+
+        Raises:
+            RejectedSubmission: it was sent as often as a client may ask.
+        """
+        sent = self._answers_sent[client]
+        if sent >= MOST_ANSWERS:
+            raise RejectedSubmission(
+                f"client {client} was answered {sent} times in round {self.round_number}: no more"
+            )
+        if sent:
+            log.warning(
+                "round %d: client %d is answered again, %d of %d times",
+                self.round_number, client, sent + 1, MOST_ANSWERS,
+            )  # fmt: skip
+        self._answers_sent[client] += 1
 
     def close(self) -> None:
         """Take no more messages."""

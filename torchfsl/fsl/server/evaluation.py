@@ -78,7 +78,10 @@ class LocalEvaluator:
                 tables[segment.name],
             )
             parts += [bytes_of(answers), bytes_of(tags)]
-        return AnswerBody(tuple(parts))
+        seed = report.trees.master_seed
+        assert seed is not None
+        key = report.tree_context.answer_key(seed, self._party, report.round_number)
+        return AnswerBody.seal(key, parts)
 
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """See `Evaluator.folds`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,12 +15,19 @@ from torchfsl.fsl.server.reports import Report
 from torchfsl.types import Bytes
 
 
-class ServerTrees(NamedTuple):
-    """A segment's trees of one report, as one server's kernels take them: K_tree, roots, trees."""
+@dataclass(frozen=True, slots=True)
+class ServerTrees:
+    """A segment's trees of one report, as one server's kernels take them.
+
+    Attributes:
+        key: K_tree.
+        roots: `[num_trees, 16]`. Secret.
+        public: the trees, by group.
+    """
 
     key: bytes
-    roots: Bytes
-    public: list[Trees]
+    roots: Bytes = field(repr=False)
+    public: list[Trees] = field(repr=False)
 
 
 class LoadedReport:

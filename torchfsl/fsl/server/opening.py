@@ -71,7 +71,7 @@ class Opening:
         for client, report in self.accepted.items():
             if client not in passed:
                 log.warning("round %d: client %d failed verification", report.round_number, client)
-                report.rejected = True
+                report.rejected = report.failed = True
         self._accept(passed)
 
     def commit(self, share: bytes, salt: bytes) -> ShareCommit:

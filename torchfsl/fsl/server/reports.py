@@ -72,6 +72,7 @@ class Report(Arrivals):
     Attributes:
         masked: values of the dense segments, at the server that gets the public part.
         rejected: out of this round, for good.
+        failed: rejected for trees that did not pass the check.
     """
 
     plan: Plan = field(repr=False)
@@ -81,6 +82,7 @@ class Report(Arrivals):
     hint_nonce: bytes = b""
     masked: Pieces = field(default=(), repr=False)
     rejected: bool = False
+    failed: bool = False
     _context: ReportContext | None = field(default=None, repr=False)
     _digest: bytes | None = None
 

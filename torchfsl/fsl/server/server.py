@@ -176,7 +176,9 @@ class Server:
             digests = ModelDigest(self._digests.clear, self._digests.rows)
             body: Body
             if kind is Kind.ANSWER:
-                body = self._evaluator.answer(self.reports.with_trees(client), self.model)
+                report = self.reports.with_trees(client)
+                self.reports.note_answer(client)
+                body = self._evaluator.answer(report, self.model)
             elif kind is Kind.MODEL:
                 body = ModelBody(digests, self._clear)
             elif kind is Kind.MODEL_DIGEST:

@@ -47,7 +47,8 @@ class Sessions:
         """Count an epoch for accepted clients, whose trees are then verified.
 
         Trees that arrived whole are kept, unverified, where the report did not come or the round
-        was abandoned: the client will not send them again.
+        was abandoned: the client will not send them again. Trees that failed the check are
+        forgotten, whenever they came.
         """
         if self._plan.max_epochs == 1:
             return
@@ -55,6 +56,8 @@ class Sessions:
             if report.client in accepted:
                 report.trees.verified = True
                 report.trees.epochs += 1
-            if report.client in accepted or (report.trees.complete and not report.rejected):
+            if report.failed:
+                self.records.pop(report.client, None)
+            elif report.client in accepted or (report.trees.complete and not report.rejected):
                 report.trees.public = bytes(report.trees.public or b"")
                 self.records[report.client] = report.trees
