@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.support.federation import mixed_plan, wanted_rows
 from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
+from tests.support.reference import plaintext
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.bodies import ShareBody
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, share_bytes
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.client.links import Link, Links, RetryPolicy
@@ -28,6 +31,7 @@ from torchfsl.service.net.channels import TlsFiles, target
 from torchfsl.service.net.identity import Authorities, NotAllowed, server_name
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.storage import NodeSettings
+from torchfsl.submodel.update import SegmentUpdate
 
 
 @pytest.fixture(scope="module")
@@ -394,4 +398,25 @@ def test_a_server_that_asks_out_of_turn_gets_no_share_and_stops_nothing(pair: Pa
     opened = pair.close()
     assert opened.clients == (0, 1)
     assert_sums(pair.plan, opened, made)
+    pair.open()
+
+
+def test_a_client_beyond_the_clip_zeroes_its_position_and_no_other(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pair.take_part([0, 1])
+    with monkeypatch.context() as patch, pair.client(2) as connection:
+        patch.setattr(ClientRound, "_check_submission", lambda *_: None)
+        update = {s.name: pair.update(2)[s.name] for s in pair.plan.segments}
+        update["few"] = SegmentUpdate(np.array([7]), np.array([[1 << 30]]))
+        one = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
+        one.submit(update)
+    opened = pair.close()
+    made.append(plaintext.Contribution(update, 1, {}))
+    wanted = plaintext.sums(pair.plan, made)
+    wanted["few"][7] = 0
+    assert all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
+    assert opened.zeroed == {"few": 1}
+    for party in (0, 1):
+        assert "segment few: 1 positions were out of range and are zero" in pair.log(party)
     pair.open()
