@@ -33,6 +33,8 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.kernels import ring
 from torchfsl.kernels.portable.trees import Bytes
 
+pytestmark = pytest.mark.usefixtures("sums_as_added")
+
 ATTACKER = 3
 ON = one_segment(8, 8, 0, 0)
 OFF = one_segment(8, 8, 0, 0, verified=False)

@@ -39,6 +39,8 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.kernels import ring
 
+pytestmark = pytest.mark.usefixtures("sums_as_added")
+
 VICTIM = 2
 ON = one_segment(8, 8, 0, 0)
 SEMI_HONEST = one_segment(8, 8, 0, 0, verified=False)

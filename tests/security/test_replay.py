@@ -27,6 +27,8 @@ from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 
+pytestmark = pytest.mark.usefixtures("sums_as_added")
+
 ATTACKER, VICTIM = 3, 2
 ON = one_segment(8, 8, 0, 0)
 OFF = one_segment(8, 8, 0, 0, verified=False)

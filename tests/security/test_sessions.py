@@ -34,6 +34,8 @@ from torchfsl.kernels import ring
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import SegmentUpdate, Update
 
+pytestmark = pytest.mark.usefixtures("sums_as_added")
+
 TABLE = make_segment("table", "rows", (26, 3), k_max=4, tau=3, theta=6, stash=1, retrieve=True)
 BIAS = make_segment("bias", "dense", (5,))
 PLAN = make_plan(TABLE, BIAS, max_clients=6, max_epochs=8)

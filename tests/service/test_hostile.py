@@ -11,13 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.support.federation import mixed_plan, wanted_rows
-from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
+from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
+from tests.support.reference import plaintext
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.bodies import ShareBody
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind
+from torchfsl.fsl.client.round import ClientRound
+from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, share_bytes
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.client.links import Link, Links, RetryPolicy
 from torchfsl.service.client.remote import connect, submit
@@ -26,6 +30,8 @@ from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles, target
 from torchfsl.service.net.identity import Authorities, NotAllowed, server_name
 from torchfsl.service.server.node import Node
+from torchfsl.service.server.storage import NodeSettings
+from torchfsl.submodel.update import SegmentUpdate
 
 
 @pytest.fixture(scope="module")
@@ -351,3 +357,66 @@ def test_a_server_that_withholds_its_share_gets_no_second_opening(
     assert honest.storage.model_version["version"] == 0
     with pytest.raises(ProtocolError, match="unopened"):
         honest.count(1, Kind.SHARE)
+
+
+def is_taken(pair: Pair) -> bool:
+    """Whether server 1 still takes a client's trees."""
+    trees, _ = messages_of(pair, 3)
+    link = link_of(pair, pair.files("client-3"), 1)
+    return link.call("Upload", trees[1], limit=1 << 10) == b""
+
+
+def test_a_server_that_asks_out_of_turn_gets_no_share_and_stops_nothing(pair: Pair) -> None:
+    """Server 0, taken over in the middle of a round, with its own state and certificate."""
+    made = pair.take_part([0, 1])
+    number, files = pair.number, pair.files("server-0")
+    pair.kill(0)
+    liar = Node(0, pair.state(0), files.authorities(), NodeSettings(min_clients=1))
+    link = link_of(pair, files, 1)
+
+    def ask(kind: Kind, message: bytes) -> bytes:
+        return link.call("Step", message, limit=1 << 20)
+
+    def wrong_party(message: bytes) -> bytes:
+        return message[:7] + bytes([0]) + message[8:]
+
+    for kind in (Kind.REPORT_SET, Kind.VERDICTS):
+        with pytest.raises(ProtocolError, match="another server or round"):
+            ask(kind, wrong_party(liar.exchange(number, kind)))
+        if kind is Kind.REPORT_SET:  # the gate is open as before: this client is not too late
+            assert is_taken(pair)
+        liar.exchange(number, kind, ask(kind, liar.exchange(number, kind)))
+        liar.count(number, kind)
+    commitment = liar.exchange(number, Kind.SHARE_COMMIT)
+    with pytest.raises(ProtocolError, match="another server or round"):
+        ask(Kind.SHARE_COMMIT, wrong_party(commitment))
+    share = ShareBody(bytes(32), bytes(share_bytes(pair.plan))).message(pair.plan, 1, number)
+    with pytest.raises(ProtocolError, match="SHARE is not due, the peer's SHARE_COMMIT is missing"):
+        ask(Kind.SHARE, share)
+    liar.storage.ledger.close()
+    pair.start(0)
+    opened = pair.close()
+    assert opened.clients == (0, 1)
+    assert_sums(pair.plan, opened, made)
+    pair.open()
+
+
+def test_a_client_beyond_the_clip_zeroes_its_position_and_no_other(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = pair.take_part([0, 1])
+    with monkeypatch.context() as patch, pair.client(2) as connection:
+        patch.setattr(ClientRound, "_check_submission", lambda *_: None)
+        update = {s.name: pair.update(2)[s.name] for s in pair.plan.segments}
+        update["few"] = SegmentUpdate(np.array([7]), np.array([[1 << 30]]))
+        one = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
+        one.submit(update)
+    opened = pair.close()
+    made.append(plaintext.Contribution(update, 1, {}))
+    wanted = plaintext.sums(pair.plan, made)
+    wanted["few"][7] = 0
+    assert all(np.array_equal(opened.sums[name], total) for name, total in wanted.items())
+    assert opened.zeroed == {"few": 1}
+    for party in (0, 1):
+        assert "segment few: 1 positions were out of range and are zero" in pair.log(party)
+    pair.open()

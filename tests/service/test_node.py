@@ -20,11 +20,12 @@ from tests.support.federation import (
 )
 from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Authorities
@@ -355,3 +356,89 @@ def test_a_plan_for_other_servers_is_refused(authorities: Authorities, tmp_path:
     assert plan.session != kdf.digest(b"x")[:16].hex()
     with pytest.raises(ValueError, match="not bound to these two servers"):
         node.set_up(encode_task(Task(plan, NONCE), make_state(plan)))
+
+
+def misaddressed(message: bytes) -> bytes:
+    """The message with the other server's number in its header."""
+    return message[:7] + bytes([1 - message[7]]) + message[8:]
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_malformed_step_is_refused_and_leaves_nothing(
+    kind: Kind, authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    before = STEPS[: STEPS.index(kind)]
+    if before:
+        duo.play(1, some_updates(duo.plan, 3), before)
+    said = duo.nodes[0].exchange(1, kind)
+    state = duo.nodes[1].storage.ledger.last_round()
+    for wrong in (misaddressed(said), said[:-1], said[:8] + bytes([9]) + said[9:]):
+        with pytest.raises((ProtocolError, DecodeError)):
+            duo.nodes[1].exchange(1, kind, wrong)
+    assert duo.nodes[1].storage.ledger.last_round() == state
+    if not before:
+        duo.play(1, some_updates(duo.plan, 3))
+    for later in STEPS[len(before) :] if before else ():
+        duo.step(1, later)
+    assert len(set(duo.digests())) == 1
+    assert duo.nodes[1].storage.model_version["version"] == 1
+
+
+def test_no_step_is_taken_before_those_in_front_of_it(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    honest = duo.nodes[1]
+    with pytest.raises(ProtocolError, match="REPORT_SET is not due, the peer's ROUND_STATE"):
+        honest.exchange(1, Kind.REPORT_SET)
+    duo.play(1, some_updates(duo.plan, 3), STEPS[:1])
+    for place, kind in enumerate(STEPS[1:], 1):
+        for later in STEPS[place + 1 :]:
+            with pytest.raises(ProtocolError, match=f"the peer's {kind.name} is missing"):
+                honest.exchange(1, later)
+        duo.step(1, kind)
+    assert len(set(duo.digests())) == 1
+
+
+def test_a_round_that_ends_after_a_share_says_so_and_the_next_one_begins(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.play(1, some_updates(duo.plan, 3), STEPS[:-1])
+    said = bytearray(duo.nodes[0].exchange(1, Kind.SHARE))
+    said[-1] ^= 1
+    duo.nodes[1].exchange(1, Kind.SHARE, bytes(said))
+    with pytest.raises(ProtocolError, match="does not fit its commitment"):
+        duo.nodes[1].count(1, Kind.SHARE)
+    duo.nodes[0].abandon(1, "the other one did not open", forced=True)
+    for node in duo.nodes:
+        row = node.storage.ledger.round(1)
+        assert row is not None
+        assert row.state == "unopened"
+        assert "the sum counts as opened" in row.reason
+        assert node.server.state is RoundState.IDLE
+    duo.play(2, some_updates(duo.plan, 4))
+    assert len(set(duo.digests())) == 1
+
+
+def test_a_round_that_ends_unopened_ends_in_memory_too(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duo = Duo(tmp_path, authorities, mixed_plan())
+    duo.play(1, some_updates(duo.plan, 3), STEPS[:-2])
+    duo.nodes[1].exchange(1, Kind.SHARE_COMMIT, duo.nodes[0].exchange(1, Kind.SHARE_COMMIT))
+
+    def fail(_: bytes) -> bytes:
+        raise ProtocolError("no")
+
+    monkeypatch.setattr(duo.nodes[1].server, "reveal", fail)
+    with pytest.raises(ProtocolError, match="no"):
+        duo.nodes[1].count(1, Kind.SHARE_COMMIT)
+    monkeypatch.undo()
+    row = duo.nodes[1].storage.ledger.round(1)
+    assert row is not None
+    assert "counts as opened" not in row.reason
+    duo.nodes[0].abandon(1, "the other one failed")
+    duo.play(2, some_updates(duo.plan, 4))
+    assert len(set(duo.digests())) == 1

@@ -114,6 +114,14 @@ def from_int64(values: npt.NDArray[np.int64], bits: int) -> Bytes:
     return np.ascontiguousarray(low[..., :width])
 
 
+def fits_int64(values: Bytes) -> npt.NDArray[np.bool_]:
+    """Which ring values fit 64 bits as signed integers, shape `[...]`; others have 128 bits."""
+    if values.shape[-1] != 16:
+        return np.ones(values.shape[:-1], dtype=np.bool_)
+    words = to_words(values)
+    return np.asarray(words[..., 1].view("<i8") == words[..., 0].view("<i8") >> 63)
+
+
 def to_int64(values: Bytes) -> npt.NDArray[np.int64]:
     """Ring values as signed integers; shape `[..., l/8]` becomes `[...]`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchfsl.types import Whole
 
@@ -19,6 +19,10 @@ class Opened:
         num_clients: reports in the sums.
         total_weight: sum of the clients' weights; `num_clients` without a weight lane.
         clients: their numbers, sorted.
+        zeroed: by segment, positions whose sums no honest reports could have made; they are zero,
+            lane included. Segments without any are left out.
+        weight_clamped: whether the total weight was outside what the clients may claim together
+            and was set to the nearest end.
     """
 
     sums: dict[str, Whole]
@@ -26,3 +30,5 @@ class Opened:
     num_clients: int
     total_weight: int
     clients: tuple[int, ...]
+    zeroed: dict[str, int] = field(default_factory=dict)
+    weight_clamped: bool = False

@@ -119,8 +119,7 @@ class SubmodelPlan:
             ("a sum", self.encoding.q_max, sigma),
             ("the lane's sum", 1, lane_sigma),
         ):
-            # Both servers' noise: nine standard deviations of sqrt(2) s, rounded up.
-            if cohort * most + math.isqrt(162 * s * s) + (s > 0) > capacity:
+            if cohort * most + noise_tail(s) > capacity:
                 raise ParameterError(
                     f"{what} of {self.max_clients} clients with both servers' noise would overflow "
                     f"the ring's limit {capacity}: use more ring_bits, fewer frac_bits, less noise"
@@ -196,6 +195,11 @@ class SubmodelPlan:
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no white space, every field present."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+
+
+def noise_tail(sigma: int) -> int:
+    """Most that both servers' noise adds: nine standard deviations of sqrt(2) sigma, rounded up."""
+    return math.isqrt(162 * sigma * sigma) + (sigma > 0)
 
 
 def check_hex(field: str, value: str, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 
@@ -14,6 +15,7 @@ from torchfsl.fsl.bodies import ReportSet, ShareBody, ShareCommit, Verdicts, sha
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import ranges
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
 from torchfsl.submodel.opened import Opened
@@ -112,32 +114,64 @@ class Opening:
 
 
 def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int, ...]) -> Opened:
-    """Add two servers' shares and cut the sums into segments."""
-    width = plan.encoding.ring_bits // 8
+    """Add two servers' shares and cut the sums into segments; `ranges` zeroes what cannot be."""
     ours, theirs = (share_by_segment(plan, share) for share in (first, second))
-    sums: dict[str, npt.NDArray[np.int64]] = {}
-    lanes: dict[str, npt.NDArray[np.int64]] = {}
-    weight = len(clients)
+    opened = Opened({}, {}, len(clients), len(clients), clients)
     for segment in plan.with_trees:
-        total = _opened(ours[segment.name], theirs[segment.name], width)
-        values = _in_index_space(segment, total.reshape(segment.m, -1))
+        values, fits = _added(plan, ours[segment.name], theirs[segment.name])
+        values = values.reshape(segment.m, -1)
+        lane = values[:, 0] if plan.lane_values else None
         if plan.payload == "masks":
             values = (values != 0).any(axis=1, keepdims=True) & np.ones_like(values)
-        if plan.lane_values:
-            lanes[segment.name] = values[:, 0]
-        sums[segment.name] = values[:, plan.lane_values :]
+        else:
+            fits = np.logical_and.reduce(fits.reshape(values.shape), axis=1)
+            body = values[:, plan.lane_values :]
+            wrong = ranges.zero_out_of_range(plan, len(clients), body, fits, lane)
+            values[wrong] = 0
+            _count(opened.zeroed, segment.name, wrong)
+        values = _in_index_space(segment, values)
+        if lane is not None:
+            opened.lanes[segment.name] = values[:, 0]
+        opened.sums[segment.name] = values[:, plan.lane_values :]
+    return _with_dense(plan, opened, ours, theirs)
+
+
+def _with_dense(
+    plan: Plan, opened: Opened, ours: dict[str, memoryview], theirs: dict[str, memoryview]
+) -> Opened:
+    """The dense segments' sums, in front of which the total weight may stand."""
+    weight, clamped = opened.total_weight, False
+    lane: npt.NDArray[np.int64] | None = None
     for segment in plan.dense:
-        values = _opened(ours[segment.name], theirs[segment.name], width)
+        values, fits = _added(plan, ours[segment.name], theirs[segment.name])
         if plan.lane == "weight":
-            weight, values = int(values[0]), values[1:]
-        sums[segment.name] = values[:, None]
-    return Opened(sums, lanes, len(clients), weight, clients)
+            weight = ranges.clamp_weight(plan, opened.num_clients, int(values[0]))
+            clamped = clamped or weight != int(values[0]) or not bool(fits[0])
+            values, fits, lane = values[1:], fits[1:], np.array([weight])
+        values = values[:, None]
+        wrong = ranges.zero_out_of_range(plan, opened.num_clients, values, fits, lane)
+        _count(opened.zeroed, segment.name, wrong)
+        opened.sums[segment.name] = values
+    if clamped:
+        log.warning("the total weight was out of range: it is %d now", weight)
+    return dataclasses.replace(opened, total_weight=weight, weight_clamped=clamped)
 
 
-def _opened(first: Buffer, second: Buffer, width: int) -> npt.NDArray[np.int64]:
-    """The sums, as signed numbers, of two shares of values of `width` bytes."""
+def _added(
+    plan: Plan, first: Buffer, second: Buffer
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The sums of two shares as signed numbers, and whether each fits 64 bits."""
+    width = plan.encoding.ring_bits // 8
     shares = [np.frombuffer(share, np.uint8).reshape(-1, width) for share in (first, second)]
-    return ring.to_int64(ring.add(*shares))
+    return ranges.signed(ring.add(*shares))
+
+
+def _count(counts: dict[str, int], name: str, which: npt.NDArray[np.bool_]) -> None:
+    """Note how many positions of a segment are out of range, if any are."""
+    count = int(np.count_nonzero(which))
+    if count:
+        counts[name] = count
+        log.warning("segment %s: %d positions were out of range and are zero", name, count)
 
 
 def _in_index_space(segment: TreeSegment, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -26,9 +26,10 @@ class Follower:
         """This server's message for a step; server 0's counts while the answer is on its way.
 
         Raises:
-            DecodeError, ProtocolError: see `Node.exchange`.
+            DecodeError, ProtocolError: see `Node.exchange`. A step that is refused changes nothing.
         """
         station = self._station
+        await station.run(station.node.check, number, kind, theirs)
         if kind is Kind.ROUND_STATE:
             await self.end_before(number, f"server 0 went on to round {number}")
         if kind is Kind.REPORT_SET:

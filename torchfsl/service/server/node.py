@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ReportSet, ShareBody
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -25,7 +24,8 @@ from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
-from torchfsl.service.state.ledger import LedgerError, RoundRow
+from torchfsl.service.server.transcript import Transcript
+from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import OPEN_STATES, STATE_AFTER, STEPS, StoredState
 from torchfsl.service.task import Task, decode_task
 from torchfsl.submodel.opened import Opened
@@ -54,6 +54,7 @@ class Node:
         self.party, self._authorities = party, authorities
         self.storage = Storage(party, folder, settings)
         self._ledger = self.storage.ledger
+        self._transcript = Transcript(self._ledger, party)
         self.storage.delete_old_logs()
         self.task: Task | None = self.storage.task()
         self._server: Server | None = None
@@ -121,7 +122,7 @@ class Node:
         Raises:
             ProtocolError: halted, another round is running, or the number was used.
         """
-        stored = self._ledger.step(number, Kind.ROUND_STATE, sent=True)
+        stored = self._transcript.said(number, Kind.ROUND_STATE)
         if stored is not None:
             return stored
         self.storage.check_not_halted()
@@ -132,26 +133,43 @@ class Node:
         self.storage.open_log(number)
         with self._ledger.transaction():
             self._ledger.start_round(number, expected, closes_at)
-            self._store_own(number, Kind.ROUND_STATE, message)
+            self._transcript.say(number, Kind.ROUND_STATE, message)
         return message
 
     def exchange(self, number: int, kind: Kind, theirs: bytes | None = None) -> bytes:
         """This server's message for a step; the peer's, if it is here, is stored after it.
 
-        Server 1 begins the round with the first step. A message that the peer sent for an earlier
-        step counts before.
+        Server 1 begins the round with the first step.
 
         Raises:
-            DecodeError: `theirs` is malformed. It is not stored.
-            ProtocolError: it is for another server or round, or a second, different one; or the
-                step is not due, or the round ended unopened.
+            DecodeError, ProtocolError: see `check`; or the step is not due.
         """
-        for earlier in STEPS[: STEPS.index(kind)]:
-            self.count(number, earlier)
+        self.check(number, kind, theirs)
         ours = self._own(number, kind)
         if theirs is not None:
-            self._note(number, kind, theirs)
+            self._transcript.hear(number, kind, theirs)
         return ours
+
+    def check(self, number: int, kind: Kind, theirs: bytes | None = None) -> None:
+        """Refuse a step out of order: all earlier ones must be taken, and with a good end.
+
+        The peer's messages of earlier steps count now, if they are here and did not. Its message
+        for this one is looked at and not stored. So nothing, and least of all a share, leaves this
+        server before the peer's valid message of each step before it.
+
+        Raises:
+            DecodeError: `theirs` is malformed.
+            ProtocolError: it is for another server or round, or a second, different one; or an
+                earlier step is missing, or the round ended unopened.
+        """
+        if theirs is not None:
+            self._transcript.check(self.plan, number, kind, theirs)
+        for earlier in STEPS[: STEPS.index(kind)]:
+            self.count(number, earlier)
+            if not self.has_counted(number, earlier):
+                raise ProtocolError(
+                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing"
+                )
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.
@@ -159,7 +177,7 @@ class Node:
         Raises:
             ProtocolError: the round ends unopened, or has; its reason is stored.
         """
-        theirs = self._ledger.step(number, kind, sent=False)
+        theirs = self._transcript.heard(number, kind)
         if theirs is not None and not self.has_counted(number, kind):
             self._count(number, kind, theirs)
 
@@ -197,7 +215,7 @@ class Node:
 
     def _own(self, number: int, kind: Kind) -> bytes:
         """This server's message for a step; stored, so that it is the same whenever asked for."""
-        stored = self._ledger.step(number, kind, sent=True)
+        stored = self._transcript.said(number, kind)
         if stored is not None:
             return stored
         if kind is Kind.ROUND_STATE:
@@ -211,12 +229,12 @@ class Node:
             changes |= {"log_end": len(report_log), "bytes": report_log.num_bytes}
         with self._ledger.transaction():
             self._ledger.change_round(number, **changes)
-            self._store_own(number, kind, message)
+            self._transcript.say(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
                 share = ShareBody(*self.server.committed()).message(
                     self.plan, 1 - self.party, number
                 )
-                self._store_own(number, Kind.SHARE, share)
+                self._transcript.say(number, Kind.SHARE, share)
         return message
 
     def _make(self, number: int, kind: Kind) -> bytes:
@@ -229,41 +247,15 @@ class Node:
         if kind is Kind.ROUND_STATE:
             return server.open_round(number)
         if kind is Kind.REPORT_SET:
-            said = self._ledger.step(number, kind, sent=True)
+            said = self._transcript.said(number, kind)
             return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
         if kind is Kind.SHARE_COMMIT:
-            said = self._ledger.step(number, Kind.SHARE, sent=True)
+            said = self._transcript.said(number, Kind.SHARE)
             if said is None:
                 return server.commit()
             share = ShareBody.read(self.plan, said)
             return server.commit(salt=share.salt, share=bytes(share.sums))
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
-
-    def _store_own(self, number: int, kind: Kind, message: bytes) -> None:
-        """Store what this server says, once.
-
-        Raises:
-            LedgerError: it has said something else before.
-        """
-        stored = self._ledger.step(number, kind, sent=True)
-        if stored is None:
-            self._ledger.put_step(number, kind, message, sent=True)
-        elif stored != message:
-            raise LedgerError(f"round {number}: {kind.name} differs from what is stored")
-
-    def _note(self, number: int, kind: Kind, theirs: bytes) -> None:
-        """Store the peer's message for a step, once."""
-        message = messages.decode(self.plan, theirs, kind)
-        if (message.party, message.round_number) != (self.party, number):
-            raise ProtocolError("the peer's message is for another server or round")
-        stored = self._ledger.step(number, kind, sent=False)
-        if stored is None:
-            self._ledger.running_round(number)
-            self._ledger.put_step(number, kind, theirs, sent=False)
-        elif stored != theirs:
-            raise ProtocolError(
-                f"the peer sent two different {kind.name} messages for round {number}"
-            )
 
     def _count(self, number: int, kind: Kind, theirs: bytes) -> None:
         """Hand the peer's message to the server, and store what follows from it."""
@@ -294,7 +286,7 @@ class Node:
             if changes.get("state") is StoredState.REVEALED:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
             if kind is Kind.REPORT_SET:
-                self._store_own(number, Kind.VERDICTS, verdicts)
+                self._transcript.say(number, Kind.VERDICTS, verdicts)
         if opened is not None:
             self._apply(number, opened)
 
@@ -313,11 +305,11 @@ class Node:
         number = row.number
         self.storage.open_log(number)
         for kind in STEPS:
-            if self._ledger.step(number, kind, sent=True) is None:
+            if self._transcript.said(number, kind) is None:
                 break
             if kind in (Kind.ROUND_STATE, Kind.REPORT_SET, Kind.SHARE_COMMIT):
-                self._store_own(number, kind, self._make(number, kind))
-            if (theirs := self._ledger.step(number, kind, sent=False)) is None:
+                self._transcript.say(number, kind, self._make(number, kind))
+            if (theirs := self._transcript.heard(number, kind)) is None:
                 break
             try:
                 self._count(number, kind, theirs)

@@ -21,7 +21,7 @@ from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
-from torchfsl.service.state.steps import StoredState
+from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.service.task import Task, encode_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -184,7 +184,15 @@ class Storage:
         log.info("round applied", extra={"round": number, "clients": opened.num_clients})
 
     def end_unopened(self, number: int, reason: str, server: Server) -> None:
-        """Count the round as unopened and wipe its reports; a server that halts halts for good."""
+        """Count the round as unopened and wipe its reports; a server that halts halts for good.
+
+        In memory the server is idle then. Where its share may have left it, the reason says so:
+        the peer may have opened the sum, so the round is spent as if it had been opened here.
+        """
+        if server.state not in (RoundState.IDLE, RoundState.HALTED):
+            server.abandon_round()
+        if self.ledger.running_round(number).state in SHARE_MAY_HAVE_LEFT:
+            reason += "; this server's share may have left it: the sum counts as opened"
         with self.ledger.transaction():
             if server.state is RoundState.HALTED:
                 self.ledger.put_setting("halted", reason.encode())

@@ -14,6 +14,8 @@ the same table; a server reads the other's message of a step only once its own i
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
 lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
 model is on disk. What goes wrong ends a round as UNOPENED, and so can its owner before REVEALED.
+A step is taken only once all before it count; one that is refused leaves nothing behind. A round
+that ends after REVEALED counts as opened, whatever its end: its share may have left.
 """
 
 from __future__ import annotations
@@ -63,3 +65,6 @@ STEPS: Final = tuple(STATE_AFTER)
 
 OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)
 """States of a round that has not ended, in order."""
+
+SHARE_MAY_HAVE_LEFT: Final = (StoredState.REVEALED, StoredState.OPENED)
+"""States in which the peer may hold this server's share, and with it the sum."""

@@ -38,6 +38,8 @@ def encode_opened(opened: Opened, round_number: int) -> bytes:
         "round": round_number,
         "num_clients": opened.num_clients,
         "total_weight": opened.total_weight,
+        "zeroed": opened.zeroed,
+        "weight_clamped": opened.weight_clamped,
     }
     return arrays.encode(values, meta)
 
@@ -53,9 +55,13 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
         clients = tuple(int(client) for client in values.pop("clients"))
         sums = {n.removeprefix("sums/"): v for n, v in values.items() if n.startswith("sums/")}
         lanes = {n.removeprefix("lanes/"): v for n, v in values.items() if n.startswith("lanes/")}
-        opened = Opened(sums, lanes, meta["num_clients"], meta["total_weight"], clients)
+        opened = Opened(
+            sums, lanes, meta["num_clients"], meta["total_weight"], clients,
+            zeroed={str(name): int(count) for name, count in meta["zeroed"].items()},
+            weight_clamped=bool(meta["weight_clamped"]),
+        )  # fmt: skip
         return opened, int(meta["round"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"not opened sums: {error}") from error
 
 

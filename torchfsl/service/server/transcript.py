@@ -1,0 +1,58 @@
+"""What the servers said to each other in a round, each message once and for this round alone."""
+
+from __future__ import annotations
+
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl import messages
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.state.ledger import Ledger, LedgerError
+
+
+class Transcript:
+    """The steps of a ledger as server `party` says and hears them."""
+
+    def __init__(self, ledger: Ledger, party: int) -> None:
+        """Of this server."""
+        self._ledger, self._party = ledger, party
+
+    def said(self, number: int, kind: Kind) -> bytes | None:
+        """This server's message for a step, or None."""
+        return self._ledger.step(number, kind, sent=True)
+
+    def heard(self, number: int, kind: Kind) -> bytes | None:
+        """The peer's message for a step, or None."""
+        return self._ledger.step(number, kind, sent=False)
+
+    def say(self, number: int, kind: Kind, message: bytes) -> None:
+        """Store what this server says, once.
+
+        Raises:
+            LedgerError: it has said something else before.
+        """
+        stored = self.said(number, kind)
+        if stored is None:
+            self._ledger.put_step(number, kind, message, sent=True)
+        elif stored != message:
+            raise LedgerError(f"round {number}: {kind.name} differs from what is stored")
+
+    def check(self, plan: Plan, number: int, kind: Kind, theirs: bytes) -> None:
+        """Refuse what the peer cannot mean for this step of this server. Stores nothing.
+
+        Raises:
+            DecodeError: malformed, of another kind or plan.
+            ProtocolError: for another server or round, or a second, different message.
+        """
+        message = messages.decode(plan, theirs, kind)
+        if (message.party, message.round_number) != (self._party, number):
+            raise ProtocolError("the peer's message is for another server or round")
+        if self.heard(number, kind) not in (None, theirs):
+            raise ProtocolError(
+                f"the peer sent two different {kind.name} messages for round {number}"
+            )
+
+    def hear(self, number: int, kind: Kind, theirs: bytes) -> None:
+        """Store the peer's message for a step of a running round, once it was checked."""
+        if self.heard(number, kind) is None:
+            self._ledger.running_round(number)
+            self._ledger.put_step(number, kind, theirs, sent=False)
