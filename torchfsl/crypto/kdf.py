@@ -42,6 +42,7 @@ LABEL_REPORT_SET: Final = b"torchfsl report set"
 LABEL_SHARE: Final = b"torchfsl share"
 LABEL_MODEL: Final = b"torchfsl model"
 LABEL_UNION: Final = b"torchfsl union"
+LABEL_SEED: Final = b"torchfsl seed"
 LABEL_ANSWER: Final = b"torchfsl answer"
 
 CHUNK_BYTES: Final = 1 << 20
