@@ -57,9 +57,9 @@ def defence(*, on: bool) -> Iterator[None]:
 
 
 def rows_in(first: bytes, second: bytes) -> set[int]:
-    """The rows of the model that the XOR of two ANSWER messages holds."""
-    bodies = [np.frombuffer(m, np.uint8)[HEADER_BYTES:] for m in (first, second)]
-    both = (bodies[0] ^ bodies[1]).tobytes()
+    """The rows of the model that the XOR of two answers holds."""
+    parts = [np.frombuffer(answer, np.uint8) for answer in (first, second)]
+    both = (parts[0] ^ parts[1]).tobytes()
     return {number for number, row in enumerate(make_rows()) if row.tobytes() in both}
 
 
@@ -72,7 +72,7 @@ def read_rows(*, on: bool) -> set[int]:
         taking = Client(plan, servers, client_id=VICTIM).start_round(1, indices={"rows": ROWS})
         assert taking.retrieve()["rows"][0].tolist() == list(ROWS)
         own, other = (server.reply(Kind.ANSWER, 1, VICTIM) for server in servers)
-    return rows_in(own, other)
+    return rows_in(own[HEADER_BYTES:], other[HEADER_BYTES:])
 
 
 def times_answered() -> int:

@@ -218,7 +218,7 @@ def test_a_master_seed_is_found_where_a_client_put_it(plan: Plan) -> None:
     for body in bodies_of(Body):
         noise = np.random.default_rng(1).bytes(most(plan, body))
         data = messages.encode(plan, body.kind, 0, 5, 2, noise)
-        seed = getattr(body.read(plan, data), "master_seed", None)
+        seed = getattr(body.read(plan, data), "seed", None)
         span = messages.master_seed_span(data)
         assert (None if span is None else data[slice(*span)]) == seed
     assert messages.master_seed_span(b"") is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 from typing import Any
 
 import numpy as np
@@ -282,10 +281,7 @@ def solve_over_bits(matrix: Any, right: Any) -> npt.NDArray[np.bool_]:
     return np.asarray(system[:unknowns, -1] == 1)
 
 
-def test_an_old_cryptography_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_positions_are_refused() -> None:
     union = Union(plan_of())
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.hpke", None)
-    with pytest.raises(ParameterError, match="cryptography>=47"):
-        union.messages(0, [1])
     with pytest.raises(ParameterError, match="the plan allows 4"):
         psu_shuffle.encrypt(union.plan, union.segment, 0, 0, np.arange(5), bytes(32))

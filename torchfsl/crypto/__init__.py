@@ -1,7 +1,7 @@
-"""Primitives that know no model: randomness, key derivation, encodings, noise.
+"""Primitives that know no model: randomness, key derivation, seals, encodings, noise.
 
-Read `entropy` (the only place that asks the system for randomness), `kdf`, `fixed_point`,
-`discrete_gaussian`.
+Read `entropy` (the only place that asks the system for randomness), `kdf`, `aead` (seals
+under a key that both have), `hpke` (seals to a public key), `fixed_point`, `discrete_gaussian`.
 
 Invariant: nothing here draws from a generator of torch, NumPy or `random`.
 """

@@ -43,6 +43,7 @@ LABEL_SHARE: Final = b"torchfsl share"
 LABEL_MODEL: Final = b"torchfsl model"
 LABEL_UNION: Final = b"torchfsl union"
 LABEL_COIN: Final = b"torchfsl coin"
+LABEL_SEED: Final = b"torchfsl seed"
 LABEL_ANSWER: Final = b"torchfsl answer"
 
 CHUNK_BYTES: Final = 1 << 20

@@ -23,6 +23,9 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
 
+A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
+the addressee, once for every set of trees (`TreeContext.seal_info`).
+
 S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
@@ -40,6 +43,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from torchfsl.crypto.aead import SEAL_BYTES
+from torchfsl.crypto.hpke import HPKE_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -87,6 +91,11 @@ _WITH_MASTER_SEED: Final = frozenset(
 """What comes from clients: nonce, then the master seed."""
 
 
+def master_seed_bytes(plan: Plan) -> int:
+    """Length of a master seed as it travels."""
+    return SEED_BYTES + (HPKE_BYTES if plan.server_keys else 0)
+
+
 def public_report_bytes(plan: Plan) -> int:
     """Length of a report's public part."""
     return sum(s.tree_bytes for s in plan.late) + sum(plan.hint_bytes(s) for s in plan.with_trees)
@@ -108,13 +117,14 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     trees = sum(s.tree_bytes for s in plan.early)
     masked = sum(plan.dense_bytes(s) for s in plan.dense)
     public = public_report_bytes(plan)
+    secret = master_seed_bytes(plan)
     sizes = {
-        Kind.TREES: 2 * SEED_BYTES + trees,
-        Kind.TREES_COMMIT: 2 * SEED_BYTES + DIGEST_BYTES,
+        Kind.TREES: SEED_BYTES + secret + trees,
+        Kind.TREES_COMMIT: SEED_BYTES + secret + DIGEST_BYTES,
         Kind.TREES_RELAY: SEED_BYTES + trees,
         Kind.ANSWER: SEAL_BYTES + sum(s.answer_bytes for s in plan.segments),
-        Kind.REPORT: 3 * SEED_BYTES + public + masked,
-        Kind.REPORT_COMMIT: 3 * SEED_BYTES + DIGEST_BYTES,
+        Kind.REPORT: 2 * SEED_BYTES + secret + public + masked,
+        Kind.REPORT_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
         Kind.MODEL: 2 * DIGEST_BYTES + sum(t.numel * t.item_bytes for t in plan.clear_tensors),
         Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
@@ -226,7 +236,10 @@ def peek(data: Buffer) -> Peek:
 
 
 def master_seed_span(data: Buffer) -> tuple[int, int] | None:
-    """Where the master seed lies in a message, for a store that wipes it; None if it has none."""
+    """Where the master seed lies in a message, for a store that wipes it; None if it has none.
+
+    Of a sealed one these are the first bytes of the encapsulated key, without which nothing opens.
+    """
     start = HEADER_BYTES + SEED_BYTES
     stop = start + SEED_BYTES
     if len(data) < stop or _HEADER.unpack_from(data)[2] not in _WITH_MASTER_SEED:

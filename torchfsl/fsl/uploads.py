@@ -6,6 +6,7 @@ one piece.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self, TypeAlias
 
@@ -18,7 +19,11 @@ from torchfsl.fsl.plan.plan import Plan
 
 
 class Upload(Body):
-    """What a server files of one client, from itself or relayed: seeds, and what they are for."""
+    """What a server files of one client, from itself or relayed: seeds, and what they are for.
+
+    `seed` of those that come from a client is the server's master seed as it travels, sealed under
+    plans with server keys.
+    """
 
     __slots__ = ()
     num_seeds: ClassVar[int]
@@ -30,13 +35,14 @@ class Upload(Body):
         return b"".join(self.parts()[: self.num_seeds])
 
     @classmethod
-    def _after_seeds(cls, view: memoryview) -> memoryview:
-        return view[cls.num_seeds * SEED_BYTES :]
-
-
-def _seed(view: memoryview, number: int) -> bytes:
-    """One of the seeds that a body begins with."""
-    return bytes(view[number * SEED_BYTES : (number + 1) * SEED_BYTES])
+    def _heads(cls, plan: Plan, view: memoryview) -> tuple[list[bytes], memoryview]:
+        """The nonces and the master seed, and what comes after them."""
+        sizes = [SEED_BYTES] * cls.num_seeds
+        if "seed" in cls.__match_args__:
+            sizes[1] = messages.master_seed_bytes(plan)
+        stops = list(itertools.accumulate(sizes))
+        heads = [bytes(view[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)]
+        return heads, view[stops[-1] :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,13 @@ class TreesBody(Upload):
 
     kind, num_seeds = Kind.TREES, 2
     nonce: bytes
-    master_seed: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
     public: Pieces = field(repr=False)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
+        (nonce, seed), rest = cls._heads(plan, view)
+        return cls(nonce, seed, (rest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,13 @@ class TreesCommit(Upload):
 
     kind, num_seeds = Kind.TREES_COMMIT, 2
     nonce: bytes
-    master_seed: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
     commitment: bytes
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), bytes(cls._after_seeds(view)))
+        (nonce, seed), rest = cls._heads(plan, view)
+        return cls(nonce, seed, bytes(rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class TreesRelay(Upload):
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), (cls._after_seeds(view),))
+        (nonce,), rest = cls._heads(plan, view)
+        return cls(nonce, (rest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +95,17 @@ class ReportBody(Upload):
 
     kind, num_seeds = Kind.REPORT, 3
     nonce: bytes
-    master_seed: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
     hint_nonce: bytes
     public: Pieces = field(repr=False)
     masked: Pieces = field(repr=False)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        rest = cls._after_seeds(view)
+        (nonce, seed, hint_nonce), rest = cls._heads(plan, view)
         size = messages.public_report_bytes(plan)
         masked = by_segment(plan.dense, plan.dense_bytes, rest[size:])
-        return cls(
-            _seed(view, 0), _seed(view, 1), _seed(view, 2), (rest[:size],), tuple(masked.values())
-        )
+        return cls(nonce, seed, hint_nonce, (rest[:size],), tuple(masked.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +114,14 @@ class ReportCommit(Upload):
 
     kind, num_seeds = Kind.REPORT_COMMIT, 3
     nonce: bytes
-    master_seed: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
     hint_nonce: bytes
     commitment: bytes
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), _seed(view, 2), bytes(cls._after_seeds(view)))
+        (nonce, seed, hint_nonce), rest = cls._heads(plan, view)
+        return cls(nonce, seed, hint_nonce, bytes(rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,8 @@ class ReportRelay(Upload):
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(_seed(view, 0), _seed(view, 1), (cls._after_seeds(view),))
+        (nonce, hint_nonce), rest = cls._heads(plan, view)
+        return cls(nonce, hint_nonce, (rest,))
 
 
 AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay

@@ -202,7 +202,7 @@ class ClientRound:
             return
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
         public = tuple(piece for tree in trees for piece in tree.pieces())
-        context, seeds = self._context.trees, self._trees.master_seeds
+        context, seeds = self._context.trees, self._trees.seeds_sent
         first, second = self._parties()
         self._trees.uploaded = True
         commitment = context.commitment(*public)
@@ -227,7 +227,7 @@ class ClientRound:
         hints = [self._hints(s, parts[s.name], weight) for s in plan.with_trees]
         masked = tuple(dpf.bytes_of(self._mask(s, parts[s.name], weight)) for s in plan.dense)
         public = (*trees, *hints)
-        (first, second), seeds = self._parties(), self._trees.master_seeds
+        (first, second), seeds = self._parties(), self._trees.seeds_sent
         nonces = context.trees.nonce, context.hint_nonce
         commitment = context.commitment(*public)
         self._send(second, ReportCommit(nonces[0], seeds[second], nonces[1], commitment))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.crypto import hpke
 from torchfsl.crypto.entropy import random_below, random_bytes
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.cuckoo import placement as cuckoo
@@ -52,7 +53,8 @@ class Selection:
 class ClientTrees:
     """One set of trees: for one round, or for the epochs of a session.
 
-    The nonce and both master seeds are fresh; trees of two sets share nothing.
+    The nonce and both master seeds are fresh; trees of two sets share nothing. `seeds_sent` are the
+    seeds as they travel, the same bytes whenever they are sent: sealed where the plan has keys.
     """
 
     def __init__(self, plan: Plan, client_id: int, round_number: int) -> None:
@@ -60,11 +62,18 @@ class ClientTrees:
         self.plan = plan
         self.context = TreeContext(plan, round_number, client_id, random_bytes(16))
         self.master_seeds = (random_bytes(16), random_bytes(16))
+        self.seeds_sent = tuple(self._as_sent(party) for party in (0, 1))
         self.uploaded = False
         self._selections: dict[str, Selection] = {}
 
     def __repr__(self) -> str:
         return f"ClientTrees(client={self.context.client}, round={self.context.opening_round})"
+
+    def _as_sent(self, party: int) -> bytes:
+        seed, keys = self.master_seeds[party], self.plan.server_keys
+        if not keys:
+            return seed
+        return hpke.seal(bytes.fromhex(keys[party]), self.context.seal_info(party), seed)
 
     def selection(self, segment: TreeSegment) -> Selection:
         """The segment's selection; it must have been grown."""

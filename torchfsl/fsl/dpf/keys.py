@@ -67,6 +67,11 @@ class TreeContext:
         context = kdf.frame(self.encoded, bytes([party]), round_number.to_bytes(8, "little"))
         return kdf.derive(master_seed, kdf.LABEL_ANSWER, context)
 
+    def seal_info(self, party: int) -> bytes:
+        """What a master seed that is sealed to a party's public key is bound to."""
+        client = self.client.to_bytes(8, "little")
+        return kdf.frame(kdf.LABEL_SEED, self.plan.digest, bytes([party]), client, self.nonce)
+
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the trees: `kdf.digest`, 32 bytes.
 

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from typing import Final
 
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Buffer, Kind, Message
@@ -32,9 +33,14 @@ class ReportBook:
         spool: holds the round's messages.
     """
 
-    def __init__(self, plan: Plan, party: int, *, max_sessions: int) -> None:
-        """Start without any session; hold the trees of at most `max_sessions` clients."""
-        self._plan, self._party = plan, party
+    def __init__(
+        self, plan: Plan, party: int, *, max_sessions: int, key: SealKey | None = None
+    ) -> None:
+        """Start without any session; hold the trees of at most `max_sessions` clients.
+
+        `key` opens this server's master seeds, where the plan has keys.
+        """
+        self._plan, self._party, self._key = plan, party, key
         self.round_number = -1
         self.spool = Spool()
         self._takes_messages = False
@@ -89,7 +95,7 @@ class ReportBook:
         held = self.spool.hold(data)  # filed only then: if the disk is full, it may come again
         if held is not data:
             body = type(body).read(self._plan, held)
-        filing.file(report, body, identity)
+        filing.file(report, body, identity, self._key)
         return (_RELAY_OF[body.kind], report.client) if first else None
 
     def holds(self, data: Buffer) -> bool:

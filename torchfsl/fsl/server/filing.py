@@ -11,7 +11,8 @@ import hashlib
 from typing import NamedTuple
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import DecodeError
+from torchfsl.crypto.hpke import SealKey
+from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.dpf.keys import TreeContext
 from torchfsl.fsl.dpf.trees import check_trees
 from torchfsl.fsl.server.reports import Arrivals, Report
@@ -58,8 +59,12 @@ def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
     return Identity(fingerprint, commitment)
 
 
-def file(report: Report, body: AnyTrees | AnyReport, identity: Identity) -> None:
+def file(
+    report: Report, body: AnyTrees | AnyReport, identity: Identity, key: SealKey | None
+) -> None:
     """Put a message's parts where they belong, once they are held for the round.
+
+    `key` opens this server's master seeds, where the plan has keys.
 
     Raises:
         RejectedSubmission: nonces or seed are not those of the trees, trees are badly encoded, or
@@ -70,7 +75,7 @@ def file(report: Report, body: AnyTrees | AnyReport, identity: Identity) -> None
     if isinstance(body, TreesRelay | ReportRelay):
         into.relayed_nonces, into.relayed_commitment = body.head, identity.commitment
     else:
-        _file_own(report, body, into, identity.commitment)
+        _file_own(report, body, into, identity.commitment, key)
     if not isinstance(body, TreesCommit | ReportCommit):
         (into.public,) = body.public  # a view of the message, which may be a file's
         _check_encoding(report, body)
@@ -96,16 +101,34 @@ def _file_own(
     body: TreesBody | TreesCommit | ReportBody | ReportCommit,
     into: Arrivals,
     commitment: bytes,
+    key: SealKey | None,
 ) -> None:
     """What comes with a client's own message: nonces, master seed, commitment, masked values."""
     trees = report.trees
-    if trees.master_seed not in (None, body.master_seed) or trees.nonce not in (b"", body.nonce):
+    if trees.seed_sent not in (None, body.seed) or trees.nonce not in (b"", body.nonce):
         report.reject("nonce or master seed are not those of its trees")
-    trees.master_seed, into.nonce, into.commitment = body.master_seed, body.nonce, commitment
+    if trees.seed_sent is None:
+        trees.seed_sent, trees.master_seed = body.seed, _opened_seed(report, body, key)
+    into.nonce, into.commitment = body.nonce, commitment
     if isinstance(body, ReportBody | ReportCommit):
         report.hint_nonce = body.hint_nonce
     if isinstance(body, ReportBody):
         report.masked = body.masked
+
+
+def _opened_seed(
+    report: Report, body: TreesBody | TreesCommit | ReportBody | ReportCommit, key: SealKey | None
+) -> bytes:
+    """The master seed; opened once for a set of trees."""
+    if key is None:
+        return body.seed
+    public = isinstance(body, TreesBody | ReportBody)
+    party = report.client % 2 if public else 1 - report.client % 2
+    context = report.trees.context(report.plan, report.client, body.nonce)
+    try:
+        return key.unseal(context.seal_info(party), body.seed)
+    except ProtocolError:
+        report.reject("its master seed was not sealed to this server for these trees")
 
 
 def _check_encoding(

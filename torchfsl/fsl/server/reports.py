@@ -51,12 +51,14 @@ class TreeRecord(Arrivals):
     Attributes:
         opening_round: the round in which they came.
         master_seed: this server's. Secret.
+        seed_sent: the same as it travelled; equal to it where the plan has no server keys.
         epochs: rounds opened on them.
         verified: whether they passed the check.
     """
 
     opening_round: int
     master_seed: bytes | None = field(default=None, repr=False)
+    seed_sent: bytes | None = field(default=None, repr=False)
     epochs: int = 0
     verified: bool = False
 

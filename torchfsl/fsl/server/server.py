@@ -18,6 +18,7 @@ import numpy as np
 
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
@@ -81,6 +82,7 @@ class Server:
         draw_noise: where a plan with noise gets it from; tests inject a known one.
         last_round: the highest round number used before, by a server that is started again.
         rounds_opened: rounds in which it revealed its share before, likewise.
+        key: opens the master seeds of a plan with `server_keys`, of which one is its public half.
     """
 
     def __init__(
@@ -93,15 +95,17 @@ class Server:
         draw_noise: Draw = discrete_gaussian.sample,
         last_round: int = -1,
         rounds_opened: int = 0,
+        key: SealKey | None = None,
     ) -> None:
-        """Check that the model fits the plan."""
+        """Check that the model and the key fit the plan."""
         if party not in (0, 1):
             raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
         model.check(plan)
+        _check_key(plan, party, key)
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
-        self.reports = ReportBook(plan, party, max_sessions=max_sessions)
+        self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
         self._evaluator: Evaluator = LocalEvaluator(
             plan, party, draw_noise, self.reports.spool.release
         )
@@ -302,6 +306,16 @@ class Server:
         self._evaluator.end()
         self._opening, self._clear = Opening(self.plan, self.party), b""
         self.state = RoundState.IDLE
+
+
+def _check_key(plan: Plan, party: int, key: SealKey | None) -> None:
+    """Refuse a plan under which this server could not read its seeds, or others could."""
+    named = plan.server_keys[party] if plan.server_keys else None
+    own = key.public.hex() if key is not None else None
+    if named != own:
+        raise ParameterError(
+            f"server_keys of the plan names {named} for server {party}, whose key is {own}"
+        )
 
 
 @contextlib.contextmanager

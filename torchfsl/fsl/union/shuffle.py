@@ -25,19 +25,17 @@ position 8 (2**64 - 1 pads), ticket 16, with the context as info. Integers are l
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import logging
 import struct
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from torchfsl.crypto import kdf
+from torchfsl.crypto import hpke, kdf
 from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -81,16 +79,15 @@ def encrypt(
         key: server 1's public key, 32 bytes, authentic.
 
     Raises:
-        ParameterError: more than k_max positions, or `cryptography` is too old.
+        ParameterError: more than k_max positions.
     """
     if len(indices) > segment.k_max:
         raise ParameterError(f"{len(indices)} positions; the plan allows {segment.k_max}")
-    suite, context = _suite(), _context(plan, segment, round_number)
-    public = X25519PublicKey.from_public_bytes(key)
+    context = _context(plan, segment, round_number)
     padded = [*indices.tolist(), *[_PADDING] * (segment.k_max - len(indices))]
     tickets = [random_bytes(SEED_BYTES) for _ in padded]
     ciphertexts = [
-        bytes(suite.encrypt(_PLAINTEXT.pack(position, ticket), public, info=context))
+        hpke.seal(key, context, _PLAINTEXT.pack(position, ticket))
         for position, ticket in zip(padded, tickets, strict=True)
     ]
     mask = random_bytes(SEED_BYTES)
@@ -172,13 +169,13 @@ class Opener(_Collector):
     def __init__(self, plan: Plan, segment: TreeSegment, round_number: int) -> None:
         """Draw a key of this union's own."""
         super().__init__(plan, segment, round_number)
-        self._key = X25519PrivateKey.generate()
+        self._key = SealKey.generate()
         self._opened = False
 
     @property
     def public_key(self) -> bytes:
         """For the clients, 32 bytes."""
-        return self._key.public_key().public_bytes_raw()
+        return self._key.public
 
     def receive(self, message: bytes) -> None:
         """Take a client's TICKETS; raises what `Shuffler.receive` does."""
@@ -216,12 +213,12 @@ class Opener(_Collector):
         return self._published(positions)
 
     def _decrypt(self, ciphertexts: bytes) -> tuple[list[int], list[bytes]]:
-        suite, positions, tickets = _suite(), [], []
+        positions, tickets = [], []
         for start in range(0, len(ciphertexts), CIPHERTEXT_BYTES):
             part = ciphertexts[start : start + CIPHERTEXT_BYTES]
             try:
-                plain = suite.decrypt(part, self._key, info=self._context)
-            except InvalidTag:
+                plain = self._key.unseal(self._context, part)
+            except ProtocolError:
                 raise ProtocolError("a ciphertext does not decrypt: the union is void") from None
             position, ticket = _PLAINTEXT.unpack(plain)
             positions.append(position)
@@ -242,16 +239,6 @@ class Opener(_Collector):
         if not np.all(inside):
             log.warning("%d positions outside the index space", np.count_nonzero(~inside))
         return np.unique(real[inside]).astype(np.int64)
-
-
-def _suite() -> Any:
-    try:
-        hpke = importlib.import_module("cryptography.hazmat.primitives.hpke")
-    except ImportError as error:
-        raise ParameterError(
-            "the shuffled union needs HPKE: pip install 'cryptography>=47'"
-        ) from error
-    return hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_128_GCM)
 
 
 def _context(plan: Plan, segment: TreeSegment, round_number: int) -> bytes:

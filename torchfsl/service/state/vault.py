@@ -73,6 +73,7 @@ def encode_trees(record: TreeRecord) -> bytes:
         "commitment": record.commitment,
         "relayed_nonces": record.relayed_nonces,
         "master_seed": record.master_seed,
+        "seed_sent": record.seed_sent,
     }
     parts |= {f"seen/{int(kind)}": digest for kind, digest in record.seen.items()}
     given = {name: part for name, part in parts.items() if part is not None}
@@ -98,6 +99,7 @@ def decode_trees(data: bytes) -> TreeRecord:
         seen=seen,
         opening_round=int(meta["opening_round"]),
         master_seed=parts.get("master_seed"),
+        seed_sent=parts.get("seed_sent"),
         epochs=meta["epochs"],
         verified=meta["verified"],
     )

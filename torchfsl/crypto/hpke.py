@@ -1,0 +1,64 @@
+"""Encryption to a public key, once: HPKE (RFC 9180), base mode.
+
+DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM. A sealed text is the encapsulated key (32
+bytes) and the ciphertext with its tag: `HPKE_BYTES` longer than the text.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hpke
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from torchfsl.errors import ParameterError, ProtocolError
+
+HPKE_BYTES: Final = 48
+"""By how much a sealed text is longer."""
+
+_SUITE: Final = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_128_GCM)
+
+
+class SealKey:
+    """A private key that opens what was sealed to its public one. Secret."""
+
+    def __init__(self, private: X25519PrivateKey) -> None:
+        """See `generate`."""
+        self._private = private
+
+    def __repr__(self) -> str:
+        return f"SealKey({self.public.hex()})"
+
+    @classmethod
+    def generate(cls) -> Self:
+        """A fresh key."""
+        return cls(X25519PrivateKey.generate())
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes; in hex it stands in `Plan.server_keys`."""
+        return self._private.public_key().public_bytes_raw()
+
+    def unseal(self, info: bytes, sealed: bytes) -> bytes:
+        """Inverse of `seal`.
+
+        Raises:
+            ProtocolError: it was sealed to another key or with other info, or altered.
+        """
+        try:
+            return _SUITE.decrypt(sealed, self._private, info=info)
+        except (InvalidTag, ValueError):
+            raise ProtocolError("a sealed message does not open with this key") from None
+
+
+def seal(public: bytes, info: bytes, text: bytes) -> bytes:
+    """`text` for the holder of the public key alone, bound to `info`.
+
+    Raises:
+        ParameterError: `public` is no X25519 key, or one of small order.
+    """
+    try:
+        return _SUITE.encrypt(text, X25519PublicKey.from_public_bytes(public), info=info)
+    except ValueError as error:
+        raise ParameterError(f"{public.hex()} is no public key: {error}") from None
