@@ -39,14 +39,13 @@ from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "vectors"
-ORIGIN = "scripts/make_vectors.py"
-"""Where this file lay when the vectors were made: their bytes stay until the wire changes."""
 
 FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "plan digest": 32}
 """Where fields of a message's header begin."""
@@ -94,7 +93,10 @@ def bad_plan_vectors() -> Json:
         "clip not a number": ('"clip":4.0', '"clip":NaN'),
         "short check words": ('"check_bytes":32', '"check_bytes":16'),
         "another suite": ("bgi16-aes128-mmo", "bgi16-aes128-xyz"),
-        "a later version": ('"wire_version":1', '"wire_version":2'),
+        "a later version": (
+            f'"wire_version":{WIRE_VERSION}',
+            f'"wire_version":{WIRE_VERSION + 1}',
+        ),
         "upper-case hex": ("0a0b0c", "0A0B0C"),
         "an unknown field": ('"lane"', '"extra":1,"lane"'),
         "a missing field": ('"lane":"count",', ""),
@@ -245,7 +247,7 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     different = []
     for name, make in FILES.items():
-        content = {"origin": ORIGIN, **make()}
+        content = {"origin": "scripts/generate/make_vectors.py", **make()}
         text = json.dumps(content, indent=1, ensure_ascii=True) + "\n"
         path = FOLDER / f"{name}.json"
         if check:
