@@ -150,7 +150,7 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
         nonce = os.urandom(16)
-        plan = bind_plan(make_plan(options), owner.files.authorities(), nonce)
+        plan = bind_plan(make_plan(options), owner.files.authorities(), nonce, owner.server_keys())
         state = zeros(plan)
         owner.set_up(Task(plan, nonce), state)
         pids = [process.pid for process in servers.processes if process is not None]

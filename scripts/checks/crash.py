@@ -155,7 +155,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
         nonce = os.urandom(16)
-        plan = bind_plan(make_plan(), owner.files.authorities(), nonce)
+        plan = bind_plan(make_plan(), owner.files.authorities(), nonce, owner.server_keys())
         state = {t.name: np.ones(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
         task = Task(plan, nonce)
         owner.set_up(task, state)

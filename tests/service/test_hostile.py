@@ -17,7 +17,7 @@ from tests.support.federation import mixed_plan, wanted_rows
 from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, wait_until
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind
+from torchfsl.fsl.messages import HEADER_BYTES, SET_ENTRY, Kind, master_seed_bytes
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.client.links import Link, Links, RetryPolicy
 from torchfsl.service.client.remote import connect, submit
@@ -318,7 +318,7 @@ def test_a_relay_with_one_bit_changed_is_refused_and_costs_only_its_client(pair:
         link_of(pair, pair.files("server-0"), 1),
     )
     relay = bytearray(trees[0][:HEADER_BYTES] + trees[0][HEADER_BYTES : HEADER_BYTES + 16])
-    relay += trees[0][HEADER_BYTES + 32 :]
+    relay += trees[0][HEADER_BYTES + 16 + master_seed_bytes(pair.plan) :]
     relay[6], relay[7] = Kind.TREES_RELAY, 1
     struct.pack_into("<Q", relay, 24, len(relay) - HEADER_BYTES)
     relay[-40] ^= 1

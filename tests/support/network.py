@@ -49,7 +49,8 @@ class Pair(LocalServers):
     def set_up(self) -> None:
         self.owner = Owner(self.urls, self.tls, policy=QUICK)
         nonce = os.urandom(16)
-        self.plan = bind_plan(self._plan, self.owner.files.authorities(), nonce)
+        keys = self.owner.server_keys()
+        self.plan = bind_plan(self._plan, self.owner.files.authorities(), nonce, keys)
         self.task = Task(self.plan, nonce)
         self.owner.set_up(self.task, make_state(self.plan))
         self.number = 0

@@ -92,9 +92,15 @@ class Task:
         return ServerModel(state, optimizer, source=self.source, reduce=self.reduce)
 
 
-def bind_plan(plan: Plan, authorities: Authorities, nonce: bytes) -> Plan:
-    """The plan for these two servers: its session number names both."""
-    return dataclasses.replace(plan, session=authorities.session(nonce))
+def bind_plan(
+    plan: Plan, authorities: Authorities, nonce: bytes, server_keys: tuple[str, ...] = ()
+) -> Plan:
+    """The plan for these two servers: its session number names both, clients seal to their keys.
+
+    Running servers take no plan without their keys; `Owner.server_keys` has them.
+    """
+    session = authorities.session(nonce)
+    return dataclasses.replace(plan, session=session, server_keys=server_keys)
 
 
 def encode_task(

@@ -59,7 +59,9 @@ class RemoteServers:
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
         nonce = os.urandom(16)
-        self.plan = bind_plan(plan, self._owner.files.authorities(), nonce)
+        self.plan = bind_plan(
+            plan, self._owner.files.authorities(), nonce, self._owner.server_keys()
+        )
         settings = config.server.settings()
         self._task = Task(self.plan, nonce, settings, model.source, model.reduce)
         try:

@@ -42,6 +42,17 @@ class Owner:
         self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
         self.links = Links(servers, self.files, policy or RetryPolicy())
 
+    def server_keys(self) -> tuple[str, ...]:
+        """Both servers' keys for seals, as plans name them; certified by their authorities.
+
+        Raises:
+            NotAllowed: a sealing certificate is not from its server's authority.
+        """
+        request = calls.encode_request()
+        told = self.links.both(lambda link: link.call("Certificate", request, limit=INFO_BYTES))
+        authorities = self.files.authorities()
+        return tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
+
     def set_up(
         self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None
     ) -> None:

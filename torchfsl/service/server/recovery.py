@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
@@ -14,20 +15,26 @@ from torchfsl.submodel.server_model import ServerModel
 log = logging.getLogger("torchfsl.service.recovery")
 
 
-def new_server(storage: Storage, task: Task, model: ServerModel, *, last_round: int = -1) -> Server:
-    """A server of a task that is in no round; `last_round` and those below are spent."""
+def new_server(
+    storage: Storage, task: Task, model: ServerModel, key: SealKey | None, *, last_round: int = -1
+) -> Server:
+    """A server of a task that is in no round; `last_round` and those below are spent.
+
+    Raises:
+        ParameterError: the plan does not name its key.
+    """
     return Server(
         storage.party, plan=task.plan, model=model, last_round=last_round,
-        max_sessions=storage.settings.max_sessions,
+        max_sessions=storage.settings.max_sessions, key=key,
     )  # fmt: skip
 
 
-def restored_server(storage: Storage, task: Task) -> Server:
+def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:
     """The server as it was before the running round, if one runs, else after the last."""
     last = storage.ledger.last_round()
     used = -1 if last is None else last.number - (storage.running() is not None)
     model = decode_model(task, storage.model_bytes())
-    server = new_server(storage, task, model, last_round=used)
+    server = new_server(storage, task, model, key, last_round=used)
     server.reports.sessions.update(storage.sessions())
     return server
 
