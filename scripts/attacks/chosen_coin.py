@@ -22,7 +22,7 @@ from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger
 
 _WANTED: Final = "000"
-_FLOORS: Final = Floors(min_clients=1)
+_FLOORS: Final = Floors(sealed=False, min_clients=1)
 
 
 def run() -> AttackResult:

@@ -30,7 +30,7 @@ from torchfsl.types import Indices
 
 _ROWS: Final = 40
 _GUESS: Final = np.array([1, 5, 11, 19, 27, 38])
-_FLOORS: Final = Floors(joint_coin=False, min_clients=1)
+_FLOORS: Final = Floors(joint_coin=False, sealed=False, min_clients=1)
 
 
 def run() -> AttackResult:

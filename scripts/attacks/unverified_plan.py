@@ -18,7 +18,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 
-_FLOORS = Floors(joint_coin=False, min_clients=1)
+_FLOORS = Floors(joint_coin=False, sealed=False, min_clients=1)
 _MOST = 8 * 100
 """Largest honest sum: eight clients of at most 100."""
 

@@ -21,7 +21,7 @@ from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 COINS = (bytes(range(32)), bytes(range(32, 64)))
-ANY = Floors(verified=False, joint_coin=False, min_clients=1)
+ANY = Floors(verified=False, sealed=False, joint_coin=False, min_clients=1)
 """Accepts every plan within the cuckoo bound."""
 
 
@@ -110,7 +110,7 @@ def test_what_the_planner_makes_passes_the_default_floors(k: int) -> None:
     rows = SegmentSpec("r", "rows", (TensorSpec("t", (40_000, 8)),), k_max=k, tau=8, retrieve=True)
     some = SegmentSpec("s", "scalars", (TensorSpec("u", (300_000,)),), k_max=k)
     plan = build_plan([rows, some], encoding=FixedPoint(), max_clients=9)
-    Floors().check(coin.with_coins(plan, COINS), coins=COINS)
+    Floors(sealed=False).check(coin.with_coins(plan, COINS), coins=COINS)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from torchfsl.service.state.records import StoreFull
 from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState
 from torchfsl.service.task import Task, bind_plan, encode_task
 
-FLOORS = Floors(min_clients=1, joint_coin=False)
+FLOORS = Floors(min_clients=1, joint_coin=False, sealed=False)
 SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, floors=FLOORS)
 NONCE = bytes(16)
 

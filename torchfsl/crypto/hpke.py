@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hpke
+from cryptography.hazmat.primitives import hpke, serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from torchfsl.errors import ParameterError, ProtocolError
@@ -34,6 +34,21 @@ class SealKey:
     def generate(cls) -> Self:
         """A fresh key."""
         return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> Self:
+        """A key from a file.
+
+        Raises:
+            ParameterError: it is no X25519 key in PEM, without a password.
+        """
+        try:
+            private = serialization.load_pem_private_key(pem, None)
+        except (ValueError, TypeError) as error:
+            raise ParameterError(f"not a private key: {error}") from None
+        if not isinstance(private, X25519PrivateKey):
+            raise ParameterError("not a private key for seals: these are X25519")
+        return cls(private)
 
     @property
     def public(self) -> bytes:

@@ -59,7 +59,7 @@ class Floors:
     """
 
     verified: bool = True
-    sealed: bool = False
+    sealed: bool = True
     joint_coin: bool = True
     min_clients: int = 2
     min_contributors: int = 1

@@ -107,9 +107,15 @@ def decode_coins(given: list[str]) -> Coins | tuple[()]:
     return bytes.fromhex(first), bytes.fromhex(second)
 
 
-def bind_plan(plan: Plan, authorities: Authorities, nonce: bytes) -> Plan:
-    """The plan for these two servers: its session number names both. See `Owner.bind`."""
-    return dataclasses.replace(plan, session=authorities.session(nonce))
+def bind_plan(
+    plan: Plan, authorities: Authorities, nonce: bytes, server_keys: tuple[str, ...] = ()
+) -> Plan:
+    """The plan for these two servers: its session number names both, clients seal to their keys.
+
+    Running servers take no plan without their keys: see `Owner.bind`.
+    """
+    session = authorities.session(nonce)
+    return dataclasses.replace(plan, session=session, server_keys=server_keys)
 
 
 def encode_task(

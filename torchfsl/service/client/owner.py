@@ -53,7 +53,7 @@ class Owner:
         source: Literal["delta", "gradient"] = "delta",
         reduce: Literal["mean", "sum"] = "mean",
     ) -> Task:
-        """A task on the plan, bound to these two servers: fresh session, hash seed of their coins.
+        """A task on the plan for these two servers: session, their keys, a seed of their coins.
 
         Args:
             plan: its session number and hash seed are replaced.
@@ -62,7 +62,8 @@ class Owner:
             reduce: see `ServerModel`.
         """
         nonce = random_bytes(16)
-        plan = task.bind_plan(plan, self.files.authorities(), nonce)
+        keys = self.server_keys()
+        plan = task.bind_plan(plan, self.files.authorities(), nonce, keys)
         template = coin.template_of(plan).hex()
         toss, size = calls.encode_request(template=template), coin.COIN_BYTES
         said = self.links.both(lambda link: link.call("Toss", toss, limit=size))
@@ -70,6 +71,17 @@ class Owner:
         coins = self.links.both(lambda link: link.call("Reveal", requests[link.party], limit=size))
         chosen = optimizer or OptimizerSettings()
         return Task(coin.with_coins(plan, coins), nonce, chosen, source, reduce, coins)
+
+    def server_keys(self) -> tuple[str, ...]:
+        """Both servers' keys for seals, as plans name them; certified by their authorities.
+
+        Raises:
+            NotAllowed: a sealing certificate is not from its server's authority.
+        """
+        request = calls.encode_request()
+        told = self.links.both(lambda link: link.call("Certificate", request, limit=INFO_BYTES))
+        authorities = self.files.authorities()
+        return tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
 
     def set_up(
         self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None

@@ -229,21 +229,28 @@ def connect(
 
 
 def fetch_plan(links: Links, files: TlsFiles, require: Floors) -> Plan:
-    """The plan, equal at both servers, bound to their authorities, and not below the floors.
+    """The plan, equal at both servers, bound to their authorities and keys, not below the floors.
 
     Raises:
         ProtocolError: it is not equal or not bound.
+        NotAllowed: a sealing certificate is not from its server's authority.
         ParameterError: it is below a floor.
     """
     answers = links.both(lambda link: link.call("Plan", calls.encode_request(), limit=PLAN_BYTES))
-    if answers[0] != answers[1]:
+    fields, other = (json.loads(answer) for answer in answers)
+    certificates = [told.pop("certificate").encode() for told in (fields, other)]
+    if fields != other:
         raise ProtocolError("the two servers have different plans: tell their operators")
-    fields = json.loads(answers[0])
     plan = Plan.from_json(fields["plan"])
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
             "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1"
+        )
+    keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
+    if plan.server_keys != tuple(keys):
+        raise ProtocolError(
+            "the plan names other keys than the servers' sealing certificates: nothing is sent"
         )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)

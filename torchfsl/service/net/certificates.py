@@ -4,6 +4,7 @@ Files in one folder; keys are readable by their owner only:
 
     ca-server-0.pem  ca-server-1.pem  ca-clients.pem     the authorities, which everybody has
     server-0.pem     server-1.pem     owner.pem          certificates, each with a .key
+    server-0-seal.pem  server-1-seal.pem                 keys to which clients seal
     client-17.pem                                        one for every client
 
 In use every organisation makes its own authority and keys, and hands out certificates only.
@@ -19,11 +20,11 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, x25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from torchfsl.errors import ParameterError
-from torchfsl.service.net.identity import Identity, Role, server_name
+from torchfsl.service.net.identity import Identity, Role, seal_uri, server_name
 
 _SKEW: Final = datetime.timedelta(minutes=5)
 Key = ec.EllipticCurvePrivateKey
@@ -61,6 +62,10 @@ def make_development_certificates(
         if missing:
             authority = _read_authority(folder, name)
             made += [_issue(folder, identity, authority, days) for identity in missing]
+    for party in (0, 1) if role in (None, Role.SERVER) else ():
+        if not (folder / f"server-{party}-seal.pem").exists():
+            authority = _read_authority(folder, f"ca-server-{party}")
+            made.append(_issue_seal(folder, party, authority, days))
     return made
 
 
@@ -106,7 +111,25 @@ def _issue(
     return _write(folder, file_name(identity), builder.sign(issuer_key, hashes.SHA256()), key)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
+def _issue_seal(
+    folder: Path, party: int, authority: tuple[x509.Certificate, Key], days: int
+) -> Path:
+    """A sealing certificate. Renew it for the same key: running tasks name that one."""
+    issuer, issuer_key = authority
+    name, key = f"server-{party}-seal", x25519.X25519PrivateKey.generate()
+    title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    uri = x509.UniformResourceIdentifier(seal_uri(party))
+    builder = (
+        _builder(title, issuer.subject, key, days)
+        .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    )
+    return _write(folder, name, builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Key | x25519.X25519PrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -119,7 +142,9 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509
     )
 
 
-def _write(folder: Path, name: str, certificate: x509.Certificate, key: Key) -> Path:
+def _write(
+    folder: Path, name: str, certificate: x509.Certificate, key: Key | x25519.X25519PrivateKey
+) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -10,6 +10,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.identity import Authorities, Identity, server_name
@@ -66,6 +67,11 @@ class TlsFiles:
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate chain."""
         return _read(self.key), _read(self.certificate)
+
+    def seal_pair(self) -> tuple[SealKey, bytes]:
+        """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
+        certificate = self.certificate.with_stem(f"{self.certificate.stem}-seal")
+        return SealKey.from_pem(_read(certificate.with_suffix(".key"))), _read(certificate)
 
     def identity(self) -> Identity:
         """Whom the certificate stands for.

@@ -5,10 +5,15 @@ its holder in a URI: `torchfsl:server:0`, `torchfsl:client:17`, `torchfsl:owner`
 and opens rounds). Only server p's authority can vouch for server p, so that neither operator can
 pose as the other. A plan's session number is a hash over both authorities and a nonce, and the
 plan's digest is in every message: messages for servers of other authorities do not fit.
+
+A server's authority also signs its *sealing certificate* (`torchfsl:server:0:seal`), whose key
+opens what clients seal to that server. It is no TLS key: what ends TLS for a server needs not have
+it. The plan names both keys.
 """
 
 from __future__ import annotations
 
+import datetime
 import functools
 import hashlib
 from dataclasses import dataclass
@@ -18,6 +23,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from torchfsl.crypto import kdf
 from torchfsl.errors import FslError, ParameterError
@@ -80,6 +86,11 @@ def server_name(party: int) -> str:
     return f"server-{party}.torchfsl"
 
 
+def seal_uri(party: int) -> str:
+    """What server `party`'s sealing certificate names; no party that could call anybody."""
+    return f"{_SCHEME}:server:{party}:seal"
+
+
 class Authorities:
     """The three certificate authorities of a task, in public.
 
@@ -114,6 +125,24 @@ class Authorities:
         """SHA-256 of the public keys of server 0's and server 1's authority, in hex."""
         return tuple(_public_key(certificate).hex() for certificate in self._servers)
 
+    def seal_key(self, party: int, pem: bytes) -> bytes:
+        """The public key, 32 bytes, in server `party`'s sealing certificate.
+
+        Raises:
+            NotAllowed: it is not that server's, not from its authority, or out of date.
+        """
+        certificate = load_certificate(pem)
+        if _uris(certificate) != [seal_uri(party)]:
+            raise NotAllowed(f"the sealing certificate does not name {seal_uri(party)}")
+        self._check_issuer(certificate, self._servers[party], f"server {party}'s seals")
+        now = datetime.datetime.now(datetime.UTC)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise NotAllowed(f"server {party}'s sealing certificate is out of date: renew it")
+        key = certificate.public_key()
+        if not isinstance(key, X25519PublicKey):
+            raise NotAllowed(f"server {party}'s sealing certificate holds no X25519 key")
+        return key.public_bytes_raw()
+
     def session(self, nonce: bytes) -> str:
         """A plan's session number, bound to these servers: 16 bytes in hex."""
         keys = map(bytes.fromhex, self.keys)
@@ -121,22 +150,22 @@ class Authorities:
 
     def _identify(self, pem: bytes) -> Identity:
         certificate = load_certificate(pem)
-        try:
-            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
-        except x509.ExtensionNotFound:
-            uris = []
+        uris = _uris(certificate)
         if len(uris) != 1:
             raise NotAllowed("a certificate must name exactly one party in a URI")
         identity = Identity.parse(uris[0])
         issuer = self._servers[identity.number] if identity.role is Role.SERVER else self._clients
+        self._check_issuer(certificate, issuer, str(identity))
+        return identity
+
+    @staticmethod
+    def _check_issuer(certificate: x509.Certificate, issuer: x509.Certificate, whose: str) -> None:
         try:
             certificate.verify_directly_issued_by(issuer)
         except (ValueError, TypeError, InvalidSignature):
             raise NotAllowed(
-                f"the certificate of {identity} is not from the authority for it"
+                f"the certificate of {whose} is not from the authority for it"
             ) from None
-        return identity
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:
@@ -149,6 +178,14 @@ def load_certificate(pem: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
         raise ParameterError(f"not a PEM certificate: {error}") from error
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return names.value.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def _public_key(certificate: x509.Certificate) -> bytes:

@@ -1,6 +1,6 @@
 """What a server answers, by who asks. A handler reads, calls, and writes; nothing else.
 
-Everybody           Info, Plan
+Everybody           Info, Plan, Certificate
 clients             Model, Retrieve, Answer, Upload, Submit
 the other server    Relay, Step, Abandon
 the owner           Toss, Reveal, SetUp, Open, Close, Abandon, Result, State
@@ -27,7 +27,7 @@ from torchfsl.submodel.plan import check_hex
 
 
 def all_methods(
-    station: Station, relays: Relays, side: Coordinator | Follower
+    station: Station, relays: Relays, side: Coordinator | Follower, certificate: bytes
 ) -> Mapping[Role, Methods]:
     """By role, what it may call.
 
@@ -35,8 +35,9 @@ def all_methods(
         station: the server.
         relays: on the way to the other server.
         side: what leads the rounds at server 0, and what follows at server 1.
+        certificate: the server's sealing certificate, PEM.
     """
-    common = _Everybody(station).methods()
+    common = _Everybody(station, certificate).methods()
     return {
         Role.CLIENT: common | _Clients(station, relays).methods(),
         Role.SERVER: common | _OtherServer(station, side).methods(),
@@ -45,11 +46,11 @@ def all_methods(
 
 
 class _Everybody:
-    def __init__(self, station: Station) -> None:
-        self._station = station
+    def __init__(self, station: Station, certificate: bytes) -> None:
+        self._station, self._certificate = station, certificate
 
     def methods(self) -> dict[str, Method]:
-        return {"Info": self._info, "Plan": self._plan}
+        return {"Info": self._info, "Plan": self._plan, "Certificate": self._tell_certificate}
 
     async def _info(self, _: Identity, stream: Stream) -> None:
         await stream.request()
@@ -59,9 +60,17 @@ class _Everybody:
         await stream.request()
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
+        certificate = self._certificate.decode()
         coins = [coin.hex() for coin in task.coins]
-        answer = {"nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json()}
-        await stream.answer(answer)
+        await stream.answer({
+            "nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json(),
+            "certificate": certificate,
+        })  # fmt: skip
+
+    async def _tell_certificate(self, _: Identity, stream: Stream) -> None:
+        """The sealing certificate, also before there is a task."""
+        await stream.request()
+        await stream.send(self._certificate)
 
 
 class _Clients:

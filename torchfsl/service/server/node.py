@@ -15,6 +15,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.bodies import ReportSet, ShareBody
 from torchfsl.fsl.messages import Kind
@@ -36,8 +37,9 @@ log = logging.getLogger("torchfsl.service.node")
 class Node:
     """Server `party`, with its state in `folder`. Not for concurrent use: one thread calls.
 
-    A step of a round is `exchange`, which fixes what this server says, and `count`, which lets the
-    peer's message count. Either may be called again, also after a crash, and changes nothing then.
+    `key` opens what clients seal to it. A step of a round is `exchange`, which fixes what this
+    server says, and `count`, which lets the peer's message count. Either may be called again, also
+    after a crash, and changes nothing then.
 
     Attributes:
         storage: everything that survives a crash.
@@ -48,10 +50,11 @@ class Node:
     """
 
     def __init__(
-        self, party: int, folder: Path, authorities: Authorities, settings: NodeSettings
-    ) -> None:
+        self, party: int, folder: Path, authorities: Authorities, settings: NodeSettings,
+        key: SealKey | None = None,
+    ) -> None:  # fmt: skip
         """Go on where the state in the folder ends."""
-        self.party, self._authorities = party, authorities
+        self.party, self._authorities, self._key = party, authorities, key
         self.storage = Storage(party, folder, settings)
         self._ledger = self.storage.ledger
         self._transcript = Transcript(self._ledger, party)
@@ -60,7 +63,7 @@ class Node:
         self._server: Server | None = None
         if self.task is not None:
             self.task.check(authorities)
-            self._server = recovery.restored_server(self.storage, self.task)
+            self._server = recovery.restored_server(self.storage, self.task, key)
         running = self.storage.running()
         if running is not None:
             self._replay(running)
@@ -96,8 +99,9 @@ class Node:
             raise ProtocolError(
                 "a round of another task is running: see torchfsl close and torchfsl abandon"
             )
+        server = recovery.new_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model)
-        self.task, self._server = task, recovery.new_server(self.storage, task, model)
+        self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 
     def open_server(self) -> Server:
@@ -231,10 +235,9 @@ class Node:
             self._ledger.change_round(number, **changes)
             self._transcript.say(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
-                share = ShareBody(*self.server.committed()).message(
-                    self.plan, 1 - self.party, number
-                )
-                self._transcript.say(number, Kind.SHARE, share)
+                share = ShareBody(*self.server.committed())
+                said = share.message(self.plan, 1 - self.party, number)
+                self._transcript.say(number, Kind.SHARE, said)
         return message
 
     def _make(self, number: int, kind: Kind) -> bytes:
@@ -318,5 +321,4 @@ class Node:
                 return
             if kind is Kind.ROUND_STATE:
                 recovery.file_again(self.storage, self.server, row)
-        fields = {"round": number, "server_state": self.server.state.value}
-        log.info("round recovered", extra=fields)
+        log.info("round recovered", extra={"round": number, "state": self.server.state.value})

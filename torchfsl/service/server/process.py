@@ -76,8 +76,11 @@ class ServerProcess:
             )
         self.settings = settings
         self._authorities = settings.tls.authorities()
+        key, self._seal_certificate = settings.tls.seal_pair()
+        if self._authorities.seal_key(settings.party, self._seal_certificate) != key.public:
+            raise ParameterError("the sealing certificate is of another key than the one beside it")
         self._lock = _lock(settings.state)
-        self.node = Node(settings.party, settings.state, self._authorities, settings.node)
+        self.node = Node(settings.party, settings.state, self._authorities, settings.node, key)
         self.observer = Observer()
         self.port = 0
         self.metrics_port = 0
@@ -95,7 +98,7 @@ class ServerProcess:
             side = self._coordinator = Coordinator(self.station, self._link, self._relays)
         else:
             side = Follower(self.station, self._relays)
-        methods = all_methods(self.station, self._relays, side)
+        methods = all_methods(self.station, self._relays, side, self._seal_certificate)
         self._server = grpc.aio.server(options=_options(limits))
         self._server.add_generic_rpc_handlers(
             (Router(self.station, self._authorities, methods, self.observer),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
@@ -19,18 +20,23 @@ def new_server(
     storage: Storage,
     task: Task,
     model: ServerModel,
+    key: SealKey | None,
     *,
     last_round: int = -1,
     rounds_opened: int = 0,
 ) -> Server:
-    """A server of a task that is in no round; `last_round` and those below are spent."""
+    """A server of a task that is in no round; `last_round` and those below are spent.
+
+    Raises:
+        ParameterError: the plan does not name its key.
+    """
     return Server(
         storage.party, plan=task.plan, model=model, last_round=last_round,
-        rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions,
+        rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions, key=key,
     )  # fmt: skip
 
 
-def restored_server(storage: Storage, task: Task) -> Server:
+def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:
     """The server as it was before the running round, if one runs, else after the last."""
     last = storage.ledger.last_round()
     running = storage.running()
@@ -39,7 +45,7 @@ def restored_server(storage: Storage, task: Task) -> Server:
     spent = running is not None and running.state in (StoredState.REVEALED, StoredState.OPENED)
     opened = storage.rounds_opened - spent
     model = decode_model(task, storage.model_bytes())
-    server = new_server(storage, task, model, last_round=used, rounds_opened=opened)
+    server = new_server(storage, task, model, key, last_round=used, rounds_opened=opened)
     server.reports.sessions.update(storage.sessions())
     return server
 
