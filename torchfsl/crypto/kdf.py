@@ -40,6 +40,8 @@ LABEL_COMMITMENT: Final = b"torchfsl commitment"
 LABEL_CHUNK: Final = b"torchfsl chunk"
 LABEL_REPORT_SET: Final = b"torchfsl report set"
 LABEL_SHARE: Final = b"torchfsl share"
+LABEL_ROW: Final = b"torchfsl row"
+LABEL_ROW_ROOT: Final = b"torchfsl row root"
 LABEL_MODEL: Final = b"torchfsl model"
 LABEL_UNION: Final = b"torchfsl union"
 

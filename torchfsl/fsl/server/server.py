@@ -23,6 +23,7 @@ from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import (
     Body,
+    CountsBody,
     ModelBody,
     ModelDigest,
     ReportSet,
@@ -35,6 +36,7 @@ from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
+from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step
@@ -224,7 +226,8 @@ class Server:
         """
         self._expect(Step.COMMIT)
         share = share or self._evaluator.share(list(self._opening.accepted.values()))
-        said = self._opening.commit(share, salt or random_bytes(DIGEST_BYTES))
+        size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
+        said = self._opening.commit(share, salt or random_bytes(size))
         return self._done(Step.COMMIT, said)
 
     def committed(self) -> tuple[bytes, bytes]:
@@ -235,8 +238,30 @@ class Server:
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(Step.REVEAL)
+        if self.plan.opens_counts_first:
+            raise ProtocolError("under this plan the counts are opened first: reveal_counts")
         said = self._opening.reveal(self._from_peer(ShareCommit, peer_commitment))
         return self._done(Step.REVEAL, said)
+
+    def reveal_counts(self, peer_commitment: bytes) -> bytes:
+        """Once the peer has committed: this server's share of the counts, for the peer."""
+        self._expect(Step.REVEAL_COUNTS)
+        if not self.plan.opens_counts_first:
+            raise ProtocolError("under this plan all is opened at once: reveal")
+        said = self._opening.reveal_counts(self._from_peer(ShareCommit, peer_commitment))
+        return self._done(Step.REVEAL_COUNTS, said)
+
+    def reveal_kept(self, peer_counts: bytes) -> bytes:
+        """Once the counts are open: this server's share of the rows that enough clients sent.
+
+        Raises:
+            ProtocolError: the peer's counts are not those committed to; the round ends unopened.
+        """
+        self._expect(Step.REVEAL_KEPT)
+        theirs = self._from_peer(CountsBody, peer_counts)
+        with _abandoned_on_error(self):
+            said = self._opening.reveal_kept(theirs)
+        return self._done(Step.REVEAL_KEPT, said)
 
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
