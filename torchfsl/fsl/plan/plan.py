@@ -179,9 +179,10 @@ class Plan(SubmodelPlan):
         """Refuse a plan one of whose messages a peer would refuse for its length."""
         trees = self.with_trees
         masked = sum(self.dense_bytes(s) for s in self.dense)
+        apart = DIGEST_BYTES if self.opens_counts_first else 0  # in SHARE, with a salt or a digest
         largest = max(
             masked + sum(s.tree_bytes + self.hint_bytes(s) for s in trees),
-            self._rows_apart_bytes() + masked,
+            masked + sum(s.m * (self.value_bytes(s) + apart) for s in trees),
             sum(s.answer_bytes for s in trees),
             sum(t.numel * t.item_bytes for t in self.clear_tensors),
         )
@@ -190,11 +191,6 @@ class Plan(SubmodelPlan):
                 f"a message of this plan would have {largest} bytes, above the limit "
                 f"{MAX_MESSAGE_BYTES}: split the model into several plans"
             )
-
-    def _rows_apart_bytes(self) -> int:
-        """Most bytes of SHARE's rows where counts are opened first: 32 or fewer more each."""
-        extra = 32 if self.opens_counts_first else 0
-        return sum(s.m * (self.value_bytes(s) + extra) for s in self.with_trees)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:

@@ -134,7 +134,7 @@ class Server:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
         self._expect(Step.START)
-        if not self._digests.equals(self._from_peer(RoundDigest, peer_state)):
+        if not self._digests.equals(_from_peer(self, RoundDigest, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; restore both from the last "
@@ -198,7 +198,7 @@ class Server:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
         self._expect(Step.AGREE)
-        theirs, opening = self._from_peer(ReportSet, peer_set), self._opening
+        theirs, opening = _from_peer(self, ReportSet, peer_set), self._opening
         with _abandoned_on_error(self):
             verify_key = opening.agree(self.reports.complete(), theirs)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
@@ -212,7 +212,7 @@ class Server:
                 ends unopened.
         """
         self._expect(Step.VERIFY)
-        theirs = self._from_peer(Verdicts, peer_verdicts)
+        theirs = _from_peer(self, Verdicts, peer_verdicts)
         with _abandoned_on_error(self):
             self._opening.verify(theirs)
         self.state = Step.VERIFY.after
@@ -227,8 +227,7 @@ class Server:
         self._expect(Step.COMMIT)
         share = share or self._evaluator.share(list(self._opening.accepted.values()))
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
-        said = self._opening.commit(share, salt or random_bytes(size))
-        return self._done(Step.COMMIT, said)
+        return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
 
     def committed(self) -> tuple[bytes, bytes]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
@@ -240,7 +239,7 @@ class Server:
         self._expect(Step.REVEAL)
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
-        said = self._opening.reveal(self._from_peer(ShareCommit, peer_commitment))
+        said = self._opening.reveal(_from_peer(self, ShareCommit, peer_commitment))
         return self._done(Step.REVEAL, said)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
@@ -248,17 +247,17 @@ class Server:
         self._expect(Step.REVEAL_COUNTS)
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal")
-        said = self._opening.reveal_counts(self._from_peer(ShareCommit, peer_commitment))
-        return self._done(Step.REVEAL_COUNTS, said)
+        theirs = _from_peer(self, ShareCommit, peer_commitment)
+        return self._done(Step.REVEAL_COUNTS, self._opening.reveal_counts(theirs))
 
     def reveal_kept(self, peer_counts: bytes) -> bytes:
         """Once the counts are open: this server's share of the rows that enough clients sent.
 
         Raises:
-            ProtocolError: the peer's counts are not those committed to; the round ends unopened.
+            ProtocolError: they are not those that the peer committed to; the round ends unopened.
         """
         self._expect(Step.REVEAL_KEPT)
-        theirs = self._from_peer(CountsBody, peer_counts)
+        theirs = _from_peer(self, CountsBody, peer_counts)
         with _abandoned_on_error(self):
             said = self._opening.reveal_kept(theirs)
         return self._done(Step.REVEAL_KEPT, said)
@@ -270,8 +269,8 @@ class Server:
             ProtocolError: the share is not the one committed to, or over another set.
         """
         self._expect(Step.OPEN)
-        theirs, opening = self._from_peer(ShareBody, peer_share), self._opening
-        self._end(tuple(opening.accepted))
+        theirs, opening = _from_peer(self, ShareBody, peer_share), self._opening
+        _end(self, tuple(opening.accepted))
         opened = opening.open(theirs)
         self._may_apply = True
         return opened
@@ -291,7 +290,7 @@ class Server:
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""
         if self.state is not RoundState.HALTED:
-            self._end(())
+            _end(self, ())
 
     # --- what the steps above are made of -----------------------------------------------------
 
@@ -306,17 +305,19 @@ class Server:
         self.state = step.after
         return says.message(self.plan, 1 - self.party, self.last_round)
 
-    def _from_peer(self, body: type[SomeBody], data: bytes) -> SomeBody:
-        message = messages.decode(self.plan, data, body.kind)
-        if (message.party, message.round_number) != (self.party, self.last_round):
-            raise ProtocolError("the peer's message is for another server or round")
-        return body.decode(self.plan, message.body)
 
-    def _end(self, accepted: tuple[int, ...]) -> None:
-        self.reports.end_round(accepted)
-        self._evaluator.end()
-        self._opening, self._clear = Opening(self.plan, self.party), b""
-        self.state = RoundState.IDLE
+def _from_peer(server: Server, body: type[SomeBody], data: bytes) -> SomeBody:
+    message = messages.decode(server.plan, data, body.kind)
+    if (message.party, message.round_number) != (server.party, server.last_round):
+        raise ProtocolError("the peer's message is for another server or round")
+    return body.decode(server.plan, message.body)
+
+
+def _end(server: Server, accepted: tuple[int, ...]) -> None:
+    server.reports.end_round(accepted)
+    server._evaluator.end()
+    server._opening, server._clear = Opening(server.plan, server.party), b""
+    server.state = RoundState.IDLE
 
 
 @contextlib.contextmanager
