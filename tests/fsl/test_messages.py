@@ -85,6 +85,7 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.MODEL_DIGEST: 64,
         Kind.ROUND_STATE: 64,
         Kind.SHARE_COMMIT: 32,
+        Kind.COUNTS: 64 + sum(s.m for s in trees) * ring_bytes,
         Kind.SHARE: 32 + sum(s.m * (s.tau + lane) * ring_bytes for s in trees) + masked,
     }[kind]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.state import vault
 from torchfsl.service.state.ledger import LedgerError, RoundRow
 from torchfsl.service.state.records import StoreFull
-from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState
+from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState, steps_of
 from torchfsl.service.task import Task, bind_plan, encode_task
 
 FLOORS = Floors(min_clients=1, joint_coin=False, sealed=False)
@@ -159,12 +160,49 @@ def test_a_crash_after_every_single_event_changes_nothing(
         sums = plaintext.sums(quiet.plan, contributions)
         assert all(np.array_equal(opened.sums[name], total) for name, total in sums.items())
         assert len(set(quiet.digests() + shaken.digests())) == 1
-    assert seen >= set(OPEN_STATES) - {"opened"} | {"applied"}
+    assert seen >= set(OPEN_STATES) - {"opened", "counted"} | {"applied"}
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_crash_between_the_two_openings_loses_and_doubles_nothing(
+    party: int, authorities: Authorities, tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
+    quiet, shaken = Duo(tmp_path / "q", authorities, plan), Duo(tmp_path / "s", authorities, plan)
+    kinds = tuple(steps_of(plan))
+    seen: set[str] = set()
+
+    def crash() -> None:
+        row = shaken.nodes[party].storage.ledger.last_round()
+        seen.add(row.state if row else "")
+        shaken.crash(party)
+        assert_same_state(shaken.nodes[party].storage.ledger.last_round(), shaken.nodes[party])
+
+    for number in (1, 2):
+        updates = some_updates(quiet.plan, number)
+        contributions = quiet.play(number, updates, kinds)
+        at = kinds.index(Kind.SHARE_COMMIT)
+        shaken.play(number, updates, kinds[:at])
+        shaken.after_event = crash
+        for kind in kinds[at:]:
+            shaken.step(number, kind)
+        shaken.after_event = lambda: None
+        opened, _ = vault.decode_opened(shaken.nodes[party].storage.result_bytes())
+        sums = plaintext.sums(quiet.plan, contributions)
+        for name, counts in plaintext.lanes(quiet.plan, contributions).items():
+            sums[name][counts < 2] = 0
+        assert all(np.array_equal(opened.sums[name], total) for name, total in sums.items())
+        assert opened.withheld
+        assert len(set(quiet.digests() + shaken.digests())) == 1
+        for node in shaken.nodes:
+            assert node.storage.ledger.setting("share") is None
+    assert seen >= {"aggregated", "counted", "committed", "applied"}
 
 
 def test_stored_states_are_called_as_ever() -> None:
     assert OPEN_STATES == (
-        "opening", "open", "closed", "agreed", "verified", "aggregated", "committed", "opened",
+        "opening", "open", "closed", "agreed", "verified", "aggregated", "counted", "committed",
+        "opened",
     )  # fmt: skip
     assert set(StoredState) - set(OPEN_STATES) == {"applied", "unopened"}
 

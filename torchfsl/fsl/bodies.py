@@ -237,6 +237,21 @@ class ShareBody(Body):
         return cls(bytes(view[:DIGEST_BYTES]), view[DIGEST_BYTES:])
 
 
+@dataclass(frozen=True, slots=True)
+class CountsBody(Body):
+    """The salt of the commitment, the root over all rows, and this server's share of the counts."""
+
+    kind = Kind.COUNTS
+    salt: bytes = field(repr=False)
+    root: bytes
+    counts: Buffer = field(repr=False)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        start = 2 * DIGEST_BYTES
+        return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES:start]), view[start:])
+
+
 def share_by_segment(plan: Plan, sums: Buffer) -> dict[str, memoryview]:
     """A share of the sums, by segment: `[m, W/8]` with trees, `[values, l/8]` dense."""
     view = memoryview(sums)

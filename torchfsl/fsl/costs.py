@@ -38,6 +38,8 @@ class Prediction:
         server_memory_bytes: what one server holds at once for `max_clients` reports: messages up
             to the spool's window, tables for retrieval, permutations, accumulators, its share. The
             model and the kernels' scratch space come on top.
+        opening_bytes: from one server to the other to open a round: commitment, counts if they are
+            opened first, and share, headers included.
     """
 
     upload_bytes: int
@@ -47,6 +49,7 @@ class Prediction:
     later_server_aes_blocks: int
     client_aes_blocks: int
     server_memory_bytes: int
+    opening_bytes: int
 
 
 def predict(plan: Plan) -> Prediction:
@@ -62,7 +65,14 @@ def predict(plan: Plan) -> Prediction:
         later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
         client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees),
         server_memory_bytes=_memory(plan),
+        opening_bytes=sum(messages.max_bytes(plan, kind) for kind in _opening_kinds(plan)),
     )
+
+
+def _opening_kinds(plan: Plan) -> list[Kind]:
+    """What a server says once it has verified the reports."""
+    counts = [Kind.COUNTS] if plan.opens_counts_first else []
+    return [Kind.SHARE_COMMIT, *counts, Kind.SHARE]
 
 
 def tree_blocks(group: TreeGroup) -> int:

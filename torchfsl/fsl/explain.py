@@ -36,12 +36,18 @@ def _costs(plan: Plan) -> list[str]:
     later = ""
     if plan.max_epochs > 1:
         later = f" ({cost.later_upload_bytes} bytes in later rounds of a session)"
+    few = ""
+    if plan.opens_counts_first:
+        few = (
+            f"; values that fewer than {plan.min_contributors} clients have sent stay closed, for "
+            f"which the servers exchange {cost.opening_bytes} bytes each to open a round"
+        )
     return [
         f"a client uploads {cost.upload_bytes} bytes a round to both servers together{later} and "
         f"downloads {cost.download_bytes} bytes; every message has this size whatever it holds",
         f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
         f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
-        f"{cost.client_aes_blocks} blocks",
+        f"{cost.client_aes_blocks} blocks{few}",
     ]
 
 

@@ -22,6 +22,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     VERDICTS       count folds of 16, in the order of the agreed set            server to server
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
+    COUNTS         salt 32, root 32, gathered counts                            server to server
 
 A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
 the addressee, once for every set of trees (`TreeContext.seal_info`).
@@ -29,10 +30,11 @@ the addressee, once for every set of trees (`TreeContext.seal_info`).
 S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
 The public part of a report is the trees of all other segments, then the hints of all, in plan
-order. A tree is its correction words and, if the plan verifies, its 32-byte check word. An answer
-is sealed under a key from the master seed that its sender got: 16 bytes more (`crypto.aead`).
-Digests and commitments are those of `kdf.digest`. This file has the header and the lengths,
-`bodies` and `uploads` the fields.
+order. COUNTS is there only under `min_contributors` above 1; SHARE is then salt 32 and a slot for
+each position, which `commitments` describes. A tree is its correction words and, if the plan
+verifies, its 32-byte check word. An answer is sealed under a key from the master seed that its
+sender got: 16 bytes more (`crypto.aead`). Digests and commitments are those of `kdf.digest`. This
+file has the header and the lengths, `bodies` and `uploads` the fields.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ class Kind(IntEnum):
     VERDICTS = 12
     SHARE_COMMIT = 13
     SHARE = 14
+    COUNTS = 20
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
@@ -106,6 +109,24 @@ def share_bytes(plan: Plan) -> int:
     return sum(sum_bytes(plan, segment) for segment in plan.segments)
 
 
+def counts_bytes(plan: Plan) -> int:
+    """Length of one server's gathered counts, where they are opened first."""
+    return sum(s.m for s in plan.with_trees) * plan.encoding.ring_bits // 8
+
+
+def slot_bytes(plan: Plan, segment: TreeSegment) -> int:
+    """Length of a position's slot in SHARE where counts are opened first: a row, or its digest."""
+    return max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.encoding.ring_bits // 8)
+
+
+def _said_share_bytes(plan: Plan) -> int:
+    """Length of what SHARE says of the sums."""
+    if not plan.opens_counts_first:
+        return share_bytes(plan)
+    dense = sum(SEED_BYTES + sum_bytes(plan, s) for s in plan.dense)
+    return dense + sum(s.m * slot_bytes(plan, s) for s in plan.with_trees)
+
+
 def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
     """Length of one segment's part of the gathered sums."""
     return plan.sum_values(segment) * plan.encoding.ring_bits // 8
@@ -130,7 +151,8 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
         Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
         Kind.ROUND_STATE: 2 * DIGEST_BYTES,
         Kind.SHARE_COMMIT: DIGEST_BYTES,
-        Kind.SHARE: DIGEST_BYTES + share_bytes(plan),
+        Kind.SHARE: DIGEST_BYTES + _said_share_bytes(plan),
+        Kind.COUNTS: 2 * DIGEST_BYTES + counts_bytes(plan),
     }
     return sizes.get(kind)
 

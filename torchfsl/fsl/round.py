@@ -118,7 +118,11 @@ def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
     folds = first.agree(lists[1]), second.agree(lists[0])
     accepted = first.verify(folds[1]), second.verify(folds[0])
     commitments = first.commit(), second.commit()
-    shares = first.reveal(commitments[1]), second.reveal(commitments[0])
+    if first.plan.opens_counts_first:
+        counts = first.reveal_counts(commitments[1]), second.reveal_counts(commitments[0])
+        shares = first.reveal_kept(counts[1]), second.reveal_kept(counts[0])
+    else:
+        shares = first.reveal(commitments[1]), second.reveal(commitments[0])
     opened = first.open(shares[1]), second.open(shares[0])
     first.apply(opened[0])
     second.apply(opened[1])

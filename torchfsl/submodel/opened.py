@@ -23,6 +23,8 @@ class Opened:
             lane included. Segments without any are left out.
         weight_clamped: whether the total weight was outside what the clients may claim together
             and was set to the nearest end.
+        withheld: under `min_contributors`, by segment, positions that some clients sent, but too
+            few: their values were not opened and are zero, their counts are in `lanes`.
     """
 
     sums: dict[str, Whole]
@@ -32,3 +34,4 @@ class Opened:
     clients: tuple[int, ...]
     zeroed: dict[str, int] = field(default_factory=dict)
     weight_clamped: bool = False
+    withheld: dict[str, int] = field(default_factory=dict)

@@ -175,6 +175,11 @@ class SubmodelPlan:
         return 0 if self.lane == "none" else 1
 
     @property
+    def opens_counts_first(self) -> bool:
+        """Whether the counts are opened first, and values only where they suffice."""
+        return self.min_contributors > 1
+
+    @property
     def values_per_client(self) -> int:
         """Most values that one client's update has, over all segments, lanes not counted."""
         return sum(s.k_max * s.tau for s in self.segments)

@@ -181,9 +181,10 @@ class Plan(SubmodelPlan):
         """Refuse a plan one of whose messages a peer would refuse for its length."""
         trees = self.with_trees
         masked = sum(self.dense_bytes(s) for s in self.dense)
+        apart = DIGEST_BYTES if self.opens_counts_first else 0  # in SHARE, with a salt or a digest
         largest = max(
             masked + sum(s.tree_bytes + self.hint_bytes(s) for s in trees),
-            masked + sum(s.m * self.value_bytes(s) for s in trees),
+            masked + sum(s.m * (self.value_bytes(s) + apart) for s in trees),
             sum(s.answer_bytes for s in trees),
             sum(t.numel * t.item_bytes for t in self.clear_tensors),
         )

@@ -10,12 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.crypto import kdf
+from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
-from torchfsl.fsl.bodies import ReportSet, ShareBody, ShareCommit, Verdicts, share_by_segment
+from torchfsl.fsl.bodies import (
+    CountsBody,
+    ReportSet,
+    ShareBody,
+    ShareCommit,
+    Verdicts,
+    share_by_segment,
+)
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server import ranges
+from torchfsl.fsl.server import commitments, ranges
+from torchfsl.fsl.server.commitments import RowCommitments
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
 from torchfsl.submodel.opened import Opened
@@ -31,7 +40,8 @@ class Opening:
         coin: this server's half of the key of the check.
         accepted: the agreed reports by client, later those that passed the check.
         folds: this server's, by client of the agreed set.
-        salt: with which it commits to its share.
+        salt: with which it commits to its share; where counts are opened first, that of the
+            commitment and the key of the row salts.
         share: of the sums. Secret until the peer has committed to its own.
     """
 
@@ -41,7 +51,10 @@ class Opening:
         self.accepted: dict[int, Report] = {}
         self.folds: dict[int, bytes] = {}
         self.salt = self.share = b""
-        self._set_digest = self._peer_commitment = b""
+        self._set_digest = self._peer_commitment = self._root = b""
+        self._theirs = CountsBody(b"", b"", b"")
+        self._kept: dict[str, npt.NDArray[np.bool_]] = {}
+        self._withheld: dict[str, int] = {}
 
     def agree(self, own: Mapping[int, Report], theirs: ReportSet) -> bytes:
         """Keep the reports that both servers hold with equal digests.
@@ -79,19 +92,60 @@ class Opening:
     def commit(self, share: bytes, salt: bytes) -> ShareCommit:
         """Fix this server's share; what the peer hears of it."""
         self.share, self.salt = share, salt
-        return ShareCommit(self._commitment(self._party, salt, share))
+        if not self._plan.opens_counts_first:
+            return ShareCommit(self._commitment(self._party, salt, share))
+        rows, key = commitments.split(self._plan, share), salt[DIGEST_BYTES:]
+        ours = self._rows_of(self._party)
+        self._root = ours.root(ours.leaves(rows, commitments.row_salts(self._plan, key)))
+        return ShareCommit(self._counts_commitment(self._party, self._own_counts()))
 
     def reveal(self, theirs: ShareCommit) -> ShareBody:
         """The share, once the peer has fixed its own."""
         self._peer_commitment = theirs.commitment
         return ShareBody(self.salt, self.share)
 
+    def reveal_counts(self, theirs: ShareCommit) -> CountsBody:
+        """The counts' share, once the peer has fixed all of its own."""
+        self._peer_commitment = theirs.commitment
+        return self._own_counts()
+
+    def reveal_kept(self, theirs: CountsBody) -> ShareBody:
+        """Open the counts; the share of the rows that enough clients have sent.
+
+        A count that no honest reports make up is below any number.
+
+        Raises:
+            ProtocolError: the peer's counts are not those committed to, or over another set.
+        """
+        computed = self._counts_commitment(1 - self._party, theirs)
+        if not kdf.digests_equal(self._peer_commitment, computed):
+            raise ProtocolError("the peer's counts do not fit its commitment: nothing is opened")
+        counts, fits = _added(self._plan, self._own_counts().counts, theirs.counts)
+        least, most = self._plan.min_contributors, ranges.most_lane(self._plan, len(self.accepted))
+        start = 0
+        for segment in self._plan.with_trees:
+            part = slice(start, start + segment.m)
+            start += segment.m
+            self._kept[segment.name] = fits[part] & (least <= counts[part]) & (counts[part] <= most)
+            num_few = int(np.count_nonzero((counts[part] > 0) & (counts[part] < least)))
+            self._withheld |= {segment.name: num_few} if num_few else {}
+        self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
+        key = self.salt[DIGEST_BYTES:]
+        shown = self._rows_of(self._party).shown(self.share, key, self._kept)
+        return ShareBody(self.salt[:DIGEST_BYTES], shown)
+
     def open(self, theirs: ShareBody) -> Opened:
-        """The exact sums.
+        """The exact sums, of rows that are kept if counts are opened first.
 
         Raises:
             ProtocolError: the peer's share is not the one committed to, or over another set.
         """
+        if self._plan.opens_counts_first:
+            rows = self._rows_of(1 - self._party).take(theirs.sums, self._theirs.root, self._kept)
+            ours = commitments.hide(self._plan, self.share, self._kept)
+            other = commitments.join(self._plan, self._theirs.counts, rows)
+            opened = decode_shares(self._plan, ours, other, tuple(self.accepted))
+            return dataclasses.replace(opened, withheld=self._withheld)
         computed = self._commitment(1 - self._party, theirs.salt, theirs.sums)
         if not kdf.digests_equal(self._peer_commitment, computed):
             raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
@@ -107,6 +161,17 @@ class Opening:
         self.accepted = reports
         digests = [report.digest() for report in reports.values()]
         self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self._plan.digest, *digests)
+
+    def _own_counts(self) -> CountsBody:
+        counts = commitments.counts_of(self._plan, self.share).tobytes()
+        return CountsBody(self.salt[:DIGEST_BYTES], self._root, counts)
+
+    def _counts_commitment(self, party: int, said: CountsBody) -> bytes:
+        head = bytes([party]), self._set_digest, said.salt, said.root
+        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[said.counts])
+
+    def _rows_of(self, party: int) -> RowCommitments:
+        return RowCommitments(self._plan, party, self._set_digest)
 
     def _commitment(self, party: int, salt: bytes, share: Buffer) -> bytes:
         head = bytes([party]), self._set_digest, salt

@@ -26,10 +26,14 @@ def signed(total: Bytes) -> tuple[Whole, npt.NDArray[np.bool_]]:
     return ring.to_int64(total), fits
 
 
+def most_lane(plan: Plan, num_clients: int) -> int:
+    """The largest count or weight of a position, the noise's tail included."""
+    return num_clients * plan.max_weight + noise_tail(plan.lane_sigma)
+
+
 def clamp_weight(plan: Plan, num_clients: int, weight: int) -> int:
     """The total weight within what the clients may claim together, the noise's tail included."""
-    tail = noise_tail(plan.lane_sigma)
-    return min(max(weight, -tail), num_clients * plan.max_weight + tail)
+    return min(max(weight, -noise_tail(plan.lane_sigma)), most_lane(plan, num_clients))
 
 
 def zero_out_of_range(
@@ -55,8 +59,7 @@ def zero_out_of_range(
     limit: int | Whole = cohort * plan.encoding.q_max + noise_tail(plan.noise_sigma)
     wrong = ~fits
     if lane is not None:
-        tail = noise_tail(plan.lane_sigma)
-        wrong |= (lane < -tail) | (lane > cohort + tail)
+        wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
         if not noisy:
             limit = lane.clip(0, cohort)[:, None] * plan.encoding.q_max
     wrong = wrong | ((values > limit) | (values < -limit)).any(axis=1)

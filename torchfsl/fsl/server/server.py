@@ -24,6 +24,7 @@ from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import (
     Body,
+    CountsBody,
     ModelBody,
     ModelDigest,
     ReportSet,
@@ -36,6 +37,7 @@ from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
+from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step
@@ -143,7 +145,7 @@ class Server:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
         self._expect(Step.START)
-        if not self._digests.equals(self._from_peer(RoundDigest, peer_state)):
+        if not self._digests.equals(_from_peer(self, RoundDigest, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; restore both from the last "
@@ -209,7 +211,7 @@ class Server:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
         self._expect(Step.AGREE)
-        theirs, opening = self._from_peer(ReportSet, peer_set), self._opening
+        theirs, opening = _from_peer(self, ReportSet, peer_set), self._opening
         with _abandoned_on_error(self):
             verify_key = opening.agree(self.reports.complete(), theirs)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
@@ -223,7 +225,7 @@ class Server:
                 ends unopened.
         """
         self._expect(Step.VERIFY)
-        theirs = self._from_peer(Verdicts, peer_verdicts)
+        theirs = _from_peer(self, Verdicts, peer_verdicts)
         with _abandoned_on_error(self):
             self._opening.verify(theirs)
         self.state = Step.VERIFY.after
@@ -237,8 +239,8 @@ class Server:
         """
         self._expect(Step.COMMIT)
         share = share or self._evaluator.share(list(self._opening.accepted.values()))
-        said = self._opening.commit(share, salt or random_bytes(DIGEST_BYTES))
-        return self._done(Step.COMMIT, said)
+        size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
+        return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
 
     def committed(self) -> tuple[bytes, bytes]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
@@ -248,9 +250,33 @@ class Server:
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(Step.REVEAL)
-        said = self._opening.reveal(self._from_peer(ShareCommit, peer_commitment))
+        if self.plan.opens_counts_first:
+            raise ProtocolError("under this plan the counts are opened first: reveal_counts")
+        said = self._opening.reveal(_from_peer(self, ShareCommit, peer_commitment))
         self.rounds_opened += 1
         return self._done(Step.REVEAL, said)
+
+    def reveal_counts(self, peer_commitment: bytes) -> bytes:
+        """Once the peer has committed: this server's share of the counts, for the peer."""
+        self._expect(Step.REVEAL_COUNTS)
+        if not self.plan.opens_counts_first:
+            raise ProtocolError("under this plan all is opened at once: reveal")
+        theirs = _from_peer(self, ShareCommit, peer_commitment)
+        said = self._opening.reveal_counts(theirs)
+        self.rounds_opened += 1
+        return self._done(Step.REVEAL_COUNTS, said)
+
+    def reveal_kept(self, peer_counts: bytes) -> bytes:
+        """Once the counts are open: this server's share of the rows that enough clients sent.
+
+        Raises:
+            ProtocolError: they are not those that the peer committed to; the round ends unopened.
+        """
+        self._expect(Step.REVEAL_KEPT)
+        theirs = _from_peer(self, CountsBody, peer_counts)
+        with _abandoned_on_error(self):
+            said = self._opening.reveal_kept(theirs)
+        return self._done(Step.REVEAL_KEPT, said)
 
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
@@ -259,8 +285,8 @@ class Server:
             ProtocolError: the share is not the one committed to, or over another set.
         """
         self._expect(Step.OPEN)
-        theirs, opening = self._from_peer(ShareBody, peer_share), self._opening
-        self._end(tuple(opening.accepted))
+        theirs, opening = _from_peer(self, ShareBody, peer_share), self._opening
+        _end(self, tuple(opening.accepted))
         opened = opening.open(theirs)
         self._may_apply = True
         return opened
@@ -280,7 +306,7 @@ class Server:
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""
         if self.state is not RoundState.HALTED:
-            self._end(())
+            _end(self, ())
 
     # --- what the steps above are made of -----------------------------------------------------
 
@@ -295,17 +321,19 @@ class Server:
         self.state = step.after
         return says.message(self.plan, 1 - self.party, self.last_round)
 
-    def _from_peer(self, body: type[SomeBody], data: bytes) -> SomeBody:
-        message = messages.decode(self.plan, data, body.kind)
-        if (message.party, message.round_number) != (self.party, self.last_round):
-            raise ProtocolError("the peer's message is for another server or round")
-        return body.decode(self.plan, message.body)
 
-    def _end(self, accepted: tuple[int, ...]) -> None:
-        self.reports.end_round(accepted)
-        self._evaluator.end()
-        self._opening, self._clear = Opening(self.plan, self.party), b""
-        self.state = RoundState.IDLE
+def _from_peer(server: Server, body: type[SomeBody], data: bytes) -> SomeBody:
+    message = messages.decode(server.plan, data, body.kind)
+    if (message.party, message.round_number) != (server.party, server.last_round):
+        raise ProtocolError("the peer's message is for another server or round")
+    return body.decode(server.plan, message.body)
+
+
+def _end(server: Server, accepted: tuple[int, ...]) -> None:
+    server.reports.end_round(accepted)
+    server._evaluator.end()
+    server._opening, server._clear = Opening(server.plan, server.party), b""
+    server.state = RoundState.IDLE
 
 
 def _check_key(plan: Plan, party: int, key: SealKey | None) -> None:

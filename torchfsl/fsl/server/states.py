@@ -15,6 +15,7 @@ class RoundState(Enum):
     AGREED = "agreed"
     VERIFIED = "verified"
     COMMITTED = "committed"
+    COUNTED = "counted"
     REVEALED = "revealed"
     HALTED = "halted"
 
@@ -33,9 +34,12 @@ class Step(Enum):
         verify       VERDICTS                                AGREED      VERIFIED
         commit                           SHARE_COMMIT        VERIFIED    COMMITTED
         reveal       SHARE_COMMIT        SHARE               COMMITTED   REVEALED
+        reveal_counts  SHARE_COMMIT      COUNTS              COMMITTED   COUNTED
+        reveal_kept  COUNTS              SHARE               COUNTED     REVEALED
         open         SHARE                                   REVEALED    IDLE
         apply                                                IDLE        IDLE
 
+    `reveal_counts` and `reveal_kept` are in place of `reveal` where `min_contributors` is above 1.
     A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
     state to IDLE, too few reports or a peer's share that does not fit as well. Different models
     lead from `start` to HALTED, out of which nothing leads.
@@ -51,6 +55,8 @@ class Step(Enum):
     VERIFY = ("verify", RoundState.AGREED, RoundState.VERIFIED)
     COMMIT = ("commit", RoundState.VERIFIED, RoundState.COMMITTED)
     REVEAL = ("reveal", RoundState.COMMITTED, RoundState.REVEALED)
+    REVEAL_COUNTS = ("reveal_counts", RoundState.COMMITTED, RoundState.COUNTED)
+    REVEAL_KEPT = ("reveal_kept", RoundState.COUNTED, RoundState.REVEALED)
     OPEN = ("open", RoundState.REVEALED, RoundState.IDLE)
     APPLY = ("apply", RoundState.IDLE, RoundState.IDLE)
 

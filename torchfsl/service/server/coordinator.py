@@ -20,7 +20,7 @@ from torchfsl.service.net import calls
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
-from torchfsl.service.state.steps import STEPS, StoredState
+from torchfsl.service.state.steps import StoredState, steps_of
 
 log = logging.getLogger("torchfsl.service.coordinator")
 
@@ -128,7 +128,7 @@ class Coordinator:
         station = self._station
         station.stalled = ""
         try:
-            for kind in STEPS:
+            for kind in steps_of(station.node.plan):
                 await self._step(number, kind)
         except FslError as error:
             log.warning("round %d stops: %s", number, error)

@@ -22,7 +22,7 @@ from torchfsl.service.server.peers import Relays
 from torchfsl.service.server.router import Method, Methods
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream
-from torchfsl.service.state.steps import STEPS
+from torchfsl.service.state.steps import steps_of
 from torchfsl.submodel.plan import check_hex
 
 
@@ -151,7 +151,8 @@ class _OtherServer:
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
             raise ProtocolError("server 0 leads the rounds: it takes no steps from server 1")
-        async with stream.message(self._station.node.plan, *STEPS) as (header, data):
+        plan = self._station.node.plan
+        async with stream.message(plan, *steps_of(plan)) as (header, data):
             ours = await self._side.step(header.round_number, header.kind, data)
         await stream.send(ours)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.fsl.bodies import ReportSet, ShareBody
+from torchfsl.fsl.bodies import ReportSet
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
@@ -27,7 +27,7 @@ from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
 from torchfsl.service.server.transcript import Transcript
 from torchfsl.service.state.ledger import RoundRow
-from torchfsl.service.state.steps import OPEN_STATES, STATE_AFTER, STEPS, StoredState
+from torchfsl.service.state.steps import OPEN_STATES, SHARE_MAY_HAVE_LEFT, StoredState, steps_of
 from torchfsl.service.task import Task, decode_task
 from torchfsl.submodel.opened import Opened
 
@@ -168,7 +168,9 @@ class Node:
         """
         if theirs is not None:
             self._transcript.check(self.plan, number, kind, theirs)
-        for earlier in STEPS[: STEPS.index(kind)]:
+        for earlier in steps_of(self.plan):
+            if earlier is kind:
+                break
             self.count(number, earlier)
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
@@ -195,7 +197,7 @@ class Node:
         if row is None or row.state is StoredState.APPLIED:
             return row is not None
         state = self._ledger.running_round(number).state
-        return OPEN_STATES.index(state) >= OPEN_STATES.index(STATE_AFTER[kind])
+        return OPEN_STATES.index(state) >= OPEN_STATES.index(steps_of(self.plan)[kind])
 
     def abandon(self, number: int, reason: str, *, forced: bool = False) -> None:
         """End a round unopened, if this server has not revealed its share.
@@ -210,7 +212,7 @@ class Node:
             ProtocolError: it has.
         """
         state = self._ledger.running_round(number).state
-        if state is StoredState.OPENED or (state is StoredState.REVEALED and not forced):
+        if state is StoredState.OPENED or (state in SHARE_MAY_HAVE_LEFT and not forced):
             raise ProtocolError(f"round {number} is {state}: it can only be finished")
         self.server.abandon_round()
         self.storage.end_unopened(number, reason, self.server)
@@ -235,9 +237,7 @@ class Node:
             self._ledger.change_round(number, **changes)
             self._transcript.say(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
-                share = ShareBody(*self.server.committed())
-                said = share.message(self.plan, 1 - self.party, number)
-                self._transcript.say(number, Kind.SHARE, said)
+                self._transcript.keep_share(self.plan, number, *self.server.committed())
         return message
 
     def _make(self, number: int, kind: Kind) -> bytes:
@@ -253,43 +253,45 @@ class Node:
             said = self._transcript.said(number, kind)
             return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
         if kind is Kind.SHARE_COMMIT:
-            said = self._transcript.said(number, Kind.SHARE)
-            if said is None:
-                return server.commit()
-            share = ShareBody.read(self.plan, said)
-            return server.commit(salt=share.salt, share=bytes(share.sums))
+            salt, share = self._transcript.kept_share(self.plan, number)
+            return server.commit(salt=salt, share=share)
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 
     def _count(self, number: int, kind: Kind, theirs: bytes) -> None:
         """Hand the peer's message to the server, and store what follows from it."""
-        server, verdicts = self.server, b""
+        server = self.server
+        follows: dict[Kind, bytes] = {}
         changes: dict[str, Any] = {}
         opened: Opened | None = None
         try:
             if kind is Kind.ROUND_STATE:
                 server.start(theirs)
             elif kind is Kind.REPORT_SET:
-                verdicts = server.agree(theirs)
+                follows[Kind.VERDICTS] = server.agree(theirs)
             elif kind is Kind.VERDICTS:
                 changes["accepted"] = len(server.verify(theirs))
+            elif kind is Kind.SHARE_COMMIT and self.plan.opens_counts_first:
+                follows[Kind.COUNTS] = server.reveal_counts(theirs)
             elif kind is Kind.SHARE_COMMIT:
                 server.reveal(theirs)
+            elif kind is Kind.COUNTS:
+                follows[Kind.SHARE] = server.reveal_kept(theirs)
             else:
                 opened = server.open(theirs)
         except ProtocolError as error:
             self.storage.end_unopened(number, str(error), server)
             raise
         if not self.has_counted(number, kind):  # in recovery a later state is stored already
-            changes["state"] = STATE_AFTER[kind]
+            changes["state"] = steps_of(self.plan)[kind]
         with self._ledger.transaction():
             if changes:
                 self._ledger.change_round(number, **changes)
             if kind is Kind.ROUND_STATE:
                 self._ledger.delete_steps_before(number)
-            if changes.get("state") is StoredState.REVEALED:
+            if kind is Kind.SHARE_COMMIT and "state" in changes:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
-            if kind is Kind.REPORT_SET:
-                self._transcript.say(number, Kind.VERDICTS, verdicts)
+            for after, message in follows.items():
+                self._transcript.say(number, after, message)
         if opened is not None:
             self._apply(number, opened)
 
@@ -307,7 +309,7 @@ class Node:
         """Go through what is stored of the running round."""
         number = row.number
         self.storage.open_log(number)
-        for kind in STEPS:
+        for kind in steps_of(self.plan):
             if self._transcript.said(number, kind) is None:
                 break
             if kind in (Kind.ROUND_STATE, Kind.REPORT_SET, Kind.SHARE_COMMIT):

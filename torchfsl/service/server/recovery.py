@@ -9,7 +9,7 @@ from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
 from torchfsl.service.state.ledger import LedgerError, RoundRow
-from torchfsl.service.state.steps import StoredState
+from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT
 from torchfsl.service.task import Task, decode_model
 from torchfsl.submodel.server_model import ServerModel
 
@@ -42,7 +42,7 @@ def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server
     running = storage.running()
     used = -1 if last is None else last.number - (running is not None)
     # The running round counts once more when it is gone through.
-    spent = running is not None and running.state in (StoredState.REVEALED, StoredState.OPENED)
+    spent = running is not None and running.state in SHARE_MAY_HAVE_LEFT
     opened = storage.rounds_opened - spent
     model = decode_model(task, storage.model_bytes())
     server = new_server(storage, task, model, key, last_round=used, rounds_opened=opened)

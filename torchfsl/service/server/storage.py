@@ -212,6 +212,7 @@ class Storage:
 
     def _end(self, number: int, server: Server, **fields: Any) -> None:
         self.ledger.change_round(number, ended_at=time.time(), **fields)
+        self.ledger.put_setting("share", None)
         current = _versions(server.reports.sessions)
         for client in set(self._stored_sessions) - set(current):
             self.ledger.delete_session(client)

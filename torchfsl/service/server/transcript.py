@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import ShareBody
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.service.state.ledger import Ledger, LedgerError
 
 
@@ -35,6 +37,30 @@ class Transcript:
             self._ledger.put_step(number, kind, message, sent=True)
         elif stored != message:
             raise LedgerError(f"round {number}: {kind.name} differs from what is stored")
+
+    def keep_share(self, plan: Plan, number: int, salt: bytes, share: bytes) -> None:
+        """Store what is behind this server's commitment, with it in one transaction.
+
+        As SHARE, which the peer gets once it has committed too; but if counts are opened first,
+        SHARE is still to be made from it.
+        """
+        if plan.opens_counts_first:
+            self._ledger.put_setting("share", salt + share)
+        else:
+            said = ShareBody(salt, share).message(plan, 1 - self._party, number)
+            self.say(number, Kind.SHARE, said)
+
+    def kept_share(self, plan: Plan, number: int) -> tuple[bytes, bytes]:
+        """Salt and share of a commitment that was stored; empty ones before."""
+        if self.said(number, Kind.SHARE_COMMIT) is None:
+            return b"", b""
+        if plan.opens_counts_first:
+            kept = self._ledger.setting("share") or b""
+            return kept[:SALT_BYTES], kept[SALT_BYTES:]
+        said = self.said(number, Kind.SHARE)
+        assert said is not None
+        body = ShareBody.read(plan, said)
+        return body.salt, bytes(body.sums)
 
     def check(self, plan: Plan, number: int, kind: Kind, theirs: bytes) -> None:
         """Refuse what the peer cannot mean for this step of this server. Stores nothing.

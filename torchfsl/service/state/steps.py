@@ -11,6 +11,11 @@ the same table; a server reads the other's message of a step only once its own i
     SHARE_COMMIT  VERIFIED   COMMITTED       REVEALED            our share with its noise, our salt
     SHARE         REVEALED   REVEALED        OPENED              the peer's share
 
+Where `min_contributors` is above 1 the counts are opened before the values:
+
+    SHARE_COMMIT  VERIFIED   COMMITTED       COUNTED             our share and salt; our counts
+    COUNTS        COUNTED    COUNTED         REVEALED            the peer's counts; our rows
+
 The states are those of `torchfsl.fsl.server.states`, whose table has the methods of `Server` that
 lead through them; but in OPENED a `Server` is idle again. OPENED ends as APPLIED once the next
 model is on disk. What goes wrong ends a round as UNOPENED, and so can its owner before REVEALED.
@@ -20,10 +25,12 @@ that ends after REVEALED counts as opened, whatever its end: its share may have 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
 
 
 class StoredState(StrEnum):
@@ -39,6 +46,8 @@ class StoredState(StrEnum):
     VERIFIED = "verified"
     COMMITTED = "aggregated"
     """This server has committed to its share."""
+    COUNTED = "counted"
+    """Both have, and open counts first: this server's share of those may have left it."""
     REVEALED = "committed"
     """Both have: this server's share may have left it."""
     OPENED = "opened"
@@ -63,8 +72,21 @@ STATE_AFTER: Final = {
 STEPS: Final = tuple(STATE_AFTER)
 """What the servers tell each other in a round, in order."""
 
+_COUNTS_FIRST: Final = {
+    **{kind: STATE_AFTER[kind] for kind in STEPS[: STEPS.index(Kind.SHARE_COMMIT)]},
+    Kind.SHARE_COMMIT: StoredState.COUNTED,
+    Kind.COUNTS: StoredState.REVEALED,
+    Kind.SHARE: StoredState.OPENED,
+}
+
+
+def steps_of(plan: Plan) -> Mapping[Kind, StoredState]:
+    """`STATE_AFTER` of a plan: its steps in order, with the state after each."""
+    return _COUNTS_FIRST if plan.opens_counts_first else STATE_AFTER
+
+
 OPEN_STATES: Final = tuple(state for state in StoredState if not state.has_ended)
 """States of a round that has not ended, in order."""
 
-SHARE_MAY_HAVE_LEFT: Final = (StoredState.REVEALED, StoredState.OPENED)
-"""States in which the peer may hold this server's share, and with it the sum."""
+SHARE_MAY_HAVE_LEFT: Final = (StoredState.COUNTED, StoredState.REVEALED, StoredState.OPENED)
+"""States in which the peer may hold this server's share of counts or sums, and so those."""

@@ -40,6 +40,7 @@ def encode_opened(opened: Opened, round_number: int) -> bytes:
         "total_weight": opened.total_weight,
         "zeroed": opened.zeroed,
         "weight_clamped": opened.weight_clamped,
+        "withheld": opened.withheld,
     }
     return arrays.encode(values, meta)
 
@@ -59,6 +60,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
             sums, lanes, meta["num_clients"], meta["total_weight"], clients,
             zeroed={str(name): int(count) for name, count in meta["zeroed"].items()},
             weight_clamped=bool(meta["weight_clamped"]),
+            withheld={str(name): int(count) for name, count in meta["withheld"].items()},
         )  # fmt: skip
         return opened, int(meta["round"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
