@@ -61,6 +61,7 @@ def body(plan: Plan, kind: Kind) -> int:
     dense = [s for s in plan.segments if s.policy == "dense"]
     early = [s for s in trees if s.retrieve or plan.max_epochs > 1]
     early_bytes = sum(segment_tree_bytes(s) for s in early)
+    fetched = sum(segment_tree_bytes(s) for s in trees if s.retrieve)
     late_bytes = sum(segment_tree_bytes(s) for s in trees if s not in early)
     hints = sum((s.num_bins + s.stash) * 2**s.nu * (s.tau + lane) * ring_bytes for s in trees)
     masked = sum((s.m + (plan.lane == "weight")) * ring_bytes for s in dense)
@@ -84,6 +85,11 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.MODEL: 64 + clear,
         Kind.MODEL_DIGEST: 64,
         Kind.ROUND_STATE: 64,
+        Kind.FETCH: 32 + fetched,
+        Kind.FETCH_COMMIT: 32 + 32,
+        Kind.FETCH_RELAY: 16 + fetched,
+        Kind.FETCH_ANSWER: 64 + answers + 16,
+        Kind.FETCH_MODEL: 64 + answers + 16 + clear,
         Kind.SHARE_COMMIT: 32,
         Kind.SHARE: 32 + sum(s.m * (s.tau + lane) * ring_bytes for s in trees) + masked,
     }[kind]
@@ -189,7 +195,8 @@ def most(plan: Plan, body: type[Body]) -> int:
 
 def test_every_kind_has_a_body_that_reads_what_it_wrote(plan: Plan) -> None:
     assert {body.kind for body in bodies_of(Body)} == set(Kind)
-    assert set(bodies_of(uploads.Upload)) == set(uploads.UPLOADS.values())
+    known = {*uploads.UPLOADS.values(), *uploads.FETCHES.values()}
+    assert set(bodies_of(uploads.Upload)) == known
     rng = np.random.default_rng(5)
     for body in bodies_of(Body):
         data = messages.encode(plan, body.kind, 1, 5, 2, rng.bytes(most(plan, body)))

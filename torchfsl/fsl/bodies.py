@@ -132,6 +132,42 @@ class ModelDigest(Body):
         return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES : 2 * DIGEST_BYTES]))
 
 
+@dataclass(frozen=True, slots=True)
+class FetchAnswer(Body):
+    """An answer without a round, behind the digests of the model that it is from."""
+
+    kind = Kind.FETCH_ANSWER
+    digests: ModelDigest
+    answer: AnswerBody
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (*self.digests.parts(), *self.answer.parts())
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        digests = ModelDigest.decode(plan, view)
+        return cls(digests, AnswerBody.decode(plan, view[2 * DIGEST_BYTES :]))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchModel(Body):
+    """The same, and the tensors in the clear."""
+
+    kind = Kind.FETCH_MODEL
+    answer: FetchAnswer
+    clear: Buffer = field(repr=False)
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (*self.answer.parts(), self.clear)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        size = 2 * DIGEST_BYTES + (messages.body_bytes(plan, Kind.ANSWER) or 0)
+        return cls(FetchAnswer.decode(plan, view[:size]), view[size:])
+
+
 class RoundDigest(ModelDigest):
     """The same, from server to server at the beginning of a round."""
 

@@ -14,8 +14,6 @@ import threading
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
-import numpy as np
-
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.hpke import SealKey
@@ -37,8 +35,10 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
+from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step
+from torchfsl.fsl.uploads import FETCHES
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
@@ -81,6 +81,7 @@ class Server:
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
         draw_noise: where a plan with noise gets it from; tests inject a known one.
         last_round: the highest round number used before, by a server that is started again.
+        max_fetches: how often a client may fetch from one model, see `Client.fetch`.
         key: opens the master seeds of a plan with `server_keys`, of which one is its public half.
     """
 
@@ -94,6 +95,7 @@ class Server:
         draw_noise: Draw = discrete_gaussian.sample,
         last_round: int = -1,
         key: SealKey | None = None,
+        max_fetches: int = 16,
     ) -> None:
         """Check that the model and the key fit the plan."""
         if party not in (0, 1):
@@ -107,7 +109,7 @@ class Server:
         self._evaluator: Evaluator = LocalEvaluator(
             plan, party, draw_noise, self.reports.spool.release
         )
-        self._opening = Opening(plan, party)
+        self._fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = RoundDigest(b"", b"")
         self._clear = b""
         self._may_apply = False
@@ -121,12 +123,8 @@ class Server:
         if round_number <= self.last_round:
             raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
         self.last_round, self._may_apply = round_number, False
-        rows = b"".join(self.model.rows(s).data for s in self.plan.retrieving)
-        self._clear = b"".join(
-            np.ascontiguousarray(self.model.state[t.name]).tobytes()
-            for t in self.plan.clear_tensors
-        )
-        self._digests = RoundDigest.of(self._clear, rows)
+        self._clear = self.model.clear_bytes(self.plan)
+        self._digests = RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
         return self._done(Step.OPEN_ROUND, self._digests)
 
     def start(self, peer_state: bytes) -> None:
@@ -147,6 +145,8 @@ class Server:
 
     def receive(self, message: Buffer) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
+        if messages.is_one_of(message, FETCHES):
+            return _fetching(self).receive(message)
         self._expect(Step.RECEIVE)
         due = self.reports.receive(message)
         report = self.reports.complete_from(messages.peek(message).client)
@@ -155,7 +155,9 @@ class Server:
         return due
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
+        """TREES_RELAY, REPORT_RELAY or FETCH_RELAY for the peer, of what `client` sent here."""
+        if kind is Kind.FETCH_RELAY:
+            return _fetching(self).relay(client)
         self._expect(Step.RELAY)
         return b"".join(self.reports.relay_parts(kind, client))
 
@@ -167,6 +169,8 @@ class Server:
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
         with _ANSWERING:
+            if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
+                return _fetching(self).reply(kind, client, self.model)
             self._expect(Step.REPLY)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
@@ -268,6 +272,7 @@ class Server:
             raise ProtocolError("these sums were applied already, or never opened: open a round")
         self._may_apply = False
         self.model.apply(self.plan, opened)
+        self._fetches.forget()
 
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""
@@ -305,9 +310,13 @@ def _check_key(plan: Plan, party: int, key: SealKey | None) -> None:
     named = plan.server_keys[party] if plan.server_keys else None
     own = key.public.hex() if key is not None else None
     if named != own:
-        raise ParameterError(
-            f"server_keys of the plan names {named} for server {party}, whose key is {own}"
-        )
+        raise ParameterError(f"server_keys of the plan names {named}, server {party} has {own}")
+
+
+def _fetching(server: Server) -> Fetches:
+    if server.state not in (RoundState.IDLE, RoundState.OPEN):
+        raise ProtocolError(f"the round is {server.state.value}: fetch before or after")
+    return server._fetches
 
 
 @contextlib.contextmanager
