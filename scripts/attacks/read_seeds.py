@@ -14,7 +14,7 @@ from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import FslError
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs, messages
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf.keys import TreeContext
@@ -102,5 +102,5 @@ def run() -> AttackResult:
         on=f"{len(read[True])} rows",
         worked_off=set(ROWS) <= read[False],
         worked_on=bool(read[True]),
-        extra_bytes=messages.client_bytes(sealed) - messages.client_bytes(plain),
+        extra_bytes=costs.client_bytes(sealed) - costs.client_bytes(plain),
     )

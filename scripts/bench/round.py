@@ -22,7 +22,7 @@ import torchfsl
 from models import DIN
 from scripts.bench import measure
 from scripts.parties import Stopwatch, TimedServers
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs, messages
 from torchfsl.fsl.explain import explain
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -81,7 +81,7 @@ class Rounds:
         opened = watch.time("aggregate and apply", lambda: finish_round(self.servers))
         assert opened.num_clients == self.num_clients
         assert self.servers[0].model.digest() == self.servers[1].model.digest()
-        assert {r.upload_bytes for r in receipts} == {messages.client_bytes(self.plan)}
+        assert {r.upload_bytes for r in receipts} == {costs.client_bytes(self.plan)}
         assert len({r.download_bytes for r in receipts}) == 1
         return {
             "upload_bytes": receipts[0].upload_bytes,

@@ -33,7 +33,7 @@ from scripts.bench.apart import run_apart, settle
 from scripts.bench.server_clock import ACCOUNTS, PATH, Clock, watched
 from scripts.parties import Outbox, bench_plan, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.cuckoo import placement as cuckoo
@@ -173,7 +173,7 @@ def figures_of(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
         "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
-        "upload_bytes": messages.client_bytes(plan),
+        "upload_bytes": costs.client_bytes(plan),
         "permutations_seconds": set_up,
         "client_seconds": client_seconds,
         "matching_seconds": matching,

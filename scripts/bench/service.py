@@ -29,7 +29,7 @@ from scripts.bench import measure
 from scripts.parties import bench_plan, two_servers, zeros
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
@@ -187,8 +187,8 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "servers_cpu_seconds": cpu,
         "server_peak_anonymous_bytes": sampler.anonymous,
         "server_peak_resident_bytes": sampler.total,
-        "upload_bytes_per_client": messages.client_bytes(plan),
-        "download_bytes_per_client": messages.download_bytes(plan),
+        "upload_bytes_per_client": costs.client_bytes(plan),
+        "download_bytes_per_client": costs.download_bytes(plan),
         **raw_evaluation(plan, state, options.clients, options.sample),
     }
 

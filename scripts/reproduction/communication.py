@@ -8,7 +8,7 @@ from typing import Any
 from scripts.reproduction import paper
 from scripts.reproduction.one_round import measure, one_segment_plan
 from torchfsl.errors import ParameterError
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.plan.planner import tree_and_hint_bits
 
@@ -48,7 +48,7 @@ def mnist_example() -> dict[str, Any]:
     m = 1_663_370
     k = m // 100
     sizes = {
-        name: messages.client_bytes(one_segment_plan(m, k, ring_bits=bits, check=check))
+        name: costs.client_bytes(one_segment_plan(m, k, ring_bits=bits, check=check))
         for name, (bits, check) in SETTINGS.items()
     }
     rows = -(-m // 32)
@@ -62,7 +62,7 @@ def mnist_example() -> dict[str, Any]:
         "paper_formula_mebibits": paper.RATE * 0.01 * m * 128 / MIB,
         "upload_bytes": sizes,
         "l128_mebibits": 8 * sizes["l128"] / MIB,
-        "blocks_of_32_l32_check_bytes": messages.client_bytes(blocks),
+        "blocks_of_32_l32_check_bytes": costs.client_bytes(blocks),
         "client_seconds": costs.client_seconds,
     }
 
@@ -140,14 +140,14 @@ def table2() -> dict[str, Any]:
                 "scenario": "k much smaller than m",
                 "paper": "basic protocol",
                 "torchfsl": "TopK(0.01)",
-                "upload_bytes": messages.client_bytes(basic),
+                "upload_bytes": costs.client_bytes(basic),
                 "leaves": math.prod((3, m)),
             },
             {
                 "scenario": "the union of all selections is small (here 2^16 of 2^20)",
                 "paper": "basic protocol and PSU",
                 "torchfsl": "a plan restricted to the union (docs/psu.md)",
-                "upload_bytes": messages.client_bytes(narrowed),
+                "upload_bytes": costs.client_bytes(narrowed),
                 "leaves": math.prod((3, union)),
             },
             {
@@ -162,7 +162,7 @@ def table2() -> dict[str, Any]:
                 "scenario": "values can be grouped",
                 "paper": "basic protocol and mega-elements",
                 "torchfsl": "Rows or BlockTopK(0.01, block=32)",
-                "upload_bytes": messages.client_bytes(grouped),
+                "upload_bytes": costs.client_bytes(grouped),
                 "leaves": math.prod((3, rows)),
             },
         ],

@@ -15,7 +15,7 @@ from scripts.bench import round as bench_round
 from scripts.parties import two_servers
 from scripts.reproduction import paper
 from torchfsl import Client, FixedPoint, Plan
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
@@ -38,11 +38,9 @@ def din(clients: int = 100) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in handle.model.parameters()),
         "round": measured,
         "session_upload_bytes": session_uploads(again(plan, plan.encoding, ROUNDS_OF_A_SESSION)),
-        "upload_bytes_l128": messages.client_bytes(again(plan, wide, 1)),
-        "upload_bytes_l128_no_check": messages.client_bytes(again(plan, wide, 1, check=False)),
-        "upload_bytes_l32_no_check": messages.client_bytes(
-            again(plan, plan.encoding, 1, check=False)
-        ),
+        "upload_bytes_l128": costs.client_bytes(again(plan, wide, 1)),
+        "upload_bytes_l128_no_check": costs.client_bytes(again(plan, wide, 1, check=False)),
+        "upload_bytes_l32_no_check": costs.client_bytes(again(plan, plan.encoding, 1, check=False)),
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from scripts.parties import Outbox, bench_plan, two_servers
 from torchfsl import Client, FixedPoint, Plan, Server
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.submodel.segments import Policy, SegmentSpec, TensorSpec
@@ -165,7 +165,7 @@ def _round(
     opened = finish_round(doors)  # type: ignore[arg-type]
     if not np.array_equal(opened.sums["weights"], expected):
         raise AssertionError("the opened sum is not the plaintext sum")
-    assert sent == {messages.client_bytes(plan)}
+    assert sent == {costs.client_bytes(plan)}
     once = sum(door.seconds.get(name, 0.0) for door in doors for name in ONCE_A_ROUND)
     inside = sum(sum(door.seconds.values()) for door in doors)
     return Costs(

@@ -12,7 +12,7 @@ from scripts.reproduction import paper
 from scripts.reproduction.communication import break_even
 from scripts.reproduction.one_round import one_segment_plan
 from scripts.reproduction.results import FOLDER, read_accuracies, read_result
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -47,7 +47,7 @@ def _upload() -> None:
             for percent in shares:
                 k = max(1, round(m * percent / 100))
                 plan = one_segment_plan(m, k, ring_bits=32, tau=tau, check=check)
-                ratios.append(messages.client_bytes(plan) / (4 * m * tau))
+                ratios.append(costs.client_bytes(plan) / (4 * m * tau))
             name = f"{'scalars' if tau == 1 else f'rows or blocks of {tau}'}"
             axis.step(
                 shares, ratios, style, where="mid", color=color, label=name if check else None

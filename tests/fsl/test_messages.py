@@ -24,7 +24,7 @@ from tests.support.federation import (
     wanted_rows,
 )
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
-from torchfsl.fsl import messages, uploads
+from torchfsl.fsl import costs, messages, uploads
 from torchfsl.fsl.bodies import Body, ModelBody, ModelDigest
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf import trees as dpf
@@ -61,6 +61,7 @@ def body(plan: Plan, kind: Kind) -> int:
     dense = [s for s in plan.segments if s.policy == "dense"]
     early = [s for s in trees if s.retrieve or plan.max_epochs > 1]
     early_bytes = sum(segment_tree_bytes(s) for s in early)
+    fetched = sum(segment_tree_bytes(s) for s in trees if s.retrieve)
     late_bytes = sum(segment_tree_bytes(s) for s in trees if s not in early)
     hints = sum((s.num_bins + s.stash) * 2**s.nu * (s.tau + lane) * ring_bytes for s in trees)
     masked = sum((s.m + (plan.lane == "weight")) * ring_bytes for s in dense)
@@ -84,6 +85,11 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.MODEL: 64 + clear,
         Kind.MODEL_DIGEST: 64,
         Kind.ROUND_STATE: 64,
+        Kind.FETCH: 32 + fetched,
+        Kind.FETCH_COMMIT: 32 + 32,
+        Kind.FETCH_RELAY: 16 + fetched,
+        Kind.FETCH_ANSWER: 64 + answers + 16,
+        Kind.FETCH_MODEL: 64 + answers + 16 + clear,
         Kind.SHARE_COMMIT: 32,
         Kind.COUNTS: 64 + sum(s.m for s in trees) * ring_bytes,
         Kind.SHARE: 32 + sum(s.m * (s.tau + lane) * ring_bytes for s in trees) + masked,
@@ -140,8 +146,8 @@ def test_every_message_on_the_wire_has_the_documented_length(plan: Plan) -> None
             session.retrieve()
         receipt = session.submit(update)
         uploaded = [e for e in wire.events if not e.is_reply and not e.is_relay]
-        assert receipt.upload_bytes == messages.client_bytes(plan)
-        assert receipt.download_bytes == messages.download_bytes(plan)
+        assert receipt.upload_bytes == costs.client_bytes(plan)
+        assert receipt.download_bytes == costs.download_bytes(plan)
         assert sum(len(e.data) for e in uploaded) == (client_id + 1) * receipt.upload_bytes
     for event in wire.events:
         assert len(event.data) == HEADER + body(plan, event.kind), event.kind.name
@@ -190,7 +196,8 @@ def most(plan: Plan, body: type[Body]) -> int:
 
 def test_every_kind_has_a_body_that_reads_what_it_wrote(plan: Plan) -> None:
     assert {body.kind for body in bodies_of(Body)} == set(Kind)
-    assert set(bodies_of(uploads.Upload)) == set(uploads.UPLOADS.values())
+    known = {*uploads.UPLOADS.values(), *uploads.FETCHES.values()}
+    assert set(bodies_of(uploads.Upload)) == known
     rng = np.random.default_rng(5)
     for body in bodies_of(Body):
         data = messages.encode(plan, body.kind, 1, 5, 2, rng.bytes(most(plan, body)))

@@ -194,7 +194,7 @@ def test_break_even_separates_cheap_plans_from_dear_ones() -> None:
     percent = communication.break_even(1 << 15, 1, 32, False)
     for share, cheaper in ((0.8 * percent, True), (1.5 * percent, False)):
         k = round((1 << 15) * share / 100)
-        upload = communication.messages.client_bytes(
+        upload = communication.costs.client_bytes(
             one_round.one_segment_plan(1 << 15, k, ring_bits=32, check=False)
         )
         assert (upload < 4 << 15) == cheaper

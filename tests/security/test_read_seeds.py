@@ -21,7 +21,7 @@ from tests.support.reference import plaintext
 from torchfsl.crypto import hpke
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs, messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf.keys import TreeContext
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -62,7 +62,7 @@ def test_a_round_of_sealed_seeds_opens_exactly(lane: str) -> None:
         receipt = submit(wire, number, 1, update)
         missing = {name: rows.tolist() for name, rows in receipt.unmatched.items()}
         made.append(plaintext.Contribution(update, 1, missing))
-        assert receipt.upload_bytes == messages.client_bytes(plan)
+        assert receipt.upload_bytes == costs.client_bytes(plan)
     assert_exact(plan, finish_round(wire.servers), made)
     for event in wire.events:
         assert len(event.data) == HEADER_BYTES + (messages.body_bytes(plan, event.kind) or 0)

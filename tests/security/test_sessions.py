@@ -24,7 +24,7 @@ from tests.support.federation import (
 from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs, messages
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -162,9 +162,9 @@ def test_later_epochs_upload_one_value_a_tree_and_a_constant() -> None:
     assert TABLE.nu == 0
     constant = 2 * HEADER_BYTES + 2 * 3 * 16 + 32
     assert set(sizes[1:]) == {hints + 4 * BIAS.m + constant}
-    assert sizes[1] == messages.client_bytes(PLAN, first_round=False)
+    assert sizes[1] == costs.client_bytes(PLAN, first_round=False)
     assert sizes[0] == sizes[1] + 2 * HEADER_BYTES + 4 * 16 + 32 + TABLE.tree_bytes
-    assert sizes[0] == messages.client_bytes(PLAN)
+    assert sizes[0] == costs.client_bytes(PLAN)
 
 
 def test_retrieval_in_later_epochs_uploads_no_bytes_at_all() -> None:

@@ -16,7 +16,7 @@ from tests.support.federation import make_state
 from tests.support.network import Pair
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError
-from torchfsl.fsl import messages
+from torchfsl.fsl import costs
 from torchfsl.service.client.links import Link, Links
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import fetch_plan
@@ -77,7 +77,7 @@ def test_rounds_of_sealed_seeds_open_exactly_and_survive_a_restart(pair: Pair) -
         assert connection.plan == pair.plan
     assert len(made) == 1
     unsealed = dataclasses.replace(pair.plan, server_keys=())
-    assert messages.client_bytes(pair.plan) - messages.client_bytes(unsealed) == 192
+    assert costs.client_bytes(pair.plan) - costs.client_bytes(unsealed) == 192
 
 
 def test_swapped_keys_are_noticed_by_clients(pair: Pair, tmp_path: Path) -> None:

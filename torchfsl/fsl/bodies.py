@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypeAlias
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,14 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 
 Pieces: TypeAlias = tuple[Buffer, ...]
+
+
+class Addressee(Protocol):
+    """A server, as far as the other server's messages are addressed to it."""
+
+    plan: Plan
+    party: int
+    last_round: int
 
 
 class Body(ABC):
@@ -57,6 +65,19 @@ class Body(ABC):
             DecodeError: see `messages.decode`.
         """
         return cls.decode(plan, messages.decode(plan, data, cls.kind).body)
+
+    @classmethod
+    def from_peer(cls, server: Addressee, data: Buffer) -> Self:
+        """The body of the other server's message for this step.
+
+        Raises:
+            DecodeError: see `messages.decode`.
+            ProtocolError: it is for another server or round.
+        """
+        message = messages.decode(server.plan, data, cls.kind)
+        if (message.party, message.round_number) != (server.party, server.last_round):
+            raise ProtocolError("the peer's message is for another server or round")
+        return cls.decode(server.plan, message.body)
 
     @classmethod
     def decode(cls, plan: Plan, view: memoryview) -> Self:
@@ -130,6 +151,42 @@ class ModelDigest(Body):
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
         return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES : 2 * DIGEST_BYTES]))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer(Body):
+    """An answer without a round, behind the digests of the model that it is from."""
+
+    kind = Kind.FETCH_ANSWER
+    digests: ModelDigest
+    answer: AnswerBody
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (*self.digests.parts(), *self.answer.parts())
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        digests = ModelDigest.decode(plan, view)
+        return cls(digests, AnswerBody.decode(plan, view[2 * DIGEST_BYTES :]))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchModel(Body):
+    """The same, and the tensors in the clear."""
+
+    kind = Kind.FETCH_MODEL
+    answer: FetchAnswer
+    clear: Buffer = field(repr=False)
+
+    def parts(self) -> Pieces:
+        """See `Body.parts`."""
+        return (*self.answer.parts(), self.clear)
+
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        size = 2 * DIGEST_BYTES + (messages.body_bytes(plan, Kind.ANSWER) or 0)
+        return cls(FetchAnswer.decode(plan, view[:size]), view[size:])
 
 
 class RoundDigest(ModelDigest):

@@ -58,9 +58,9 @@ def predict(plan: Plan) -> Prediction:
     later = sum(_server_blocks(plan, s) for s in with_trees)
     checks = sum(_check_blocks(g) for s in with_trees for g in s.groups)
     return Prediction(
-        upload_bytes=messages.client_bytes(plan),
-        later_upload_bytes=messages.client_bytes(plan, first_round=plan.max_epochs == 1),
-        download_bytes=messages.download_bytes(plan),
+        upload_bytes=client_bytes(plan),
+        later_upload_bytes=client_bytes(plan, first_round=plan.max_epochs == 1),
+        download_bytes=download_bytes(plan),
         server_aes_blocks=later + checks,
         later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
         client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees),
@@ -73,6 +73,25 @@ def _opening_kinds(plan: Plan) -> list[Kind]:
     """What a server says once it has verified the reports."""
     counts = [Kind.COUNTS] if plan.opens_counts_first else []
     return [Kind.SHARE_COMMIT, *counts, Kind.SHARE]
+
+
+def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
+    """Upload of one client in one round, to both servers together, headers included.
+
+    `first_round` is False for a later round of a session, in which no trees go up.
+    """
+    kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
+    if plan.early and first_round:
+        kinds += [Kind.TREES, Kind.TREES_COMMIT]
+    return sum(max_bytes(plan, kind) for kind in kinds)
+
+
+def download_bytes(plan: Plan) -> int:
+    """Download of one client in one round: clear model, digests and both answers."""
+    kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
+    if plan.retrieving:
+        kinds += [Kind.ANSWER, Kind.ANSWER]
+    return sum(max_bytes(plan, kind) for kind in kinds)
 
 
 def tree_blocks(group: TreeGroup) -> int:

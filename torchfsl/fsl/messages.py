@@ -23,6 +23,11 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
+    FETCH          nonce 16, master seed 16, trees to fetch with                client to S_a
+    FETCH_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
+    FETCH_RELAY    nonce 16, trees                                              S_a to S_b
+    FETCH_ANSWER   digests 32 + 32, the answer sealed                           S_b to client
+    FETCH_MODEL    the same, tensors outside retrieving segments                S_a to client
 
 A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
 the addressee, once for every set of trees (`TreeContext.seal_info`).
@@ -41,6 +46,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Container
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -78,6 +84,11 @@ class Kind(IntEnum):
     VERDICTS = 12
     SHARE_COMMIT = 13
     SHARE = 14
+    FETCH = 15
+    FETCH_COMMIT = 16
+    FETCH_RELAY = 17
+    FETCH_ANSWER = 18
+    FETCH_MODEL = 19
     COUNTS = 20
 
 
@@ -89,7 +100,14 @@ _VARIABLE: Final = {
 """Fixed bytes and bytes a client of the messages whose length varies."""
 
 _WITH_MASTER_SEED: Final = frozenset(
-    (Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT)
+    (
+        Kind.TREES,
+        Kind.TREES_COMMIT,
+        Kind.REPORT,
+        Kind.REPORT_COMMIT,
+        Kind.FETCH,
+        Kind.FETCH_COMMIT,
+    )
 )
 """What comes from clients: nonce, then the master seed."""
 
@@ -139,17 +157,25 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     masked = sum(plan.dense_bytes(s) for s in plan.dense)
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
+    fetched = sum(s.tree_bytes for s in plan.retrieving)
+    answers = SEAL_BYTES + sum(s.answer_bytes for s in plan.segments)
+    clear = sum(t.numel * t.item_bytes for t in plan.clear_tensors)
     sizes = {
         Kind.TREES: SEED_BYTES + secret + trees,
         Kind.TREES_COMMIT: SEED_BYTES + secret + DIGEST_BYTES,
         Kind.TREES_RELAY: SEED_BYTES + trees,
-        Kind.ANSWER: SEAL_BYTES + sum(s.answer_bytes for s in plan.segments),
+        Kind.ANSWER: answers,
         Kind.REPORT: 2 * SEED_BYTES + secret + public + masked,
         Kind.REPORT_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
-        Kind.MODEL: 2 * DIGEST_BYTES + sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+        Kind.MODEL: 2 * DIGEST_BYTES + clear,
         Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
         Kind.ROUND_STATE: 2 * DIGEST_BYTES,
+        Kind.FETCH: SEED_BYTES + secret + fetched,
+        Kind.FETCH_COMMIT: SEED_BYTES + secret + DIGEST_BYTES,
+        Kind.FETCH_RELAY: SEED_BYTES + fetched,
+        Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + answers,
+        Kind.FETCH_MODEL: 2 * DIGEST_BYTES + answers + clear,
         Kind.SHARE_COMMIT: DIGEST_BYTES,
         Kind.SHARE: DIGEST_BYTES + _said_share_bytes(plan),
         Kind.COUNTS: 2 * DIGEST_BYTES + counts_bytes(plan),
@@ -164,25 +190,6 @@ def max_bytes(plan: Plan, kind: Kind) -> int:
         fixed, entry = _VARIABLE[kind]
         body = fixed + entry * plan.max_clients
     return HEADER_BYTES + body
-
-
-def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
-    """Upload of one client in one round, to both servers together, headers included.
-
-    `first_round` is False for a later round of a session, in which no trees go up.
-    """
-    kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
-    if plan.early and first_round:
-        kinds += [Kind.TREES, Kind.TREES_COMMIT]
-    return sum(max_bytes(plan, kind) for kind in kinds)
-
-
-def download_bytes(plan: Plan) -> int:
-    """Download of one client in one round: clear model, digests and both answers."""
-    kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
-    if plan.retrieving:
-        kinds += [Kind.ANSWER, Kind.ANSWER]
-    return sum(max_bytes(plan, kind) for kind in kinds)
 
 
 class Message(NamedTuple):
@@ -255,6 +262,11 @@ def peek(data: Buffer) -> Peek:
     if code not in _KINDS:
         raise DecodeError(f"message kind {code} is unknown")
     return Peek(_KINDS[code], round_number, client)
+
+
+def is_one_of(data: Buffer, kinds: Container[int]) -> bool:
+    """Whether a header names one of these kinds; nothing else is looked at."""
+    return len(data) >= HEADER_BYTES and _HEADER.unpack_from(data)[2] in kinds
 
 
 def master_seed_span(data: Buffer) -> tuple[int, int] | None:

@@ -139,6 +139,32 @@ class ReportRelay(Upload):
         return cls(nonce, hint_nonce, (rest,))
 
 
+class FetchBody(TreesBody):
+    """Trees of a fetch without a round, from their client."""
+
+    __slots__ = ()
+    kind = Kind.FETCH
+
+
+class FetchCommit(TreesCommit):
+    """Commitment to them, from their client to the other server."""
+
+    __slots__ = ()
+    kind = Kind.FETCH_COMMIT
+
+
+class FetchRelay(TreesRelay):
+    """The trees, from the server that got them."""
+
+    __slots__ = ()
+    kind = Kind.FETCH_RELAY
+
+
+FETCHES: Final[dict[Kind, type[FetchBody] | type[FetchCommit] | type[FetchRelay]]] = {
+    Kind.FETCH: FetchBody, Kind.FETCH_COMMIT: FetchCommit, Kind.FETCH_RELAY: FetchRelay,
+}  # fmt: skip
+"""What a server takes without a round, by kind."""
+
 AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay
 AnyReport: TypeAlias = ReportBody | ReportCommit | ReportRelay
 UPLOADS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
@@ -151,6 +177,11 @@ UPLOADS: Final[dict[Kind, type[AnyTrees] | type[AnyReport]]] = {
 def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
     """The public part of trees, by segment."""
     return by_segment(plan.early, _tree_bytes, memoryview(public))
+
+
+def fetch_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
+    """The public part of a fetch, by segment."""
+    return by_segment(plan.retrieving, _tree_bytes, memoryview(public))
 
 
 def late_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:

@@ -100,6 +100,15 @@ class ServerModel:
                     f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
                 )
 
+    def row_bytes(self, plan: SubmodelPlan) -> bytes:
+        """The rows that can be retrieved, segment by segment."""
+        return b"".join(self.rows(s).data for s in plan.segments if s.retrieve)
+
+    def clear_bytes(self, plan: SubmodelPlan) -> bytes:
+        """All other tensors, in the order of the plan."""
+        tensors = (self.state[tensor.name] for tensor in plan.clear_tensors)
+        return b"".join(np.ascontiguousarray(tensor).tobytes() for tensor in tensors)
+
     def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
         """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`."""
         parts = [self.state[t.name].reshape(t.shape[0], segment.tau) for t in segment.tensors]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy.typing as npt
 
 from torchfsl.errors import ParameterError
+from torchfsl.fsl.client.fetch import Fetched, fetch
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.floors import Floors
@@ -76,6 +77,23 @@ class Client:
         round_number = check_number("round_number", round_number)
         trees = ClientTrees(self.plan, self.client_id, round_number)
         return ClientRound(self.servers, trees, round_number, indices or {})
+
+    def fetch(self, rows: Mapping[str, npt.ArrayLike]) -> Fetched:
+        """The model as it was applied last, without a round and without a report.
+
+        Args:
+            rows: for every retrieving segment, the rows wanted: distinct, increasing, at most
+                k_max.
+
+        Returns:
+            The clear tensors as `ClientRound.download` gives them, and the rows as `retrieve` does.
+
+        Raises:
+            ParameterError: bad rows; the servers have then seen a usual fetch.
+            RejectedSubmission: this client has fetched as often from this model as it may.
+            ProtocolError: a server altered its answer, or they hold different models.
+        """
+        return fetch(self.servers, self.plan, self.client_id, rows)
 
     def continue_session(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike]

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Final
 
 from torchfsl.crypto import kdf
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.types import Bytes
+
+FETCH_ROUND: Final = (1 << 64) - 1
+"""In place of the round of trees that fetch without one; no server opens a round of it."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ class TreeContext:
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"trees", self.encoded, pieces=public_part)
+
+    def fetch_commitment(self, *public_part: bytes | memoryview) -> bytes:
+        """The same of trees that fetch without a round, so that neither passes for the other."""
+        return kdf.digest(kdf.LABEL_COMMITMENT, b"fetch", self.encoded, pieces=public_part)
 
     @property
     def public_party(self) -> int:

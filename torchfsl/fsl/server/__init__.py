@@ -1,8 +1,8 @@
 """One server of two.
 
-`server` and `states` (the steps of a round); `book`, `filing`, `sessions`, `reports`, `spool` (what
-has arrived); `evaluation`, `loaded`, `running_sums` (what is computed from it); `opening` (one set,
-one pair of shares, one opening).
+`server` and `states` (the steps of a round), `fetching` (outside any); `book`, `filing`,
+`sessions`, `reports`, `spool` (what has arrived); `evaluation`, `loaded`, `running_sums` (what is
+computed from it); `opening` (one set, one pair of shares, one opening).
 
 Invariant: a sum opens once, over reports that both servers accepted, or not at all.
 """

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Buffer, Kind, Message
 from torchfsl.fsl.plan.plan import Plan
@@ -39,7 +39,14 @@ class ReportBook:
         """Start without any session; hold the trees of at most `max_sessions` clients.
 
         `key` opens this server's master seeds, where the plan has keys.
+
+        Raises:
+            ParameterError: the plan names another key, so that others could read the seeds.
         """
+        named = plan.server_keys[party] if plan.server_keys else None
+        own = key.public.hex() if key is not None else None
+        if named != own:
+            raise ParameterError(f"server_keys of the plan names {named}, server {party} has {own}")
         self._plan, self._party, self._key = plan, party, key
         self.round_number = -1
         self.spool = Spool()

@@ -12,40 +12,27 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Final, TypeVar
-
-import numpy as np
+from typing import Final
 
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.fsl import messages
-from torchfsl.fsl.bodies import (
-    Body,
-    CountsBody,
-    ModelBody,
-    ModelDigest,
-    ReportSet,
-    RoundDigest,
-    ShareBody,
-    ShareCommit,
-    Verdicts,
-)
+from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
+from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step
+from torchfsl.fsl.uploads import FETCHES
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
-
-SomeBody = TypeVar("SomeBody", bound=Body)
 
 _ANSWERING: Final = threading.Lock()
 """Held while a server of this process answers, so that the rows of the next round are not laid out
@@ -84,6 +71,7 @@ class Server:
         draw_noise: where a plan with noise gets it from; tests inject a known one.
         last_round: the highest round number used before, by a server that is started again.
         rounds_opened: rounds in which it revealed its share before, likewise.
+        max_fetches: how often a client may fetch from one model, see `Client.fetch`.
         key: opens the master seeds of a plan with `server_keys`, of which one is its public half.
     """
 
@@ -98,12 +86,12 @@ class Server:
         last_round: int = -1,
         rounds_opened: int = 0,
         key: SealKey | None = None,
+        max_fetches: int = 16,
     ) -> None:
         """Check that the model and the key fit the plan."""
         if party not in (0, 1):
             raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
         model.check(plan)
-        _check_key(plan, party, key)
         self.party, self.plan, self.model = party, plan, model
         self.state = RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
@@ -111,8 +99,8 @@ class Server:
         self._evaluator: Evaluator = LocalEvaluator(
             plan, party, draw_noise, self.reports.spool.release
         )
-        self._opening = Opening(plan, party)
-        self._digests = RoundDigest(b"", b"")
+        self._fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
+        self._digests = bodies.RoundDigest(b"", b"")
         self._clear = b""
         self._may_apply = False
 
@@ -130,12 +118,8 @@ class Server:
                 "spent, and what more would tell needs a plan of its own"
             )
         self.last_round, self._may_apply = round_number, False
-        rows = b"".join(self.model.rows(s).data for s in self.plan.retrieving)
-        self._clear = b"".join(
-            np.ascontiguousarray(self.model.state[t.name]).tobytes()
-            for t in self.plan.clear_tensors
-        )
-        self._digests = RoundDigest.of(self._clear, rows)
+        self._clear = self.model.clear_bytes(self.plan)
+        self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
         return self._done(Step.OPEN_ROUND, self._digests)
 
     def start(self, peer_state: bytes) -> None:
@@ -145,7 +129,7 @@ class Server:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
         self._expect(Step.START)
-        if not self._digests.equals(_from_peer(self, RoundDigest, peer_state)):
+        if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; restore both from the last "
@@ -156,6 +140,8 @@ class Server:
 
     def receive(self, message: Buffer) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
+        if messages.is_one_of(message, FETCHES):
+            return self._fetches.at(self.state).receive(message)
         self._expect(Step.RECEIVE)
         due = self.reports.receive(message)
         report = self.reports.complete_from(messages.peek(message).client)
@@ -164,7 +150,9 @@ class Server:
         return due
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        """TREES_RELAY or REPORT_RELAY for the peer, of what `client` sent here."""
+        """TREES_RELAY, REPORT_RELAY or FETCH_RELAY for the peer, of what `client` sent here."""
+        if kind is Kind.FETCH_RELAY:
+            return self._fetches.at(self.state).relay(client)
         self._expect(Step.RELAY)
         return b"".join(self.reports.relay_parts(kind, client))
 
@@ -176,17 +164,19 @@ class Server:
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
         with _ANSWERING:
+            if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
+                return self._fetches.at(self.state).reply(kind, client, self.model)
             self._expect(Step.REPLY)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
-            digests = ModelDigest(self._digests.clear, self._digests.rows)
-            body: Body
+            digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
+            body: bodies.Body
             if kind is Kind.ANSWER:
                 report = self.reports.with_trees(client)
                 self.reports.note_answer(client)
                 body = self._evaluator.answer(report, self.model)
             elif kind is Kind.MODEL:
-                body = ModelBody(digests, self._clear)
+                body = bodies.ModelBody(digests, self._clear)
             elif kind is Kind.MODEL_DIGEST:
                 body = digests
             else:
@@ -202,7 +192,7 @@ class Server:
         self.reports.close()
         self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
         entries = tuple((c, report.digest()) for c, report in self.reports.complete().items())
-        return self._done(Step.CLOSE_ROUND, ReportSet(self._opening.coin, entries))
+        return self._done(Step.CLOSE_ROUND, bodies.ReportSet(self._opening.coin, entries))
 
     def agree(self, peer_set: bytes) -> bytes:
         """Keep the reports that both servers hold with equal digests; their folds, for the peer.
@@ -211,11 +201,11 @@ class Server:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
         self._expect(Step.AGREE)
-        theirs, opening = _from_peer(self, ReportSet, peer_set), self._opening
+        theirs, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
         with _abandoned_on_error(self):
             verify_key = opening.agree(self.reports.complete(), theirs)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
-        return self._done(Step.AGREE, Verdicts(tuple(opening.folds.values())))
+        return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values())))
 
     def verify(self, peer_verdicts: bytes) -> tuple[int, ...]:
         """Keep the reports whose folds agree: the accepted clients.
@@ -225,7 +215,7 @@ class Server:
                 ends unopened.
         """
         self._expect(Step.VERIFY)
-        theirs = _from_peer(self, Verdicts, peer_verdicts)
+        theirs = bodies.Verdicts.from_peer(self, peer_verdicts)
         with _abandoned_on_error(self):
             self._opening.verify(theirs)
         self.state = Step.VERIFY.after
@@ -252,7 +242,7 @@ class Server:
         self._expect(Step.REVEAL)
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
-        said = self._opening.reveal(_from_peer(self, ShareCommit, peer_commitment))
+        said = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
         self.rounds_opened += 1
         return self._done(Step.REVEAL, said)
 
@@ -261,7 +251,7 @@ class Server:
         self._expect(Step.REVEAL_COUNTS)
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal")
-        theirs = _from_peer(self, ShareCommit, peer_commitment)
+        theirs = bodies.ShareCommit.from_peer(self, peer_commitment)
         said = self._opening.reveal_counts(theirs)
         self.rounds_opened += 1
         return self._done(Step.REVEAL_COUNTS, said)
@@ -273,7 +263,7 @@ class Server:
             ProtocolError: they are not those that the peer committed to; the round ends unopened.
         """
         self._expect(Step.REVEAL_KEPT)
-        theirs = _from_peer(self, CountsBody, peer_counts)
+        theirs = bodies.CountsBody.from_peer(self, peer_counts)
         with _abandoned_on_error(self):
             said = self._opening.reveal_kept(theirs)
         return self._done(Step.REVEAL_KEPT, said)
@@ -285,7 +275,7 @@ class Server:
             ProtocolError: the share is not the one committed to, or over another set.
         """
         self._expect(Step.OPEN)
-        theirs, opening = _from_peer(self, ShareBody, peer_share), self._opening
+        theirs, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
         opened = opening.open(theirs)
         self._may_apply = True
@@ -302,6 +292,7 @@ class Server:
             raise ProtocolError("these sums were applied already, or never opened: open a round")
         self._may_apply = False
         self.model.apply(self.plan, opened)
+        self._fetches.forget()
 
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""
@@ -316,17 +307,10 @@ class Server:
                 f"the round is {self.state.value}, this step needs {step.before.value}"
             )
 
-    def _done(self, step: Step, says: Body) -> bytes:
+    def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""
         self.state = step.after
         return says.message(self.plan, 1 - self.party, self.last_round)
-
-
-def _from_peer(server: Server, body: type[SomeBody], data: bytes) -> SomeBody:
-    message = messages.decode(server.plan, data, body.kind)
-    if (message.party, message.round_number) != (server.party, server.last_round):
-        raise ProtocolError("the peer's message is for another server or round")
-    return body.decode(server.plan, message.body)
 
 
 def _end(server: Server, accepted: tuple[int, ...]) -> None:
@@ -334,16 +318,6 @@ def _end(server: Server, accepted: tuple[int, ...]) -> None:
     server._evaluator.end()
     server._opening, server._clear = Opening(server.plan, server.party), b""
     server.state = RoundState.IDLE
-
-
-def _check_key(plan: Plan, party: int, key: SealKey | None) -> None:
-    """Refuse a plan under which this server could not read its seeds, or others could."""
-    named = plan.server_keys[party] if plan.server_keys else None
-    own = key.public.hex() if key is not None else None
-    if named != own:
-        raise ParameterError(
-            f"server_keys of the plan names {named} for server {party}, whose key is {own}"
-        )
 
 
 @contextlib.contextmanager

@@ -37,9 +37,8 @@ log = logging.getLogger("torchfsl.service.node")
 class Node:
     """Server `party`, with its state in `folder`. Not for concurrent use: one thread calls.
 
-    `key` opens what clients seal to it. A step of a round is `exchange`, which fixes what this
-    server says, and `count`, which lets the peer's message count. Either may be called again, also
-    after a crash, and changes nothing then.
+    `key` opens seals. A step is `exchange`, which fixes what this server says, and `count`, which
+    lets the peer's message count. Either may be repeated, also after a crash.
 
     Attributes:
         storage: everything that survives a crash.
@@ -323,4 +322,5 @@ class Node:
                 return
             if kind is Kind.ROUND_STATE:
                 recovery.file_again(self.storage, self.server, row)
-        log.info("round recovered", extra={"round": number, "state": self.server.state.value})
+        fields = {"round": number, "server_state": self.server.state.value}
+        log.info("round recovered", extra=fields)

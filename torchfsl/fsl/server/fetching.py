@@ -1,0 +1,180 @@
+"""Rows of the applied model for clients that report nothing, outside any round.
+
+A fetch is trees up, answers down. It is forgotten once it was answered, and opens nothing, so that
+`min_clients` has no part in it; how often a client may fetch from one model is limited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Self
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.hpke import SealKey
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import AnswerBody, Body, FetchAnswer, FetchModel, ModelDigest
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf.keys import FETCH_ROUND, TreeContext
+from torchfsl.fsl.dpf.trees import bytes_of, check_trees, decode_groups
+from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.evaluation import RowTables
+from torchfsl.fsl.server.states import RoundState
+from torchfsl.fsl.uploads import FETCHES, FetchBody, FetchCommit, FetchRelay, fetch_trees
+from torchfsl.submodel.server_model import ServerModel
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """What has arrived of one client's fetch. Holds a secret."""
+
+    context: TreeContext
+    seed: bytes = field(repr=False)
+    commitment: bytes
+    public: Buffer | None = field(default=None, repr=False)
+
+
+class Fetches:
+    """The fetches under way at one server, one a client.
+
+    Args:
+        plan: of the task.
+        party: of this server.
+        key: opens master seeds, where the plan has keys.
+        most: fetches of one client from one model.
+    """
+
+    def __init__(self, plan: Plan, party: int, key: SealKey | None, most: int) -> None:
+        """None is under way."""
+        self._plan, self._party, self._key, self._most = plan, party, key, most
+        self._under_way: dict[int, _Fetch] = {}
+        self._count: Counter[int] = Counter()
+        self._tables = RowTables(plan)
+        self._model: tuple[ModelDigest, bytes] | None = None
+
+    def at(self, state: RoundState) -> Self:
+        """This object, where the model does not change under a fetch.
+
+        Raises:
+            ProtocolError: the round is being closed.
+        """
+        if state not in (RoundState.IDLE, RoundState.OPEN):
+            raise ProtocolError(f"the round is {state.value}: fetch before or after")
+        return self
+
+    def forget(self) -> None:
+        """The model has changed: what is under way has to be sent anew."""
+        self._under_way, self._model = {}, None
+        self._count.clear()
+        self._tables.forget()
+
+    def receive(self, data: Buffer) -> tuple[Kind, int] | None:
+        """Take a client's FETCH_COMMIT or FETCH, or the peer's relay; what the peer needs now.
+
+        Raises:
+            DecodeError: malformed, or of another plan.
+            RejectedSubmission: too often, too many at once, or not what the client committed to.
+        """
+        message = messages.decode(self._plan, data, *FETCHES)
+        client = message.client
+        body = FETCHES[message.kind].decode(self._plan, message.body)
+        first = isinstance(body, FetchBody)
+        fits = message.party == self._party and message.round_number == FETCH_ROUND
+        if not fits or first != (self._party == client % 2):
+            raise RejectedSubmission(f"client {client}: a fetch for another server or round")
+        if isinstance(body, FetchRelay):
+            self._take_relay(client, body)
+            return None
+        self._count_one(client)
+        context = TreeContext(self._plan, FETCH_ROUND, client, body.nonce)
+        seed = body.seed
+        try:
+            if self._key is not None:
+                seed = self._key.unseal(context.seal_info(self._party), seed)
+            if isinstance(body, FetchBody):
+                check_trees(self._plan.retrieving, *body.public)
+        except (DecodeError, ProtocolError) as error:
+            raise RejectedSubmission(f"client {client}: {error}") from None
+        fetch = self._under_way[client] = _Fetch(context, seed, b"")
+        if isinstance(body, FetchCommit):
+            fetch.commitment = body.commitment
+            return None
+        fetch.public = bytes(body.public[0])
+        return Kind.FETCH_RELAY, client
+
+    def relay(self, client: int) -> bytes:
+        """FETCH_RELAY of trees that the client sent here.
+
+        Raises:
+            RejectedSubmission: it sent none.
+        """
+        fetch = self._complete(client)
+        assert fetch.public is not None
+        body = FetchRelay(fetch.context.nonce, (fetch.public,))
+        return body.message(self._plan, 1 - self._party, FETCH_ROUND, client)
+
+    def reply(self, kind: Kind, client: int, model: ServerModel) -> bytes:
+        """FETCH_MODEL at the server of the client's public parts, FETCH_ANSWER at the other, once.
+
+        Raises:
+            RejectedSubmission: nothing to be answered is here.
+        """
+        fetch = self._complete(client)
+        if (kind is Kind.FETCH_MODEL) != (client % 2 == self._party):
+            raise RejectedSubmission(f"{kind.name} is the other server's")
+        del self._under_way[client]
+        if self._model is None:
+            clear, rows = model.clear_bytes(self._plan), model.row_bytes(self._plan)
+            self._model = ModelDigest.of(clear, rows), clear
+        digests, clear = self._model
+        answer = FetchAnswer(digests, self._answer(fetch, model))
+        body: Body = FetchModel(answer, clear) if kind is Kind.FETCH_MODEL else answer
+        return body.message(self._plan, self._party, FETCH_ROUND, client)
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _take_relay(self, client: int, body: FetchRelay) -> None:
+        fetch = self._under_way.get(client)
+        if fetch is None or fetch.public is not None:
+            raise RejectedSubmission(f"client {client} has committed to no fetch")
+        computed = fetch.context.fetch_commitment(*body.public)
+        fits = kdf.digests_equal(computed, fetch.commitment)
+        if not fits or body.nonce != fetch.context.nonce:
+            del self._under_way[client]
+            raise RejectedSubmission(
+                f"client {client}: the relayed trees do not fit the client's commitment"
+            )
+        fetch.public = bytes(body.public[0])
+
+    def _count_one(self, client: int) -> None:
+        if self._count[client] >= self._most:
+            raise RejectedSubmission(
+                f"client {client} has fetched {self._most} times from this model: no more"
+            )
+        if client not in self._under_way and len(self._under_way) >= self._plan.max_clients:
+            raise RejectedSubmission("too many fetches are under way: try again")
+        self._count[client] += 1
+
+    def _complete(self, client: int) -> _Fetch:
+        fetch = self._under_way.get(client)
+        if fetch is None or fetch.public is None:
+            raise RejectedSubmission(f"client {client} has no fetch under way")
+        return fetch
+
+    def _answer(self, fetch: _Fetch, model: ServerModel) -> AnswerBody:
+        context, parts = fetch.context, []
+        assert fetch.public is not None
+        tables, views = self._tables.of(model), fetch_trees(self._plan, fetch.public)
+        for segment in self._plan.retrieving:
+            answers, tags = psr.answer(
+                segment,
+                context.tree_key(segment),
+                context.mac_key(segment, FETCH_ROUND),
+                context.roots(segment, fetch.seed, self._party),
+                decode_groups(segment, views[segment.name], 0),
+                tables[segment.name],
+            )
+            parts += [bytes_of(answers), bytes_of(tags)]
+        return AnswerBody.seal(context.answer_key(fetch.seed, self._party, FETCH_ROUND), parts)
