@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.costs import client_bytes, download_bytes
 from torchfsl.fsl.explain import dense_upload, download, explain, upload
-from torchfsl.fsl.messages import 
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec

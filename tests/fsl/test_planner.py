@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
+from torchfsl.fsl.costs import client_bytes
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins
 from torchfsl.fsl.explain import explain
-from torchfsl.fsl.messages import 
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan

@@ -20,7 +20,8 @@ from tests.support.federation import (
 from tests.support.reference import plaintext
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.messages import Kind, 
+from torchfsl.fsl.costs import client_bytes
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import running_sums

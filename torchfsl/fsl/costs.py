@@ -83,7 +83,7 @@ def client_bytes(plan: Plan, *, first_round: bool = True) -> int:
     kinds = [Kind.REPORT, Kind.REPORT_COMMIT]
     if plan.early and first_round:
         kinds += [Kind.TREES, Kind.TREES_COMMIT]
-    return sum(max_bytes(plan, kind) for kind in kinds)
+    return sum(messages.max_bytes(plan, kind) for kind in kinds)
 
 
 def download_bytes(plan: Plan) -> int:
@@ -91,7 +91,7 @@ def download_bytes(plan: Plan) -> int:
     kinds = [Kind.MODEL, Kind.MODEL_DIGEST]
     if plan.retrieving:
         kinds += [Kind.ANSWER, Kind.ANSWER]
-    return sum(max_bytes(plan, kind) for kind in kinds)
+    return sum(messages.max_bytes(plan, kind) for kind in kinds)
 
 
 def tree_blocks(group: TreeGroup) -> int:
