@@ -239,7 +239,8 @@ double aes_ceiling(std::int64_t num_blocks, std::int64_t num_threads) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  m.doc() = "Native kernels of torchfsl; torchfsl.kernels.portable has the same functions in NumPy.";
+  m.doc() =
+      "Native kernels of torchfsl; torchfsl.kernels.portable has the same functions in NumPy.";
   m.def("tree_gen", tree_gen, "key"_a, "roots0"_a, "roots1"_a, "alpha"_a, "depth"_a,
         "num_threads"_a = 1);
   m.def("tree_eval", tree_eval, "key"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a,

@@ -2,8 +2,8 @@
 //
 //   selftest vectors FILE [PATH...]       the given CPU paths, or all that this machine has:
 //   replays
-//                                         FILE, which scripts/generate/native_vectors.py writes, and
-//                                         compares the paths
+//                                         FILE, which scripts/generate/native_vectors.py writes,
+//                                         and compares the paths
 //   selftest secrets DRAW [KERNEL...]     for valgrind; scripts/checks/constant_time.py calls it
 //
 // Exit status 0 if all is well, 1 if something differs, 2 for a wrong call.

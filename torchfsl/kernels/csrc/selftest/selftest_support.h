@@ -63,8 +63,8 @@ struct TreeSet {
   Bytes leaf[2];
 };
 
-// Replays the vectors in a file written by scripts/generate/native_vectors.py; returns how many there were.
-// Throws Failure.
+// Replays the vectors in a file written by scripts/generate/native_vectors.py; returns how many
+// there were. Throws Failure.
 std::size_t replay_vectors(const std::string& file);
 
 // A digest of what the active path's kernels make of fixed inputs.

@@ -1,5 +1,6 @@
-// Replay of tests/vectors, in the plain form that scripts/generate/native_vectors.py gives them: one case a
-// line, `kind name=value ...`, where a value is hexadecimal bytes or decimal numbers with commas.
+// Replay of tests/vectors, in the plain form that scripts/generate/native_vectors.py gives them:
+// one case a line, `kind name=value ...`, where a value is hexadecimal bytes or decimal numbers
+// with commas.
 #include <cstdint>
 #include <fstream>
 #include <map>
