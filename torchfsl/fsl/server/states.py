@@ -37,8 +37,8 @@ class Step(Enum):
         apply                                                IDLE        IDLE
 
     A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
-    state to IDLE, too few reports or a peer's share that does not fit as well. Different models
-    lead from `start` to HALTED, out of which nothing leads.
+    state but HALTED to IDLE, as too few reports or a peer's share that does not fit do. Different
+    models lead from `start` to HALTED, out of which nothing leads.
     """
 
     OPEN_ROUND = ("open_round", RoundState.IDLE, RoundState.OPENING)
