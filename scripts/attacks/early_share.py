@@ -20,6 +20,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ShareBody
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -40,6 +41,8 @@ from torchfsl.types import Whole
 _ROUND: Final = 1
 _WANTED: Final = np.array([7, -7, 70, -70])
 """What server 0 wants the sum to be."""
+
+_FLOORS = Floors(sealed=False, joint_coin=False, verified=False, min_clients=1)
 
 
 def run() -> AttackResult:
@@ -128,7 +131,7 @@ class Attack:
         return opened.sums["d"]
 
     def _node(self, folder: Path, made: type[Node], party: int, authorities: Authorities) -> Node:
-        settings = NodeSettings(reserve_bytes=0, min_clients=1)
+        settings = NodeSettings(reserve_bytes=0, floors=_FLOORS)
         node = made(party, folder / f"state{party}", authorities, settings)
         state = {"d": np.zeros(4, dtype=np.float32)}
         node.set_up(encode_task(Task(self.plan, bytes(16)), state))

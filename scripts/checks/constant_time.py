@@ -1,11 +1,10 @@
 """Look for time that depends on secrets in the native kernels, with valgrind.
 
-    python -m scripts.checks.constant_time [--path aesni] build/selftest [KERNEL...]
+    python -m scripts.checks.constant_time [--path aesni] build/selftest/selftest [KERNEL...]
 
 `selftest` runs each kernel on secrets (keys, seeds, positions, slots, values) whose public
 parameters are fixed; see torchfsl/kernels/csrc/selftest/selftest_secrets.cc.
-Two methods, on each CPU path that
-valgrind can run:
+Two methods, on each CPU path that valgrind can run:
 
 - callgrind counts the instructions of every kernel. The counts must be equal for all draws of the
   secrets, all zeros and all ones among them.

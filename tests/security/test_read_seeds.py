@@ -9,9 +9,11 @@ import pytest
 
 from scripts.attacks import read_seeds as attack
 from scripts.attacks.read_answers import make_plan
+from tests.support import federation
 from tests.support.federation import (
     Wire,
     assert_exact,
+    make_segment,
     make_state,
     mixed_plan,
     random_update,
@@ -69,7 +71,8 @@ def test_a_round_of_sealed_seeds_opens_exactly(lane: str) -> None:
 
 
 def test_sealed_seeds_of_a_session_are_the_same_bytes_in_every_round() -> None:
-    plan = sealed(dataclasses.replace(mixed_plan(), max_epochs=3))
+    table = make_segment("table", "rows", (13, 3), k_max=4, tau=3, theta=3, stash=1, retrieve=True)
+    plan = sealed(federation.make_plan(table, make_segment("bias", "dense", (3,)), max_epochs=3))
     wire = Wire(sealed_servers(plan))
     update = random_update(plan, np.random.default_rng(0), rows=2)
     indices = {s.name: update[s.name].positions for s in plan.with_trees}

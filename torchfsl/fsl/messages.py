@@ -10,7 +10,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     TREES          nonce 16, master seed 16, early trees                        client to S_a
     TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
-    ANSWER         the XOR of selected rows, segment by segment, sealed         server to client
+    ANSWER         XOR of selected rows, and tags, by segment; sealed           server to client
     REPORT         nonce 16, master seed 16, hint nonce 16, public part,
                    masked dense values                                          client to S_a
     REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, commitment 32       client to S_b

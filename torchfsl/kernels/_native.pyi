@@ -148,7 +148,7 @@ def check_gen(
     first_tree: int,
     num_threads: int = 1,
 ) -> _Bytes:
-    """Check words `[T, 32]`; see `portable_checks.check_gen`."""
+    """Check words `[T, 32]`; see `portable.checks.check_gen`."""
 
 def verify(
     key_tree: bytes,
@@ -165,7 +165,7 @@ def verify(
     delta_high: _Bytes,
     num_threads: int = 1,
 ) -> bytes:
-    """Fold of the corrected leaf hashes, 16 bytes; see `portable_checks.verify`.
+    """Fold of the corrected leaf hashes, 16 bytes; see `portable.checks.verify`.
 
     Law: equal at both parties for honest trees.
     """
@@ -180,12 +180,12 @@ def authenticate(
     table: _Bytes,
     num_threads: int = 1,
 ) -> tuple[_Bytes, _Bytes]:
-    """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable_checks`."""
+    """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable.checks`."""
 
 def tags(
     key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, rows: _Bytes, num_threads: int = 1
 ) -> _Bytes:
-    """Tags `[T, 16]` that honest answers XOR to; see `portable_checks.tags`."""
+    """Tags `[T, 16]` that honest answers XOR to; see `portable.checks.tags`."""
 
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.

@@ -18,7 +18,7 @@ from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes
 
 LOW_LEAVES: Final = 1024
-"""Leaves that share one row of the low table of masks; see `portable_checks.verify`."""
+"""Leaves that share one row of the low table of masks; see `kernels.portable.checks.verify`."""
 
 
 @dataclass(slots=True)

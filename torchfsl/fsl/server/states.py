@@ -41,8 +41,8 @@ class Step(Enum):
 
     `reveal_counts` and `reveal_kept` are in place of `reveal` where `min_contributors` is above 1.
     A step in another state is a ProtocolError and changes nothing. `abandon_round` leads from any
-    state to IDLE, too few reports or a peer's share that does not fit as well. Different models
-    lead from `start` to HALTED, out of which nothing leads.
+    state but HALTED to IDLE, as too few reports or a peer's share that does not fit do. Different
+    models lead from `start` to HALTED, out of which nothing leads.
     """
 
     OPEN_ROUND = ("open_round", RoundState.IDLE, RoundState.OPENING)

@@ -1,6 +1,7 @@
 """One server as a process.
 
-`node` (a server whose every step survives a crash) with `storage` and `recovery`, `station` (the
+`node` (a server whose every step survives a crash) with `storage`, `transcript` (what was said in
+the steps) and `recovery`, `station` (the
 node inside an event loop), `coordinator` and `follower` (server 0's side of a round and server
 1's), `peers`, `intake` and `streams` (limits), `handlers` and `router`, `observe`, `process`.
 
