@@ -133,11 +133,12 @@ class SesaPlan(SubmodelPlan):
                 f"{field.CAPACITY} (room for {field.CAPACITY // self.encoding.q_max} clients): use "
                 "fewer frac_bits or a smaller clip"
             )
-        most = sum(p.num_submodels * p.size for p in self.parts) * self.max_clients
-        if field.WORD_BYTES * most > MAX_MESSAGE_BYTES:
+        widths = range(len(self.widths))
+        values = max(max(self.masked_values(w), self.share_values(w)) for w in widths)
+        if field.WORD_BYTES * self.max_clients * (values + 16) > MAX_MESSAGE_BYTES:
             raise ParameterError(
-                f"the masked updates of {self.max_clients} clients exceed {MAX_MESSAGE_BYTES} "
-                "bytes, and every client receives them: plan for fewer clients or a smaller model"
+                f"the masked updates, or the shares, of {self.max_clients} clients exceed "
+                f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients or a smaller model"
             )
 
     def _check_isolation(self, counts: Sequence[int], dropouts: int) -> None:
