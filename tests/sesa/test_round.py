@@ -407,3 +407,16 @@ def test_rounds_are_numbered_upward_and_entered_before_they_are_sealed() -> None
         session.answer()
     with pytest.raises(ProtocolError, match="dropped out"):
         finish_round(link, [session])
+
+
+@pytest.mark.parametrize("backend", ["portable", "auto"])
+def test_rounds_are_exact_under_both_backends(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("TORCHFSL_BACKEND", backend)
+    plan = several_segments()
+    widths = widths_of(plan)
+    updates = updates_of(plan, widths, 7)
+    server = Server(plan=plan, model=make_model(plan))
+    opened = run_round(server, updates, widths, round_number=1)
+    assert same_sums(opened.sums, plain_sums(plan, list(updates.values())))
