@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests.sesa.small import make_model, make_plan, random_update, widths_of
+from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.sesa import Server, SesaPlan, Width, isolation, run_round
+from torchfsl.sesa import plan as plans
 from torchfsl.sesa.cohort import Cohort, Member
 
 SECTION = {4: [(33, 1.0), (33, 0.5), (34, 0.25)], 16: [(33, 1.0), (33, 0.25), (34, 1 / 16)]}
@@ -172,6 +174,15 @@ def test_the_digest_covers_every_field() -> None:
     digests = {dataclasses.replace(plan, **change).digest for change in changes}
     assert len(digests | {plan.digest}) == len(changes) + 1
     assert plan != make_plan(collusion=1)
+
+
+def test_labels_are_frozen_and_unlike_all_others() -> None:
+    labels = [plans.LABEL_SEED, plans.LABEL_CHANNEL, plans.LABEL_SURVIVORS]
+    assert labels == [
+        b"torchfsl submodel seed", b"torchfsl submodel channel", b"torchfsl survivors"
+    ]  # fmt: skip
+    others = {getattr(kdf, name) for name in dir(kdf) if name.startswith("LABEL_")}
+    assert not others & set(labels)
 
 
 def test_no_point_of_a_member_is_a_submodels() -> None:

@@ -42,9 +42,6 @@ LABEL_REPORT_SET: Final = b"torchfsl report set"
 LABEL_SHARE: Final = b"torchfsl share"
 LABEL_MODEL: Final = b"torchfsl model"
 LABEL_UNION: Final = b"torchfsl union"
-LABEL_SUBMODEL_SEED: Final = b"torchfsl submodel seed"
-LABEL_SUBMODEL_CHANNEL: Final = b"torchfsl submodel channel"
-LABEL_SURVIVORS: Final = b"torchfsl survivors"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

@@ -20,6 +20,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.sesa.cohort import KEY_BYTES, Cohort
+from torchfsl.sesa.plan import LABEL_CHANNEL
 
 _NONCE = bytes(12)
 
@@ -83,7 +84,7 @@ class Channels:
             *(end.client.to_bytes(8, "little") + end.key for end in ends),
             salt,
         )
-        return kdf.derive(self._shared(peer), kdf.LABEL_SUBMODEL_CHANNEL, context, KEY_BYTES)
+        return kdf.derive(self._shared(peer), LABEL_CHANNEL, context, KEY_BYTES)
 
     def _shared(self, peer: bytes) -> bytes:
         """The secret shared with the owner of that key, in both directions."""

@@ -22,6 +22,7 @@ from torchfsl.sesa import coding, messages
 from torchfsl.sesa.channels import Channels
 from torchfsl.sesa.cohort import Cohort, check_survivors
 from torchfsl.sesa.messages import Kind
+from torchfsl.sesa.plan import LABEL_SEED
 from torchfsl.sesa.transport import Line
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.segments import tensor_spans
@@ -215,7 +216,7 @@ class ClientRound:
                 self._line.round_number, members[sender].client, members[recipient].client
             )),
         )  # fmt: skip
-        key = kdf.derive(seed, kdf.LABEL_SUBMODEL_SEED, context)
+        key = kdf.derive(seed, LABEL_SEED, context)
         return field.uniform(key, self._plan.share_values(members[sender].width))
 
     def _open_share(self, channels: Channels, sender: int, data: memoryview) -> Words:

@@ -38,7 +38,7 @@ from torchfsl.crypto.field import WORD_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError
 from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort
-from torchfsl.sesa.plan import MAX_MESSAGE_BYTES, WIRE_VERSION, SesaPlan
+from torchfsl.sesa.plan import LABEL_SURVIVORS, MAX_MESSAGE_BYTES, WIRE_VERSION, SesaPlan
 from torchfsl.submodel.segments import tensor_spans
 from torchfsl.types import Array
 
@@ -216,7 +216,7 @@ def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...],
 def survivors_digest(cohort: Cohort, round_number: int, survivors: Sequence[int]) -> bytes:
     """What an answer is bound to: plan, round, cohort and survivors. 32 bytes."""
     return kdf.digest(
-        kdf.LABEL_SURVIVORS,
+        LABEL_SURVIVORS,
         cohort.plan.digest,
         round_number.to_bytes(8, "little"),
         cohort.encode(),

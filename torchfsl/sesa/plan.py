@@ -28,6 +28,12 @@ from torchfsl.submodel.segments import Segment, SegmentSpec, positions
 WIRE_VERSION: Final = 1
 SUITE: Final = "sesa-x25519-chacha20poly1305-aes128"
 MAX_MESSAGE_BYTES: Final = 1 << 32
+
+LABEL_SEED: Final = b"torchfsl submodel seed"
+LABEL_CHANNEL: Final = b"torchfsl submodel channel"
+LABEL_SURVIVORS: Final = b"torchfsl survivors"
+"""Labels of `kdf` for one server; no other use has them."""
+
 _COUNTS: Final = ("collusion", "dropouts", "wire_version")
 
 
