@@ -67,7 +67,7 @@ def test_the_hash_expands_the_drafts_seed_bit_for_bit() -> None:
     count = vector["length"]
     assert len(expected) == 16 * count
     numbers = b"".join(i.to_bytes(16, "little") for i in range(count))
-    hashed = portable.mmo_hash(key, as_blocks(numbers) ^ as_blocks(seed)).tobytes()
+    hashed = portable.trees.mmo_hash(key, as_blocks(numbers) ^ as_blocks(seed)).tobytes()
     # No element of this vector was rejected, so the field vector is the stream itself.
     assert all(
         int.from_bytes(hashed[i : i + 16], "little") < FIELD128 for i in range(0, len(hashed), 16)

@@ -1,7 +1,8 @@
-"""Primitives that know no model: randomness, key derivation, seals, encodings, noise.
+"""Primitives that know no model: randomness, key derivation, seals, encodings, noise, codes.
 
 Read `entropy` (the only place that asks the system for randomness), `kdf`, `aead` (seals
-under a key that both have), `hpke` (seals to a public key), `fixed_point`, `discrete_gaussian`.
+under a key that both have), `hpke` (seals to a public key), `fixed_point`, `discrete_gaussian`,
+`field` (a prime field) and `lagrange` (codes over it).
 
 Invariant: nothing here draws from a generator of torch, NumPy or `random`.
 """

@@ -187,6 +187,14 @@ def tags(
 ) -> _Bytes:
     """Tags `[T, 16]` that honest answers XOR to; see `portable.checks.tags`."""
 
+def field_multiply(
+    left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], num_threads: int = 1
+) -> npt.NDArray[np.uint32]:
+    """`left [R, C]` times `right [C, D]`, modulo 2**32 - 5: `[R, D]`; see `portable.field`.
+
+    Numbers are below 2**32 - 5; C is at most 2**24. Running time depends on the shapes alone.
+    """
+
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.
 

@@ -1,7 +1,7 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
 Same functions and same bytes as the native extension; `trees` has the point function and what
-servers do with it, `checks` the defences.
+servers do with it, `checks` the defences, `field` the products modulo a prime.
 """
 
 from torchfsl.kernels.portable.checks import (
@@ -12,6 +12,7 @@ from torchfsl.kernels.portable.checks import (
     tags,
     verify,
 )
+from torchfsl.kernels.portable.field import field_multiply
 from torchfsl.kernels.portable.trees import (
     accumulate,
     accumulate_batch,
@@ -20,7 +21,6 @@ from torchfsl.kernels.portable.trees import (
     gather,
     hint_gen,
     match,
-    mmo_hash,
     tree_eval,
     tree_gen,
 )
@@ -32,12 +32,12 @@ __all__ = [
     "authenticate",
     "check_gen",
     "convert",
+    "field_multiply",
     "gather",
     "hint_gen",
     "inner_product",
     "leaf_hash",
     "match",
-    "mmo_hash",
     "tags",
     "tree_eval",
     "tree_gen",

@@ -21,7 +21,7 @@
 
 namespace nb = nanobind;
 
-// A header of the two binding files only.
+// A header of the binding files only.
 namespace fsl::arguments {
 
 using In = nb::ndarray<nb::ro>;

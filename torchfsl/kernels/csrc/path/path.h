@@ -98,6 +98,16 @@ struct AnswerArgs {
   std::size_t first_tree;
 };
 
+// out [R, D] = left [R, C] times right [C, D], numbers modulo 2^32 - 5 and below it, C <= 2^24.
+struct FieldArgs {
+  const std::uint32_t* left;
+  const std::uint32_t* right;
+  std::size_t num_rows;
+  std::size_t num_terms;
+  std::size_t num_columns;
+  std::uint32_t* out;
+};
+
 // Scratch memory of one thread; large enough for every path.
 inline constexpr std::size_t kStageLevels = 9;
 inline constexpr std::size_t kStageRegisters = std::size_t{1} << kStageLevels;
@@ -132,6 +142,8 @@ struct Path {
   // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.
   void (*hash_blocks)(const KeySchedule&, std::size_t num_blocks, void* arena);
   CheckPath checks;
+  // Columns [begin, end) of the product.
+  void (*field_multiply)(const FieldArgs&, std::size_t begin, std::size_t end);
 };
 
 extern const Path kPortablePath;

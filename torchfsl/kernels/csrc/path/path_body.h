@@ -3,6 +3,7 @@
 
 #include "accumulate.h"
 #include "authenticate.h"
+#include "field_products.h"
 #include "gf128.h"
 #include "leaf_checks.h"
 #include "leaf_kernels.h"
@@ -26,7 +27,8 @@ constexpr Path make_path(const char* name) {
           {check_gen<V>,
            verify<V>,
            {authenticate<V, IntegerProducts>, authenticate<V, Products>},
-           {tags<V, IntegerProducts>, tags<V, Products>}}};
+           {tags<V, IntegerProducts>, tags<V, Products>}},
+          field_multiply<FieldLanes>};
 }
 
 }  // namespace

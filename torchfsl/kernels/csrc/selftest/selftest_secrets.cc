@@ -53,6 +53,16 @@ class Secrets {
     if (draw_ < 2) return Bytes(count, draw_ ? 0xff : 0);
     return random_.bytes(count);
   }
+  // Numbers of the field, below 2^32 - 5.
+  std::vector<std::uint32_t> words(std::size_t count) {
+    std::vector<std::uint32_t> out(count);
+    for (std::uint32_t& word : out) {
+      word =
+          draw_ < 2 ? draw_ * 0xfffffffau : static_cast<std::uint32_t>(random_.below(0xfffffffb));
+    }
+    hide(out);
+    return out;
+  }
   Bytes hidden(std::size_t count) {
     const Bytes out = bytes(count);
     hide(out);
@@ -279,6 +289,16 @@ __attribute__((noinline)) void run_leaky_address(Secrets& secrets) {
   });
 }
 
+// Shares of a choice and of masks; both factors count as secret.
+void run_field_multiply(Secrets& secrets) {
+  constexpr std::size_t kRows = 7, kTerms = 9, kColumns = 53;
+  const std::vector<std::uint32_t> left = secrets.words(kRows * kTerms);
+  const std::vector<std::uint32_t> right = secrets.words(kTerms * kColumns);
+  std::vector<std::uint32_t> out(kRows * kColumns);
+  measured(
+      [&] { field_multiply({left.data(), right.data(), kRows, kTerms, kColumns, out.data()}, 1); });
+}
+
 struct Kernel {
   const char* name;
   void (*run)(Secrets&);
@@ -289,6 +309,7 @@ constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
                                {"check_gen", run_check_gen},
                                {"convert", run_convert},
                                {"tags", run_tags},
+                               {"field_multiply", run_field_multiply},
                                {"tree_eval", run_tree_eval},
                                {"accumulate", run_accumulate},
                                {"answer", run_answer},

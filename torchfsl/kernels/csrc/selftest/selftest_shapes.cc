@@ -245,6 +245,42 @@ Bytes gathered(const Bytes& acc, const std::vector<std::uint32_t>& slots, std::s
   return out;
 }
 
+// Products modulo p against sums in wide integers, in buffers of exactly the size promised.
+void run_field(Digests& digests, Random& random) {
+  constexpr std::uint64_t kModulus = 0xfffffffb;
+  struct Sizes {
+    std::size_t rows, terms, columns;
+  };
+  for (const Sizes& s :
+       {Sizes{1, 1, 1}, {6, 54, 255}, {7, 66, 259}, {13, 3, 1000}, {2, 4000, 18}}) {
+    std::vector<std::uint32_t> left(s.rows * s.terms), right(s.terms * s.columns);
+    for (auto* words : {&left, &right}) {
+      for (std::uint32_t& word : *words) {
+        const bool edge = random.below(4) == 0;
+        word = static_cast<std::uint32_t>(edge ? kModulus - 1 : random.below(kModulus));
+      }
+    }
+    Bytes results[2];
+    for (const unsigned num_threads : {1u, 3u}) {
+      std::vector<std::uint32_t> out(s.rows * s.columns);
+      field_multiply({left.data(), right.data(), s.rows, s.terms, s.columns, out.data()},
+                     num_threads);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        std::uint64_t sum = 0;
+        for (std::size_t c = 0; c < s.terms; ++c) {
+          const std::uint64_t factor = left[i / s.columns * s.terms + c];
+          sum = (sum + factor * right[c * s.columns + i % s.columns] % kModulus) % kModulus;
+        }
+        require(out[i] == sum, "field: a wrong product");
+      }
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(out.data());
+      results[num_threads > 1].assign(bytes, bytes + out.size() * sizeof out[0]);
+    }
+    require(results[0] == results[1], "field: the number of threads changes a result");
+    digests.note("field " + std::to_string(s.terms), results[0]);
+  }
+}
+
 // So many narrow rows that sums are taken one after the other.
 void run_gather(Random& random) {
   constexpr std::size_t kRows = (std::size_t{1} << 20) + 3, kSlots = 5000;
@@ -343,6 +379,7 @@ std::vector<Digest> run_shapes() {
   run_batch(random, {300, 7}, 4, 4, 2);
   run_batch(random, {100, 240}, 4, 72, 3);
   run_gather(random);
+  run_field(digests, random);
   run_ranges();
   run_threads(digests, random);
   return digests.all();

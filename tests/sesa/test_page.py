@@ -1,0 +1,34 @@
+"""docs/sesa.md: its example runs, and its table of isolation is what the library computes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchfsl.sesa import isolation
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sesa.md").read_text()
+
+
+def test_the_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    exec(compile(block[1], "docs/sesa.md", "exec"), {})  # noqa: S102
+    expected = re.search(r"print\(.*\)  # (.*)", block[1])
+    assert expected is not None
+    assert capsys.readouterr().out.strip() == expected[1]
+
+
+def test_the_table_of_isolation() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\S+) \| (\S+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 8
+    for clients, colluding, *figures in rows:
+        count = int(clients)
+        for submodels, figure in zip((4, 16), figures, strict=True):
+            chances = [1.0, 0.5, 0.25] if submodels == 4 else [1.0, 0.25, 1 / 16]
+            groups = list(zip((count // 3, count // 3, count - 2 * (count // 3)), chances,
+                              strict=True))  # fmt: skip
+            found = isolation(groups, collusion=int(colluding), dropouts=count // 10)
+            assert submodels * found == pytest.approx(float(figure), rel=0.06)

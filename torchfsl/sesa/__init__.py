@@ -1,0 +1,39 @@
+"""One server and clients of different sizes: submodels hidden by Lagrange codes, sums exact.
+
+Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one screen), `plan`
+(what is agreed and what is refused), `coding` (the mathematics of a round), `cohort`, `messages`
+(the wire), `channels` (from client to client through the server), `transport`, `client` and
+`client_round`, `server`.
+
+Invariant: the opened sums equal the plaintext sums of the survivors' updates, bit for bit, whoever
+else drops out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchfsl.faces import lazily
+
+if TYPE_CHECKING:
+    from torchfsl.sesa.client import Client as Client
+    from torchfsl.sesa.plan import SesaPlan as SesaPlan
+    from torchfsl.sesa.plan import Width as Width
+    from torchfsl.sesa.plan import build_plan as build_plan
+    from torchfsl.sesa.plan import isolation as isolation
+    from torchfsl.sesa.round import OneServer as OneServer
+    from torchfsl.sesa.round import run_round as run_round
+    from torchfsl.sesa.server import Server as Server
+
+_HOMES = {
+    "Client": "client",
+    "OneServer": "round",
+    "SesaPlan": "plan",
+    "Server": "server",
+    "Width": "plan",
+    "build_plan": "plan",
+    "isolation": "plan",
+    "run_round": "round",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,97 @@
+"""Authenticated encryption from client to client, through the server that must not read it.
+
+Every client draws an X25519 key for every round. The key of a box is derived from both clients'
+keys, the plan, the round, sender, recipient and a salt of the sender's message, and encrypts
+nothing else: the nonce is zero. The shares of one sender are worthless to fewer than T + 1
+recipients, but the server carries all of them: against the server they are as strong as X25519,
+HKDF-SHA256 and ChaCha20-Poly1305.
+
+A server that hands out keys of its own reads everything. Whoever runs clients over a network must
+bind keys to clients by other means (certificates, a key directory); the protocol assumes it.
+"""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.errors import DecodeError, RejectedSubmission
+from torchfsl.sesa.cohort import KEY_BYTES, Cohort
+from torchfsl.sesa.plan import LABEL_CHANNEL
+
+_NONCE = bytes(12)
+
+
+class Channels:
+    """One client's boxes to and from the others of a round.
+
+    Args:
+        secret: 32 bytes for X25519, from the operating system when None.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        """A key of its own."""
+        drawn = random_bytes(KEY_BYTES) if secret is None else secret
+        self._secret = X25519PrivateKey.from_private_bytes(drawn)
+        self.public = self._secret.public_key().public_bytes_raw()
+        self._agreed: dict[bytes, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"Channels(public={self.public.hex()})"
+
+    def seal(
+        self, cohort: Cohort, round_number: int, sender: int, recipient: int, salt: bytes,
+        content: bytes,
+    ) -> bytes:  # fmt: skip
+        """A box from this client, at place `sender`. A salt serves one message.
+
+        Raises:
+            DecodeError: the recipient's key is of small order.
+        """
+        peer = cohort.members[recipient].key
+        key = self._key(peer, cohort, round_number, sender, recipient, salt)
+        return ChaCha20Poly1305(key).encrypt(_NONCE, content, None)
+
+    def open(
+        self, cohort: Cohort, round_number: int, sender: int, recipient: int, salt: bytes,
+        box: bytes | memoryview,
+    ) -> bytes:  # fmt: skip
+        """What is in a box for this client, at place `recipient`.
+
+        Raises:
+            RejectedSubmission: it was altered, or is for another client, round or plan.
+            DecodeError: the sender's key is of small order.
+        """
+        peer = cohort.members[sender].key
+        key = self._key(peer, cohort, round_number, sender, recipient, salt)
+        try:
+            return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
+        except InvalidTag:
+            client = cohort.members[sender].client
+            raise RejectedSubmission(f"the share from client {client} was altered") from None
+
+    def _key(
+        self, peer: bytes, cohort: Cohort, round_number: int, sender: int, recipient: int,
+        salt: bytes,
+    ) -> bytes:  # fmt: skip
+        ends = [cohort.members[place] for place in (sender, recipient)]
+        context = kdf.frame(
+            cohort.plan.digest,
+            round_number.to_bytes(8, "little"),
+            *(end.client.to_bytes(8, "little") + end.key for end in ends),
+            salt,
+        )
+        return kdf.derive(self._shared(peer), LABEL_CHANNEL, context, KEY_BYTES)
+
+    def _shared(self, peer: bytes) -> bytes:
+        """The secret shared with the owner of that key, in both directions."""
+        if peer not in self._agreed:
+            try:
+                public = X25519PublicKey.from_public_bytes(peer)
+                self._agreed[peer] = self._secret.exchange(public)
+            except ValueError as error:
+                raise DecodeError("a member's X25519 key is of small order") from error
+        return self._agreed[peer]

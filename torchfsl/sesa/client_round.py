@@ -1,0 +1,275 @@
+"""One client in one round: shares, retrieval, the masked update, the answer.
+
+Whatever is wrong with a client's private choices or values, the server sees the same messages of
+the same lengths: a failure that depends on them is raised to the caller only after zeros have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import field, kdf
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.field import Words
+from torchfsl.crypto.kdf import SEED_BYTES
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.sesa import coding, messages
+from torchfsl.sesa.channels import Channels
+from torchfsl.sesa.cohort import Cohort, check_survivors
+from torchfsl.sesa.messages import Kind
+from torchfsl.sesa.plan import LABEL_SEED
+from torchfsl.sesa.transport import Line
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.segments import tensor_spans
+from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
+from torchfsl.types import Array, Indices, Whole
+
+
+class ClientRound:
+    """One client in one round. Use as a context manager: an exception submits zeros."""
+
+    def __init__(
+        self, line: Line, cohort: Cohort, channels: Channels, indices: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        """Send the shares; see `Client.start_round`."""
+        self._line, self._plan, self._cohort, self._channels = line, line.plan, cohort, channels
+        self._place = cohort.places[line.client_id]
+        self._width = cohort.width(self._place)
+        self._model: dict[str, Array] | None = None
+        self._submitted = self._answered = False
+        self._own_share: Words | None = None
+        self._masks: list[Words] = []
+        try:
+            self._asked = self._check_asked(indices)
+        except Exception:  # whatever is wrong with private choices, the server sees a usual client
+            nothing = np.empty(0, dtype=np.int64)
+            self._asked = {s.name: nothing for s in self._plan.asked_early}
+            self._send_shares()
+            with contextlib.suppress(Exception):
+                self.download()
+            self.abort()
+            raise
+        self._send_shares()
+
+    def __repr__(self) -> str:
+        return f"ClientRound(client={self._line.client_id}, round={self._line.round_number})"
+
+    @property
+    def client_id(self) -> int:
+        """The client's number."""
+        return self._line.client_id
+
+    def __enter__(self) -> ClientRound:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._submitted and kind is not None:
+            self.abort()
+
+    def download(self) -> dict[str, Array]:
+        """The tensors outside retrieving segments. The whole model travels, once a round."""
+        state = self._fetch_model()
+        return {tensor.name: state[tensor.name] for tensor in self._plan.clear_tensors}
+
+    def retrieve(self) -> dict[str, tuple[Indices, Array]]:
+        """By retrieving segment the submodels asked for in `start_round`: indices, `[k, tau]`.
+
+        They are cut out of the whole model, so that nobody learns which they are.
+        """
+        state, found = self._fetch_model(), {}
+        for segment in self._plan.retrieving:
+            rows = [state[t.name].reshape(t.shape[0], -1) for t, _ in tensor_spans(segment)]
+            wanted = self._asked[segment.name]
+            found[segment.name] = (wanted, np.concatenate(rows)[wanted])
+        return found
+
+    def submit(self, update: Update, *, weight: int = 1) -> Receipt:
+        """Send the masked update.
+
+        Args:
+            update: quantised, one entry for every segment; positions among those of `start_round`.
+            weight: 1.
+
+        Raises:
+            ParameterError: the update does not fit; zeros were sent.
+            ProtocolError: this round was submitted before.
+        """
+        if self._submitted:
+            raise ProtocolError("this round was submitted already; start the next one")
+        try:
+            values = self._check_submission(update, weight)
+        except Exception:  # see the constructor
+            self.abort()
+            raise
+        return self._send_masked(values)
+
+    def abort(self) -> Receipt:
+        """Hand in zeros, in messages like any other."""
+        if self._submitted:
+            raise ProtocolError("this round was submitted already")
+        return self._send_masked([np.zeros(mask.shape, dtype=np.int64) for mask in self._masks])
+
+    def answer(self) -> Receipt:
+        """After the server has closed the round: this client's part of the sums of the survivors.
+
+        Everything secret of the round is forgotten, whether this succeeds or not.
+
+        Raises:
+            ProtocolError: not submitted, answered before, or survivors that the plan refuses.
+            RejectedSubmission: a share was altered on the way.
+            DecodeError: malformed bytes.
+        """
+        if not self._submitted or self._answered:
+            raise ProtocolError("a client answers once, and after it has submitted")
+        self._answered = True
+        own, channels = self._own_share, self._channels
+        self._own_share, self._channels = None, Channels()
+        assert own is not None
+        cohort = self._cohort
+        survivors, masked = messages.decode_survivors(cohort, self._line.fetch(Kind.SURVIVORS))
+        if self._place not in survivors:
+            raise ProtocolError("the server counts this client as dropped out: nothing to answer")
+        check_survivors(cohort, survivors)
+        relay = self._line.fetch(Kind.RELAY)
+        messages.expect_bytes(relay, messages.relay_bytes(cohort, survivors, self._place))
+        answer = coding.Answer(cohort, survivors)
+        start = 0
+        for sender in survivors:
+            if sender == self._place:
+                answer.add(sender, own)
+                continue
+            stop = start + SEED_BYTES + messages.box_bytes(cohort, sender, self._place)
+            answer.add(sender, self._open_share(channels, sender, relay.body[start:stop]))
+            start = stop
+        psi = answer.finish(field.from_bytes(masked))
+        digest = messages.survivors_digest(cohort, self._line.round_number, survivors)
+        self._line.send(Kind.ANSWER, digest, field.to_bytes(psi))
+        return self._line.receipt()
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _owned(self, number: int) -> int:
+        return self._plan.widths[self._width].owned[number]
+
+    def _check_asked(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
+        segments = {segment.name: segment for segment in self._plan.asked_early}
+        if set(indices) != set(segments):
+            raise ParameterError(
+                f"positions given for segments {sorted(indices)}, the plan wants {sorted(segments)}"
+            )
+        asked = {}
+        for number, segment in enumerate(self._plan.segments):
+            if segment.is_dense:
+                continue
+            asked[segment.name] = check_indices(segment, indices[segment.name])
+            if len(asked[segment.name]) > self._owned(number):
+                raise ParameterError(
+                    f"segment {segment.name!r}: {len(asked[segment.name])} submodels, a client of "
+                    f"this width trains {self._owned(number)}"
+                )
+        return asked
+
+    def _send_shares(self) -> None:
+        """Code the choice and the masks; keep the masks and this client's own share."""
+        plan, cohort, place = self._plan, self._cohort, self._place
+        width = self._width
+        self._chosen = [
+            np.zeros(1, dtype=np.int64)
+            if part.segment.is_dense
+            else _filled_up(self._asked[part.segment.name], owned, part.num_submodels)
+            for part, owned, _ in coding.parts_of(plan, width)
+        ]
+        drawn = field.uniform(random_bytes(SEED_BYTES), plan.masked_values(width))
+        self._masks = coding.cut(plan, width, drawn)
+        seeds = {recipient: random_bytes(SEED_BYTES) for recipient in cohort.seeded(place)}
+        streams = np.stack([self._stream(seed, place, to) for to, seed in seeds.items()])
+        rows = coding.shares(cohort, place, self._chosen, self._masks, streams)
+        contents = dict(seeds)
+        for recipient, row in zip(cohort.evaluated(place), rows, strict=True):
+            if recipient == place:
+                self._own_share = row.copy()
+            else:
+                contents[recipient] = field.to_bytes(row)
+        salt = random_bytes(SEED_BYTES)  # drawn late: a process restored from before has another
+        boxes = [
+            self._channels.seal(cohort, self._line.round_number, place, to, salt, contents[to])
+            for to in sorted(contents)
+        ]
+        self._line.send(Kind.SHARES, salt, *boxes)
+
+    def _stream(self, seed: bytes, sender: int, recipient: int) -> Words:
+        """The share that a seed stands for."""
+        members = self._cohort.members
+        context = kdf.frame(
+            self._plan.digest,
+            *(n.to_bytes(8, "little") for n in (
+                self._line.round_number, members[sender].client, members[recipient].client
+            )),
+        )  # fmt: skip
+        key = kdf.derive(seed, LABEL_SEED, context)
+        return field.uniform(key, self._plan.share_values(members[sender].width))
+
+    def _open_share(self, channels: Channels, sender: int, data: memoryview) -> Words:
+        """The share in a relayed box, which stands behind its salt."""
+        salt, box = bytes(data[:SEED_BYTES]), data[SEED_BYTES:]
+        content = channels.open(
+            self._cohort, self._line.round_number, sender, self._place, salt, box
+        )
+        if self._place in self._cohort.seeded(sender):
+            return self._stream(content, sender, self._place)
+        return field.from_bytes(content)
+
+    def _fetch_model(self) -> dict[str, Array]:
+        if self._model is None:
+            self._model = messages.decode_model(self._plan, self._line.fetch(Kind.MODEL))
+        return self._model
+
+    def _check_submission(self, update: Update, weight: int) -> list[Whole]:
+        """The update's values by segment, one row for each submodel that this client owns."""
+        check_update(self._plan, update)
+        if weight != 1:
+            raise ParameterError(f"weight is {weight!r}; one server's plan takes weight 1")
+        values = []
+        for chosen, mask, part in zip(self._chosen, self._masks, self._plan.parts, strict=True):
+            given: SegmentUpdate = update[part.segment.name]
+            rows = np.zeros(mask.shape, dtype=np.int64)
+            if given.indices is None:
+                rows[0] = given.values[:, 0]
+            else:
+                if not np.isin(given.indices, self._asked[part.segment.name]).all():
+                    raise ParameterError(
+                        f"segment {part.segment.name!r}: the update has submodels outside the "
+                        "round's selection"
+                    )
+                rows[np.searchsorted(chosen, given.indices)] = given.values
+            values.append(rows)
+        return values
+
+    def _send_masked(self, values: list[Whole]) -> Receipt:
+        """Send x = g - r."""
+        self._submitted = True
+        masked = [
+            field.to_bytes(field.subtract(field.encode(rows), mask))
+            for rows, mask in zip(values, self._masks, strict=True)
+        ]
+        self._masks, self._model = [], None
+        self._line.send(Kind.MASKED, *masked)
+        return self._line.receipt()
+
+
+def _filled_up(asked: Indices, owned: int, num_submodels: int) -> Indices:
+    """`asked` and the lowest others, `owned` in all, in rising order."""
+    if len(asked) == owned:
+        return asked
+    others = np.setdiff1d(np.arange(num_submodels), asked, assume_unique=True)
+    return np.sort(np.concatenate([asked, others[: owned - len(asked)]]))

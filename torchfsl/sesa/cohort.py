@@ -1,0 +1,114 @@
+"""The clients of one round: who is in it, at which point of the code, and who gets a seed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torchfsl.errors import DecodeError, ProtocolError
+from torchfsl.sesa.plan import SesaPlan
+
+KEY_BYTES: Final = 32
+MEMBER: Final = struct.Struct("<QI32s")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client in a round: its number, its width's number, its X25519 key of this round."""
+
+    client: int
+    width: int
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The members of a round in rising order of their numbers; a *place* is an index into them.
+
+    The polynomial of a segment of K submodels has the submodels' values at 1..K, and member i holds
+    its value at K_max + 1 + i: all points differ for every segment.
+    """
+
+    plan: SesaPlan
+    members: tuple[Member, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """By client its place."""
+        return {member.client: place for place, member in enumerate(self.members)}
+
+    def width(self, place: int) -> int:
+        """Number of the width of the member at `place`."""
+        return self.members[place].width
+
+    def point(self, place: int) -> int:
+        """Where the polynomials are evaluated for the member at `place`."""
+        return self.plan.num_submodels + 1 + place
+
+    def seeded(self, sender: int) -> tuple[int, ...]:
+        """Places whose shares from `sender` are streams of seeds: the T after it, cyclically."""
+        count = len(self.members)
+        return tuple((sender + 1 + n) % count for n in range(self.plan.collusion))
+
+    def evaluated(self, sender: int) -> tuple[int, ...]:
+        """Places whose shares from `sender` are evaluations: all others, itself among them."""
+        streams = set(self.seeded(sender))
+        return tuple(place for place in range(len(self.members)) if place not in streams)
+
+    def counts(self, places: Iterable[int] | None = None) -> list[int]:
+        """Members of each width, of all or of those places."""
+        counts = [0] * len(self.plan.widths)
+        for place in range(len(self.members)) if places is None else places:
+            counts[self.width(place)] += 1
+        return counts
+
+    def encode(self) -> bytes:
+        """The body of a COHORT message."""
+        return b"".join(MEMBER.pack(m.client, m.width, m.key) for m in self.members)
+
+    @classmethod
+    def decode(cls, plan: SesaPlan, body: bytes | memoryview) -> Cohort:
+        """Inverse of `encode`, for a client that gets it from the server.
+
+        Raises:
+            DecodeError: no whole members, not in rising order, or of an unknown width.
+            ProtocolError: the plan does not allow a round of these.
+        """
+        if len(body) % MEMBER.size or len(body) > MEMBER.size * plan.max_clients:
+            raise DecodeError(f"a cohort of {len(body)} bytes; a member has {MEMBER.size}")
+        return cls.checked(plan, [Member(*entry) for entry in MEMBER.iter_unpack(body)])
+
+    @classmethod
+    def checked(cls, plan: SesaPlan, members: Sequence[Member]) -> Cohort:
+        """A cohort that the plan allows; see `decode`."""
+        numbers = [member.client for member in members]
+        if any(a >= b for a, b in itertools.pairwise(numbers)):
+            raise DecodeError("the members of a cohort are not in rising order")
+        if any(member.width >= len(plan.widths) for member in members):
+            raise DecodeError("a member has a width that the plan does not know")
+        cohort = cls(plan, tuple(members))
+        plan.check_members(cohort.counts())
+        return cohort
+
+
+def check_survivors(cohort: Cohort, places: Sequence[int]) -> None:
+    """Check that the sums over these members may be opened.
+
+    Raises:
+        ProtocolError: too few, or too many isolated submodels among them.
+    """
+    try:
+        cohort.plan.check_members(cohort.counts(places))
+    except ProtocolError as error:
+        gone = len(cohort) - len(places)
+        most = len(cohort) - cohort.plan.threshold
+        raise ProtocolError(
+            f"{gone} of {len(cohort)} clients dropped out, at most {most} may: {error}"
+        ) from error

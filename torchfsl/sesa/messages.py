@@ -1,0 +1,253 @@
+"""The wire format of one server: every message's layout, exact length and checks. Version 1.
+
+A message is a 64-byte header and a body. All integers are little-endian; a number of the field has
+four bytes and is below its modulus.
+
+    0  magic "TSES"      4  wire version      6  kind      7  zero
+    8  round            16  client           24  body length          32  plan digest (32 bytes)
+
+Bodies, for a client of width w with k_s submodels in segment s of `size_s` values each; n members
+in the cohort, U survivors:
+
+    HELLO       width 4, X25519 key 32                                           client to server
+    COHORT      n members: client 8, width 4, X25519 key 32                      server to client
+    MODEL       every tensor of the plan                                         server to client
+    SHARES      salt 16, a box for each other member in order                    client to server
+    MASKED      x: by segment k_s * size_s numbers                               client to server
+    SURVIVORS   x of the survivors: by segment, there survivor by survivor;
+                then n bytes, 1 for each survivor and 0 for others               server to client
+    RELAY       for each other survivor in order: its salt 16, its box           server to client
+    ANSWER      survivors' digest 32, psi: by segment size_s numbers             client to server
+
+A box is a ciphertext of ChaCha20-Poly1305 with its 16-byte tag. It holds a 16-byte seed for the T
+members after the sender (cyclically), and for the others sum of (k_s + size_s) numbers: by segment
+phi, then varphi. Which submodels a client owns changes no length; how many it owns is public.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.field import WORD_BYTES
+from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.errors import DecodeError
+from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort
+from torchfsl.sesa.plan import LABEL_SURVIVORS, MAX_MESSAGE_BYTES, WIRE_VERSION, SesaPlan
+from torchfsl.submodel.segments import tensor_spans
+from torchfsl.types import Array
+
+_HEADER: Final = struct.Struct("<4sHBBQQQ32s")
+_MAGIC: Final = b"TSES"
+HEADER_BYTES: Final = _HEADER.size
+HELLO: Final = struct.Struct(f"<I{KEY_BYTES}s")
+TAG_BYTES: Final = 16
+
+
+class Kind(IntEnum):
+    """Message kinds."""
+
+    HELLO = 1
+    COHORT = 2
+    MODEL = 3
+    SHARES = 4
+    MASKED = 5
+    SURVIVORS = 6
+    RELAY = 7
+    ANSWER = 8
+
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+
+
+class Message(NamedTuple):
+    """A message whose header has been checked, with a view of the body."""
+
+    kind: Kind
+    round_number: int
+    client: int
+    body: memoryview
+
+
+def encode(
+    plan: SesaPlan, kind: Kind, round_number: int, client: int, *parts: bytes | memoryview
+) -> bytes:
+    """A message of `kind` whose body is the parts in order."""
+    size = sum(len(part) for part in parts)
+    head = _HEADER.pack(_MAGIC, WIRE_VERSION, kind, 0, round_number, client, size, plan.digest)
+    return b"".join((head, *parts))
+
+
+def decode(plan: SesaPlan, data: bytes | memoryview, *expected: Kind) -> Message:
+    """Check a message's header and that it is whole; the body's length is for `expect_bytes`.
+
+    Raises:
+        DecodeError: wrong magic, version, kind, length or plan.
+    """
+    if not HEADER_BYTES <= len(data) <= HEADER_BYTES + MAX_MESSAGE_BYTES:
+        raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+    magic, version, code, zero, round_number, client, size, digest = _HEADER.unpack_from(data)
+    if magic != _MAGIC or zero:
+        raise DecodeError("not a torchfsl message of one server")
+    if version != WIRE_VERSION:
+        raise DecodeError(
+            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
+        )
+    kind = _KINDS.get(code)
+    if kind is None or kind not in expected:
+        names = ", ".join(k.name for k in expected)
+        raise DecodeError(f"message kind {code}; expected one of {names}")
+    if digest != plan.digest:
+        raise DecodeError("the message belongs to another plan: fetch the current plan")
+    if len(data) != HEADER_BYTES + size:
+        raise DecodeError(
+            f"{kind.name}: a message of {len(data)} bytes, its header says {HEADER_BYTES + size}"
+        )
+    return Message(kind, round_number, client, memoryview(data)[HEADER_BYTES:])
+
+
+def expect_bytes(message: Message, size: int) -> None:
+    """Check the exact length of a body, before anything is made of it.
+
+    Raises:
+        DecodeError: it is another.
+    """
+    if len(message.body) != size:
+        raise DecodeError(
+            f"{message.kind.name}: a body of {len(message.body)} bytes, expected {size}"
+        )
+
+
+# --- exact lengths of bodies ----------------------------------------------------------------------
+
+
+def cohort_bytes(num_members: int) -> int:
+    """Length of COHORT."""
+    return num_members * MEMBER.size
+
+
+def model_bytes(plan: SesaPlan) -> int:
+    """Length of MODEL."""
+    return sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
+
+
+def box_bytes(cohort: Cohort, sender: int, recipient: int) -> int:
+    """Length of the box from one place to another."""
+    if recipient in cohort.seeded(sender):
+        return SEED_BYTES + TAG_BYTES
+    return _evaluations_bytes(cohort, sender)
+
+
+def _evaluations_bytes(cohort: Cohort, sender: int) -> int:
+    """Length of a box that holds numbers."""
+    return WORD_BYTES * cohort.plan.share_values(cohort.width(sender)) + TAG_BYTES
+
+
+def box_span(cohort: Cohort, sender: int, recipient: int) -> slice:
+    """Where the box from one place to another stands in the body of SHARES."""
+    before = [place for place in range(recipient) if place != sender]
+    num_streams = len(set(before) & set(cohort.seeded(sender)))
+    start = SEED_BYTES + num_streams * (SEED_BYTES + TAG_BYTES)
+    start += (len(before) - num_streams) * _evaluations_bytes(cohort, sender)
+    return slice(start, start + box_bytes(cohort, sender, recipient))
+
+
+def shares_bytes(cohort: Cohort, sender: int) -> int:
+    """Length of SHARES from the member at `sender`."""
+    num_streams = cohort.plan.collusion
+    streams = num_streams * (SEED_BYTES + TAG_BYTES)
+    num_evaluated = len(cohort) - 1 - num_streams
+    return SEED_BYTES + streams + num_evaluated * _evaluations_bytes(cohort, sender)
+
+
+def masked_bytes(plan: SesaPlan, width: int) -> int:
+    """Length of MASKED from a client of that width."""
+    return WORD_BYTES * plan.masked_values(width)
+
+
+def survivors_bytes(cohort: Cohort, survivors: Sequence[int]) -> int:
+    """Length of SURVIVORS."""
+    masked = sum(masked_bytes(cohort.plan, cohort.width(place)) for place in survivors)
+    return masked + len(cohort)
+
+
+def relay_bytes(cohort: Cohort, survivors: Sequence[int], recipient: int) -> int:
+    """Length of RELAY to the survivor at `recipient`."""
+    others = [place for place in survivors if place != recipient]
+    return sum(SEED_BYTES + box_bytes(cohort, place, recipient) for place in others)
+
+
+def answer_bytes(plan: SesaPlan) -> int:
+    """Length of ANSWER."""
+    return DIGEST_BYTES + WORD_BYTES * plan.sum_values
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+def encode_mask(cohort: Cohort, survivors: Sequence[int]) -> bytes:
+    """The survivors as one byte a member."""
+    chosen = set(survivors)
+    return bytes(place in chosen for place in range(len(cohort)))
+
+
+def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...], memoryview]:
+    """Places of the survivors, and the bytes of their x.
+
+    Raises:
+        DecodeError: bytes other than 0 and 1, or another length than such survivors have.
+    """
+    if len(message.body) < len(cohort):
+        raise DecodeError(f"SURVIVORS: a body of {len(message.body)} bytes is too short")
+    masked, mask = message.body[: -len(cohort)], bytes(message.body[-len(cohort) :])
+    if mask.strip(b"\0\1"):
+        raise DecodeError("SURVIVORS: a member is marked by neither 0 nor 1")
+    survivors = tuple(place for place, marked in enumerate(mask) if marked)
+    expect_bytes(message, survivors_bytes(cohort, survivors))
+    return survivors, masked
+
+
+def survivors_digest(cohort: Cohort, round_number: int, survivors: Sequence[int]) -> bytes:
+    """What an answer is bound to: plan, round, cohort and survivors. 32 bytes."""
+    return kdf.digest(
+        LABEL_SURVIVORS,
+        cohort.plan.digest,
+        round_number.to_bytes(8, "little"),
+        cohort.encode(),
+        encode_mask(cohort, survivors),
+    )
+
+
+def encode_model(plan: SesaPlan, state: dict[str, Array]) -> list[bytes]:
+    """The body of MODEL in pieces: all tensors in plan order, little-endian."""
+    pieces = []
+    for segment in plan.segments:
+        for tensor in segment.tensors:
+            value = np.ascontiguousarray(state[tensor.name])
+            pieces.append(value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
+    return pieces
+
+
+def decode_model(plan: SesaPlan, message: Message) -> dict[str, Array]:
+    """By name every tensor of the plan.
+
+    Raises:
+        DecodeError: another length.
+    """
+    expect_bytes(message, model_bytes(plan))
+    tensors: dict[str, Array] = {}
+    start = 0
+    for segment in plan.segments:
+        for tensor, _ in tensor_spans(segment):
+            stop = start + tensor.numel * tensor.item_bytes
+            dtype = np.dtype(tensor.dtype).newbyteorder("<")
+            values = np.frombuffer(bytes(message.body[start:stop]), dtype=dtype)
+            tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
+            start = stop
+    return tensors

@@ -1,0 +1,221 @@
+"""One round of one server, in this process, on one screen (Sami and Guler, section IV).
+
+`run_round` and `OneServer` call the same client and server methods, through the same encoded
+messages, as any network would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from torchfsl.errors import ParameterError
+from torchfsl.sesa.client import Client
+from torchfsl.sesa.client_round import ClientRound
+from torchfsl.sesa.messages import Kind
+from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.server import Server
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import Update
+
+_Reply = TypeVar("_Reply")
+
+
+def run_round(
+    server: Server, updates: Mapping[int, Update | None], widths: Mapping[int, int], *,
+    round_number: int,
+) -> Opened:  # fmt: skip
+    """Aggregate the quantised updates of clients exactly, and update the server's model.
+
+    Args:
+        server: idle.
+        updates: by client number; None for a client that enters and drops out.
+        widths: by client number its width in the plan.
+        round_number: above every earlier one.
+
+    Returns:
+        The opened sums; law: equal to the plaintext sums of the updates given, bit for bit.
+
+    Raises:
+        ParameterError: an update does not fit the plan. The round ends unopened.
+        ProtocolError: the plan refuses these clients or survivors. The round ends unopened.
+    """
+    link = InProcess(server)
+    clients = [Client(server.plan, link, client_id=c, width=widths[c]) for c in updates]
+    with _abandoned_on_error(server):
+        begin_round(link, clients, round_number)
+        sessions = []
+        for client in clients:
+            update = updates[client.client_id]
+            if update is None:
+                continue
+            wanted = {s.name: update[s.name].indices for s in server.plan.asked_early}
+            with client.start_round(round_number, indices=wanted) as session:  # type: ignore[arg-type]
+                session.submit(update)
+            sessions.append(session)
+        return finish_round(link, sessions)
+
+
+def begin_round(link: InProcess, clients: Collection[Client], round_number: int) -> None:
+    """Open a round for these clients, which exchange keys."""
+    link.timed(link.server.open_round, round_number)
+    for client in clients:
+        client.enter(round_number)
+    link.timed(link.server.seal)
+
+
+def finish_round(link: InProcess, sessions: Collection[ClientRound]) -> Opened:
+    """Close the round, have the survivors among `sessions` answer, open, apply.
+
+    Raises:
+        ProtocolError: too few survivors or answers, or too many isolated submodels.
+    """
+    survivors = set(link.timed(link.server.close_round))
+    for session in sessions:
+        if session.client_id in survivors:
+            session.answer()
+    opened = link.timed(link.server.open)
+    link.timed(link.server.apply, opened)
+    return opened
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(server: Server) -> Iterator[None]:
+    """End the round if the block fails: the server is then ready for the next one."""
+    try:
+        yield
+    except BaseException:
+        server.abandon_round()
+        raise
+
+
+class InProcess:
+    """The server in this process, through the same bytes as on any network.
+
+    Attributes:
+        server: the server.
+        seconds: time spent in it since this was set to 0.
+    """
+
+    def __init__(self, server: Server) -> None:
+        """Connect to the server."""
+        self.server = server
+        self.seconds = 0.0
+
+    def send(self, message: bytes) -> None:
+        """Deliver a message."""
+        self.timed(self.server.receive, message)
+
+    def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """The server's reply."""
+        return self.timed(self.server.reply, kind, round_number, client)
+
+    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
+        """Call the server and count the time it takes."""
+        start = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+class OneServer:
+    """The protocol as an `Aggregation`.
+
+    Args:
+        plan: public plan.
+        model: the model.
+        widths: by client number its width in the plan; all clients of the task.
+
+    Attributes:
+        receipts: of the last closed round, by client number, with what answering has cost.
+        uploaded: of the same round, by client number and message kind the bytes sent.
+        downloaded: the bytes received.
+    """
+
+    def __init__(self, plan: SesaPlan, model: ServerModel, widths: Mapping[int, int]) -> None:
+        """No round open."""
+        self.plan = plan
+        self._server = Server(plan=plan, model=model)
+        self._link = InProcess(self._server)
+        self._all = {
+            number: Client(plan, self._link, client_id=number, width=width)
+            for number, width in widths.items()
+        }
+        self._cohort: dict[int, _Participant] = {}
+        self.receipts: dict[int, Receipt] = {}
+        self.uploaded: dict[int, dict[Kind, int]] = {}
+        self.downloaded: dict[int, dict[Kind, int]] = {}
+
+    @property
+    def model(self) -> ServerModel:
+        """See `Aggregation`."""
+        return self._server.model
+
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self._link.seconds
+
+    def open_round(self, round_number: int, cohort: Collection[int] | None = None) -> None:
+        """See `Aggregation`; all clients of the task unless `cohort` names some.
+
+        Raises:
+            ParameterError: the cohort has an unknown client.
+            ProtocolError: the plan refuses a round of these.
+        """
+        numbers = sorted(self._all if cohort is None else cohort)
+        if not set(numbers) <= set(self._all):
+            raise ParameterError(f"the task has no clients {sorted(set(numbers) - set(self._all))}")
+        self._link.seconds = 0.0
+        self._cohort = {number: _Participant(self._all[number]) for number in numbers}
+        with _abandoned_on_error(self._server):
+            begin_round(self._link, [p.client for p in self._cohort.values()], round_number)
+
+    def participant(self, client: int) -> _Participant:
+        """See `Aggregation`. One that never submits has dropped out."""
+        if client not in self._cohort:
+            raise ParameterError(f"client {client} is not in this round's cohort")
+        return self._cohort[client]
+
+    def drop(self, client: int) -> None:
+        """Have a client go silent from now on; if it has submitted, its update still counts."""
+        self.participant(client).gone = True
+
+    def close_round(self) -> Opened:
+        """See `Aggregation`.
+
+        Raises:
+            ProtocolError: see `finish_round`; the round ends unopened.
+        """
+        present = [p.session for p in self._cohort.values() if not p.gone]
+        with _abandoned_on_error(self._server):
+            opened = finish_round(self._link, [s for s in present if s is not None])
+        clients = {number: p.client for number, p in self._cohort.items()}
+        self.receipts = {number: client.line.receipt() for number, client in clients.items()}
+        self.uploaded = {number: dict(client.line.uploaded) for number, client in clients.items()}
+        self.downloaded = {
+            number: dict(client.line.downloaded) for number, client in clients.items()
+        }
+        return opened
+
+
+class _Participant:
+    """A `Participant` whose session is remembered, so that it can answer."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.plan = client, client.plan
+        self.session: ClientRound | None = None
+        self.gone = False
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
+    ) -> ClientRound:
+        self.session = self.client.start_round(round_number, indices=indices)
+        return self.session

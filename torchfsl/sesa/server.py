@@ -1,0 +1,307 @@
+"""The server: carries boxes that it cannot read and opens the sums of the survivors, once.
+
+    step            state after   what it takes
+    open_round      ENROLLING     HELLO
+    seal            OPEN          SHARES, MASKED
+    close_round     ANSWERING     ANSWER
+    open            IDLE          nothing
+
+A client survives when both its SHARES and its MASKED arrived before `close_round`; K + T answers
+of survivors open the sums. The server follows the protocol but is curious: it sees sums, who took
+part with which width, and who dropped out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from torchfsl.crypto import kdf
+from torchfsl.crypto.field import WORD_BYTES, Words, from_bytes
+from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.sesa import messages
+from torchfsl.sesa.coding import open_sums, parts_of
+from torchfsl.sesa.cohort import Cohort, Member, check_survivors
+from torchfsl.sesa.messages import Kind, Message
+from torchfsl.sesa.plan import SesaPlan
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.server_model import ServerModel
+
+
+class RoundState(Enum):
+    """Where the server stands in a round."""
+
+    IDLE = "idle"
+    ENROLLING = "enrolling"
+    OPEN = "open"
+    ANSWERING = "answering"
+
+
+_TAKES: Final = {
+    RoundState.IDLE: (),
+    RoundState.ENROLLING: (Kind.HELLO,),
+    RoundState.OPEN: (Kind.SHARES, Kind.MASKED),
+    RoundState.ANSWERING: (Kind.ANSWER,),
+}
+_GIVES: Final = {
+    RoundState.IDLE: (),
+    RoundState.ENROLLING: (),
+    RoundState.OPEN: (Kind.COHORT, Kind.MODEL),
+    RoundState.ANSWERING: (Kind.SURVIVORS, Kind.RELAY),
+}
+_FROM_CLIENTS: Final = (Kind.HELLO, Kind.SHARES, Kind.MASKED, Kind.ANSWER)
+
+
+@dataclass
+class _Round:
+    """What the server holds of a round: bodies of messages by client, by kind."""
+
+    bodies: dict[Kind, dict[int, memoryview]] = field(
+        default_factory=lambda: {kind: {} for kind in _FROM_CLIENTS}
+    )
+    cohort: Cohort | None = None
+    survivors: tuple[int, ...] = ()
+    digest: bytes = b""
+    masked: bytes = b""
+
+
+class Server:
+    """The server of a task.
+
+    Args:
+        plan: equal at the server and all clients.
+        model: the model.
+        last_round: the highest round number used before, by a server that is started again.
+    """
+
+    def __init__(self, *, plan: SesaPlan, model: ServerModel, last_round: int = -1) -> None:
+        """Check that the model fits the plan."""
+        model.check(plan)
+        self.plan, self.model, self.last_round = plan, model, last_round
+        self.state = RoundState.IDLE
+        self._round = _Round()
+        self._may_apply = False
+
+    # --- a round, in the order of its steps ---------------------------------------------------
+
+    def open_round(self, round_number: int) -> None:
+        """Begin `round_number`, above every earlier one: clients may enter."""
+        self._expect(RoundState.IDLE)
+        round_number = check_number("round_number", round_number)
+        if round_number <= self.last_round:
+            raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
+        self.last_round, self._may_apply, self._round = round_number, False, _Round()
+        self.state = RoundState.ENROLLING
+
+    def seal(self) -> tuple[int, ...]:
+        """Take no more clients; the numbers of those that entered.
+
+        Raises:
+            ProtocolError: the plan refuses a round of these; it ends unopened.
+        """
+        self._expect(RoundState.ENROLLING)
+        hellos = self._round.bodies[Kind.HELLO]
+        members = [Member(c, *messages.HELLO.unpack(hellos[c])) for c in sorted(hellos)]
+        try:
+            self._round.cohort = Cohort.checked(self.plan, members)
+        except ProtocolError:
+            self.abandon_round()
+            raise
+        self.state = RoundState.OPEN
+        return tuple(member.client for member in members)
+
+    def receive(self, message: bytes) -> None:
+        """Take a client's message. The same one again changes nothing.
+
+        Raises:
+            DecodeError: malformed bytes.
+            RejectedSubmission: another round's, a stranger's, too early or late, or a second one
+                that differs from the first.
+        """
+        decoded = messages.decode(self.plan, message, *_FROM_CLIENTS)
+        kind, client = decoded.kind, decoded.client
+        if decoded.round_number != self.last_round or kind not in _TAKES[self.state]:
+            raise RejectedSubmission(
+                f"{kind.name} of round {decoded.round_number}: round {self.last_round} is "
+                f"{self.state.value}"
+            )
+        self._check(decoded)
+        known = self._round.bodies[kind].setdefault(client, decoded.body)
+        if known != decoded.body:
+            raise RejectedSubmission(f"client {client} sent two different {kind.name}")
+
+    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """COHORT, MODEL, SURVIVORS or RELAY for a member of the round.
+
+        Raises:
+            RejectedSubmission: it is not to be had in this state, or not by this client.
+        """
+        if round_number != self.last_round or kind not in _GIVES[self.state]:
+            raise RejectedSubmission(f"no {kind.name} now: the round is {self.state.value}")
+        cohort, place = self._member(client)
+        parts: list[bytes | memoryview]
+        if kind is Kind.COHORT:
+            parts = [cohort.encode()]
+        elif kind is Kind.MODEL:
+            parts = [*messages.encode_model(self.plan, self.model.state)]
+        elif place not in self._round.survivors:
+            raise RejectedSubmission(f"client {client} dropped out of round {round_number}")
+        elif kind is Kind.SURVIVORS:
+            parts = [self._round.masked]
+        else:
+            parts = self._boxes_to(cohort, place)
+        return messages.encode(self.plan, kind, round_number, client, *parts)
+
+    @property
+    def num_submitted(self) -> int:
+        """Clients whose shares and masked update have arrived in the open round."""
+        return len(self._complete())
+
+    def close_round(self) -> tuple[int, ...]:
+        """Take no more updates; the numbers of the survivors, whose sums will be opened.
+
+        Raises:
+            ProtocolError: too few, or too many isolated submodels; the round ends unopened.
+        """
+        self._expect(RoundState.OPEN)
+        cohort = self._cohort()
+        complete = self._complete()
+        survivors = tuple(cohort.places[client] for client in complete)
+        try:
+            check_survivors(cohort, survivors)
+        except ProtocolError:
+            self.abandon_round()
+            raise
+        held = self._round
+        held.survivors = survivors
+        held.digest = messages.survivors_digest(cohort, self.last_round, survivors)
+        held.masked = b"".join(self._masked_by_segment(cohort)) + messages.encode_mask(
+            cohort, survivors
+        )
+        held.bodies[Kind.MASKED] = {}
+        self.state = RoundState.ANSWERING
+        return complete
+
+    @property
+    def num_missing(self) -> int:
+        """Answers that are still wanted."""
+        needed = self.plan.num_submodels + self.plan.collusion
+        return max(0, needed - len(self._round.bodies[Kind.ANSWER]))
+
+    def open(self) -> Opened:
+        """The exact sums of the survivors. Ends the round.
+
+        Raises:
+            ProtocolError: fewer than K + T answers so far; more may come.
+        """
+        self._expect(RoundState.ANSWERING)
+        if self.num_missing:
+            raise ProtocolError(
+                f"{self.num_missing} more answers of survivors are wanted to open the round"
+            )
+        cohort = self._cohort()
+        answers = [
+            (cohort.places[client], self._psi(body))
+            for client, body in sorted(self._round.bodies[Kind.ANSWER].items())
+        ]
+        sums = open_sums(cohort, answers)
+        clients = tuple(cohort.members[place].client for place in self._round.survivors)
+        self.abandon_round()
+        self._may_apply = True
+        return Opened(sums, {}, len(clients), len(clients), clients)
+
+    def apply(self, opened: Opened) -> None:
+        """Update the model with the opened sums, once a round.
+
+        Raises:
+            ProtocolError: no sums were opened since the last call.
+        """
+        self._expect(RoundState.IDLE)
+        if not self._may_apply:
+            raise ProtocolError("these sums were applied already, or never opened: open a round")
+        self._may_apply = False
+        self.model.apply(self.plan, opened)
+
+    def abandon_round(self) -> None:
+        """End the round unopened, whatever its state; its number is spent all the same."""
+        self._round, self.state = _Round(), RoundState.IDLE
+
+    # --- what the steps above are made of -----------------------------------------------------
+
+    def _expect(self, state: RoundState) -> None:
+        if self.state is not state:
+            raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
+
+    def _cohort(self) -> Cohort:
+        assert self._round.cohort is not None
+        return self._round.cohort
+
+    def _member(self, client: int) -> tuple[Cohort, int]:
+        cohort = self._cohort()
+        if client not in cohort.places:
+            raise RejectedSubmission(f"client {client} is not in round {self.last_round}")
+        return cohort, cohort.places[client]
+
+    def _complete(self) -> tuple[int, ...]:
+        bodies = self._round.bodies
+        return tuple(sorted(bodies[Kind.SHARES].keys() & bodies[Kind.MASKED].keys()))
+
+    def _check(self, message: Message) -> None:
+        """Check a body completely, before it is kept."""
+        kind = message.kind
+        if kind is Kind.HELLO:
+            return self._check_hello(message)
+        cohort, place = self._member(message.client)
+        if kind is Kind.SHARES:
+            messages.expect_bytes(message, messages.shares_bytes(cohort, place))
+        elif kind is Kind.MASKED:
+            messages.expect_bytes(message, messages.masked_bytes(self.plan, cohort.width(place)))
+            from_bytes(message.body)
+        else:
+            messages.expect_bytes(message, messages.answer_bytes(self.plan))
+            self._psi(message.body)
+            digest = bytes(message.body[:DIGEST_BYTES])
+            if place not in self._round.survivors or not kdf.digests_equal(
+                digest, self._round.digest
+            ):
+                raise RejectedSubmission(
+                    f"client {message.client} answers for other survivors than the round's"
+                )
+
+    def _check_hello(self, message: Message) -> None:
+        messages.expect_bytes(message, messages.HELLO.size)
+        width, _ = messages.HELLO.unpack(message.body)
+        if width >= len(self.plan.widths):
+            raise DecodeError(f"width {width}; the plan has {len(self.plan.widths)}")
+        hellos = self._round.bodies[Kind.HELLO]
+        if message.client not in hellos and len(hellos) >= self.plan.max_clients:
+            raise RejectedSubmission(f"the round is full: {self.plan.max_clients} clients")
+
+    def _psi(self, body: memoryview) -> Words:
+        return from_bytes(body[DIGEST_BYTES:])
+
+    def _masked_by_segment(self, cohort: Cohort) -> list[memoryview]:
+        """The x of the survivors: by segment, there survivor by survivor."""
+        bodies = self._round.bodies[Kind.MASKED]
+        pieces: list[list[memoryview]] = [[] for _ in self.plan.parts]
+        for place in self._round.survivors:
+            body, start = bodies[cohort.members[place].client], 0
+            spans = parts_of(self.plan, cohort.width(place))
+            for piece, (part, owned, _) in zip(pieces, spans, strict=True):
+                stop = start + WORD_BYTES * owned * part.size
+                piece.append(body[start:stop])
+                start = stop
+        return [view for piece in pieces for view in piece]
+
+    def _boxes_to(self, cohort: Cohort, recipient: int) -> list[bytes | memoryview]:
+        """For each other survivor the salt of its message and its box for `recipient`."""
+        bodies = self._round.bodies[Kind.SHARES]
+        parts: list[bytes | memoryview] = []
+        for sender in self._round.survivors:
+            if sender != recipient:
+                body = bodies[cohort.members[sender].client]
+                parts += (body[:SEED_BYTES], body[messages.box_span(cohort, sender, recipient)])
+        return parts
