@@ -45,7 +45,10 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     plan = mixed_plan(min_clients=3)
     if request.param == "sealed":
         return dataclasses.replace(plan, server_keys=tuple(key.public.hex() for key in KEYS))
-    return dataclasses.replace(plan, max_epochs=3) if request.param == "session" else plan
+    if request.param == "session":  # which has no early termination
+        segments = tuple(dataclasses.replace(s, nu=0) for s in plan.segments)
+        return dataclasses.replace(plan, segments=segments, max_epochs=3)
+    return plan
 
 
 def assert_fetches(servers: tuple[Server, Server], client_id: int) -> None:

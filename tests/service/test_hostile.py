@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.federation import mixed_plan, wanted_rows
-from tests.support.network import HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
+from tests.support.network import FLOORS, HANGS_AFTER, HASTY, QUICK, Pair, assert_sums, wait_until
 from tests.support.reference import plaintext
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.bodies import ShareBody
@@ -377,7 +377,8 @@ def test_a_server_that_asks_out_of_turn_gets_no_share_and_stops_nothing(pair: Pa
     made = pair.take_part([0, 1])
     number, files = pair.number, pair.files("server-0")
     pair.kill(0)
-    liar = Node(0, pair.state(0), files.authorities(), NodeSettings(min_clients=1))
+    key, _ = files.seal_pair()
+    liar = Node(0, pair.state(0), files.authorities(), NodeSettings(floors=FLOORS), key)
     link = link_of(pair, files, 1)
 
     def ask(kind: Kind, message: bytes) -> bytes:

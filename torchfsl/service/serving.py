@@ -33,6 +33,7 @@ Every option can be given in a TOML file instead (--config), options win:
   tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
   tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
   metrics = "127.0.0.1:9100"
+  max-fetches = 16                   # of one client from one model
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
   [floors]                           # what a plan must keep: fields of torchfsl.fsl.Floors
@@ -57,6 +58,7 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics and /health; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
+    ("max-fetches", "N", int, "how often a client may fetch from one model (default 16)"),
     ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
 )
 
@@ -85,13 +87,15 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     if given["party"] not in (0, 1):
         raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
     files = _tls_files(given)
-    if given.get("min-clients", 1) < 1:
-        raise ParameterError(f"--min-clients is {given['min-clients']}: it is at least 1")
+    for name in ("min-clients", "max-fetches"):
+        if given.get(name, 1) < 1:
+            raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
+    most = given.get("max-fetches", node.max_fetches)
+    node = dataclasses.replace(node, floors=_floors(floors, given), max_fetches=most)
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
-        given.get("metrics", ""), dataclasses.replace(node, floors=_floors(floors, given)),
-        _section(Limits, limits, "limits"),
+        given.get("metrics", ""), node, _section(Limits, limits, "limits"),
     )  # fmt: skip
     return settings, given.get("log-level", "info")
 

@@ -70,6 +70,10 @@ class Fetches:
         self._count.clear()
         self._tables.forget()
 
+    def drop(self, client: int) -> None:
+        """Forget what is under way of one client, if anything is."""
+        self._under_way.pop(client, None)
+
     def receive(self, data: Buffer) -> tuple[Kind, int] | None:
         """Take a client's FETCH_COMMIT or FETCH, or the peer's relay; what the peer needs now.
 

@@ -60,7 +60,7 @@ class Server:
     Attributes:
         state: where the server stands in a round.
         last_round: the number of the round that was begun last.
-        reports: what has arrived in it.
+        reports, fetches: what has arrived in it, and outside any round.
 
     Args:
         party: 0 or 1.
@@ -99,7 +99,7 @@ class Server:
         self._evaluator: Evaluator = LocalEvaluator(
             plan, party, draw_noise, self.reports.spool.release
         )
-        self._fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
+        self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
         self._clear = b""
         self._may_apply = False
@@ -141,7 +141,7 @@ class Server:
     def receive(self, message: Buffer) -> tuple[Kind, int] | None:
         """Take a client's message or the peer's relay; see `ReportBook.receive`."""
         if messages.is_one_of(message, FETCHES):
-            return self._fetches.at(self.state).receive(message)
+            return self.fetches.at(self.state).receive(message)
         self._expect(Step.RECEIVE)
         due = self.reports.receive(message)
         report = self.reports.complete_from(messages.peek(message).client)
@@ -152,7 +152,7 @@ class Server:
     def relay(self, kind: Kind, client: int) -> bytes:
         """TREES_RELAY, REPORT_RELAY or FETCH_RELAY for the peer, of what `client` sent here."""
         if kind is Kind.FETCH_RELAY:
-            return self._fetches.at(self.state).relay(client)
+            return self.fetches.at(self.state).relay(client)
         self._expect(Step.RELAY)
         return b"".join(self.reports.relay_parts(kind, client))
 
@@ -165,7 +165,7 @@ class Server:
         """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
         with _ANSWERING:
             if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
-                return self._fetches.at(self.state).reply(kind, client, self.model)
+                return self.fetches.at(self.state).reply(kind, client, self.model)
             self._expect(Step.REPLY)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open")
@@ -292,7 +292,7 @@ class Server:
             raise ProtocolError("these sums were applied already, or never opened: open a round")
         self._may_apply = False
         self.model.apply(self.plan, opened)
-        self._fetches.forget()
+        self.fetches.forget()
 
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""

@@ -86,6 +86,17 @@ class Link:
             self.counts[method] += 1
             return answer
 
+    def once(self, method: str, data: bytes, *, limit: int) -> bytes:
+        """One attempt, for what must not be sent twice.
+
+        Raises:
+            FslError: the refusal, or `NotReady` where there was no answer in time.
+        """
+        self.attempts[method] += 1
+        answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
+        self.counts[method] += 1
+        return answer
+
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()

@@ -2,7 +2,8 @@
 
 A client sends one message to each server and phase: trees up and answer down are one call, a report
 is one call, the model is one call. Calls to the two servers go out side by side. What failed on the
-way is sent again, always the same bytes, until the policy's time is over.
+way is sent again, always the same bytes, until the policy's time is over. Only a fetch without a
+round is sent once: its keys are good for one answer, and who wants another makes new ones.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy.typing as npt
+
 from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.fetch import Fetched
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -36,11 +40,18 @@ class RemoteServers:
         self._trees: dict[int, bytes] = {}
         self._report: dict[int, bytes] = {}
         self._answers: dict[int, bytes] = {}
+        self._fetch: dict[int, bytes] = {}
+        self._fetched: dict[int, bytes] = {}
         self._begun = -1
 
     def send(self, party: int, message: bytes) -> None:
         """Send what is complete for both servers; returns when both have it on disk."""
         kind, number, _ = messages.peek(message)
+        if kind in (Kind.FETCH, Kind.FETCH_COMMIT):
+            self._fetch[party] = message
+            if len(self._fetch) == 2:
+                self._send_fetch()
+            return
         if self._outbox is not None and number != self._begun:
             self._outbox.begin(number)
         self._begun = number
@@ -60,6 +71,8 @@ class RemoteServers:
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """A server's reply."""
+        if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
+            return self._fetched.pop(party)
         if kind is not Kind.ANSWER:
             request = calls.encode_request(round=round_number)
             limit = messages.max_bytes(self._plan, kind)
@@ -84,6 +97,12 @@ class RemoteServers:
                 "no round is open at both servers: wait for one, connection.wait_for_round()"
             )
         return number
+
+    def _send_fetch(self) -> None:
+        sent, self._fetch, self._fetched = self._fetch, {}, {}
+        limit = messages.max_bytes(self._plan, Kind.FETCH_MODEL)
+        answers = self._links.both(lambda link: link.once("Fetch", sent[link.party], limit=limit))
+        self._fetched = dict(enumerate(answers))
 
     def _send_trees(self) -> None:
         trees, self._trees = self._trees, {}
@@ -161,6 +180,14 @@ class Connection:
             ProtocolError: they differ.
         """
         return self.links.common_model()
+
+    def fetch(self, rows: Mapping[str, npt.ArrayLike]) -> Fetched:
+        """The model as it was applied last; see `Client.fetch`. Rounds go on beside it.
+
+        Raises:
+            NotReady, Overloaded: not now; to fetch again is a fetch of its own.
+        """
+        return self.client.fetch(rows)
 
     def resume(self) -> bool:
         """After an interruption: send a report that was begun to be sent, the same bytes.

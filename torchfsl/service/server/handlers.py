@@ -1,8 +1,8 @@
 """What a server answers, by who asks. A handler reads, calls, and writes; nothing else.
 
 Everybody           Info, Plan, Certificate
-clients             Model, Retrieve, Answer, Upload, Submit
-the other server    Relay, Step, Abandon
+clients             Model, Retrieve, Answer, Upload, Submit, Fetch
+the other server    Relay, RelayFetch, Step, Abandon
 the owner           Toss, Reveal, SetUp, Open, Close, Abandon, Result, State
                     (rounds at server 0)
 """
@@ -17,6 +17,7 @@ from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.server.coordinator import Coordinator
+from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.peers import Relays
 from torchfsl.service.server.router import Method, Methods
@@ -27,20 +28,25 @@ from torchfsl.submodel.plan import check_hex
 
 
 def all_methods(
-    station: Station, relays: Relays, side: Coordinator | Follower, certificate: bytes
+    station: Station,
+    relays: Relays,
+    desk: FetchDesk,
+    side: Coordinator | Follower,
+    certificate: bytes,
 ) -> Mapping[Role, Methods]:
     """By role, what it may call.
 
     Args:
         station: the server.
         relays: on the way to the other server.
+        desk: of fetches.
         side: what leads the rounds at server 0, and what follows at server 1.
         certificate: the server's sealing certificate, PEM.
     """
     common = _Everybody(station, certificate).methods()
     return {
-        Role.CLIENT: common | _Clients(station, relays).methods(),
-        Role.SERVER: common | _OtherServer(station, side).methods(),
+        Role.CLIENT: common | _Clients(station, relays, desk).methods(),
+        Role.SERVER: common | _OtherServer(station, desk, side).methods(),
         Role.OWNER: common | _Owner(station, side).methods(),
     }
 
@@ -74,8 +80,8 @@ class _Everybody:
 
 
 class _Clients:
-    def __init__(self, station: Station, relays: Relays) -> None:
-        self._station, self._relays = station, relays
+    def __init__(self, station: Station, relays: Relays, desk: FetchDesk) -> None:
+        self._station, self._relays, self._desk = station, relays, desk
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -84,6 +90,7 @@ class _Clients:
             "Answer": self._answer,
             "Upload": self._upload,
             "Submit": self._submit,
+            "Fetch": self._desk.fetch,
         }
 
     async def _model(self, caller: Identity, stream: Stream) -> None:
@@ -136,17 +143,25 @@ class _Clients:
 
 
 class _OtherServer:
-    def __init__(self, station: Station, side: Coordinator | Follower) -> None:
-        self._station, self._side = station, side
+    def __init__(self, station: Station, desk: FetchDesk, side: Coordinator | Follower) -> None:
+        self._station, self._desk, self._side = station, desk, side
 
     def methods(self) -> dict[str, Method]:
-        return {"Relay": self._relay, "Step": self._step, "Abandon": self._abandon}
+        return {
+            "Relay": self._relay,
+            "RelayFetch": self._relay_fetch,
+            "Step": self._step,
+            "Abandon": self._abandon,
+        }
 
     async def _relay(self, _: Identity, stream: Stream) -> None:
         kinds = (Kind.TREES_RELAY, Kind.REPORT_RELAY)
         async with stream.message(self._station.node.plan, *kinds) as (header, data):
             await self._station.accept(header.kind, data)
         await stream.send(b"")
+
+    async def _relay_fetch(self, _: Identity, stream: Stream) -> None:
+        await self._desk.take_relay(stream)
 
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):

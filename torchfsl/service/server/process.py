@@ -20,6 +20,7 @@ from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.server.coordinator import Coordinator
+from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.intake import Limits
@@ -98,7 +99,8 @@ class ServerProcess:
             side = self._coordinator = Coordinator(self.station, self._link, self._relays)
         else:
             side = Follower(self.station, self._relays)
-        methods = all_methods(self.station, self._relays, side, self._seal_certificate)
+        desk = FetchDesk(self.station, self._link)
+        methods = all_methods(self.station, self._relays, desk, side, self._seal_certificate)
         self._server = grpc.aio.server(options=_options(limits))
         self._server.add_generic_rpc_handlers(
             (Router(self.station, self._authorities, methods, self.observer),)

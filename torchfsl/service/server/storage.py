@@ -38,13 +38,14 @@ class NodeSettings:
     Attributes:
         segment_bytes: size of a file of the report log.
         reserve_bytes: disk space that reports may not use.
-        max_sessions: see `Server`.
+        max_sessions, max_fetches: see `Server`.
         floors: refuse plans below them.
     """
 
     segment_bytes: int = SEGMENT_BYTES
     reserve_bytes: int = 256 << 20
     max_sessions: int = 100_000
+    max_fetches: int = 16
     floors: Floors = field(default_factory=Floors)
 
 

@@ -38,8 +38,12 @@ class Stream:
         return calls.decode_request(data, **kinds)
 
     @contextlib.asynccontextmanager
-    async def message(self, plan: Plan, *kinds: Kind) -> AsyncIterator[tuple[Header, bytes]]:
+    async def message(
+        self, plan: Plan, *kinds: Kind, budgets: Mapping[Kind, Budget] | None = None
+    ) -> AsyncIterator[tuple[Header, bytes]]:
         """A protocol message of one of these kinds, and its bytes held while inside.
+
+        `budgets` are those of kinds that have one of their own.
 
         Raises:
             DecodeError: the header, or more or fewer bytes than it says.
@@ -47,7 +51,8 @@ class Stream:
         async with self._deadline():
             first = await self._chunk()
         header = messages.decode_header(plan, first, *kinds)
-        async with self._budget.hold(header.total_bytes):
+        budget = (budgets or {}).get(header.kind, self._budget)
+        async with budget.hold(header.total_bytes):
             async with self._deadline():
                 data = await self._rest(first, header.total_bytes)
             yield header, data
