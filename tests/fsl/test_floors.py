@@ -66,7 +66,12 @@ def test_plans_at_every_floor_are_accepted() -> None:
     plan = coin.with_coins(plan, COINS)
     pins = ("00" * 32, "11" * 32)
     floors = Floors(
-        max_rounds=9, max_epochs=1, max_k=4, plans=(plan.digest.hex(),), authorities=pins
+        sealed=False,
+        max_rounds=9,
+        max_epochs=1,
+        max_k=4,
+        plans=(plan.digest.hex(),),
+        authorities=pins,
     )
     floors.check(plan, coins=COINS, authorities=pins)
     dataclasses.replace(ANY, noise_multiplier=1.0).check(noisy(100))
