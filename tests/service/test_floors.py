@@ -273,7 +273,7 @@ def test_servers_refuse_a_task_below_their_files_floors(pair: Pair, plan: Plan, 
 def test_servers_refuse_a_seed_of_one_partys_choice(pair: Pair) -> None:
     with contextlib.closing(Owner(pair.urls, pair.tls, policy=QUICK)) as owner:
         task = owner.bind(_good())
-        alone = bind_plan(_good(), owner.files.authorities(), NONCE)
+        alone = bind_plan(_good(), owner.files.authorities(), NONCE, task.plan.server_keys)
         with pytest.raises(DecodeError, match="the floor joint_coin"):
             owner.set_up(Task(alone, NONCE), make_state(alone))
         mine = (bytes(32), task.coins[1])
