@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.federation import make_state
-from tests.support.network import Pair
+from tests.support.network import FLOORS, Pair
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError
 from torchfsl.fsl import costs
@@ -23,7 +22,6 @@ from torchfsl.service.client.remote import fetch_plan
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import NotAllowed
-from torchfsl.service.task import Task, bind_plan
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +94,10 @@ def test_swapped_keys_are_noticed_by_clients(pair: Pair, tmp_path: Path) -> None
 
     files = pair.files("client-0")
     with pytest.raises(ProtocolError, match="names other keys"):
-        fetch_plan(EndsTls(pair, swap_key), files)
+        fetch_plan(EndsTls(pair, swap_key), files, FLOORS)
     with pytest.raises(NotAllowed, match="not from the authority"):
-        fetch_plan(EndsTls(pair, swap_both), files)
-    honest = fetch_plan(EndsTls(pair, lambda party, answer: None), files)
+        fetch_plan(EndsTls(pair, swap_both), files, FLOORS)
+    honest = fetch_plan(EndsTls(pair, lambda party, answer: None), files, FLOORS)
     assert honest == pair.plan
 
 
@@ -125,15 +123,19 @@ def test_one_kind_of_certificate_is_not_taken_for_another(pair: Pair) -> None:
         authorities.identify((pair.tls / "server-0-seal.pem").read_bytes())
 
 
-@pytest.mark.parametrize("which", ["none", "another"])
-def test_servers_refuse_a_task_that_does_not_name_their_key(pair: Pair, which: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "text"), [("none", "the floor sealed"), ("another", "server_keys of the plan names")]
+)
+def test_servers_refuse_a_task_that_does_not_name_their_key(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, which: str, text: str
+) -> None:
     keys: tuple[str, ...] = ()
     if which == "another":
         keys = pair.plan.server_keys[0], SealKey.generate().public.hex()
-    nonce = os.urandom(16)
-    plan = bind_plan(pair.plan, pair.owner.files.authorities(), nonce, keys)
-    with pytest.raises((ParameterError, DecodeError), match="server_keys of the plan names"):
-        pair.owner.set_up(Task(plan, nonce), make_state(plan))
+    monkeypatch.setattr(pair.owner, "server_keys", lambda: keys)
+    task = pair.owner.bind(pair.plan)
+    with pytest.raises((ParameterError, DecodeError), match=text):
+        pair.owner.set_up(task, make_state(task.plan))
 
 
 def test_a_server_does_not_start_with_a_certificate_of_another_key(tmp_path: Path) -> None:
