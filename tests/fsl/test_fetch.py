@@ -20,6 +20,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -173,3 +174,34 @@ def test_trees_of_a_fetch_do_not_pass_for_those_of_a_round() -> None:
         data[6] = Kind.TREES if event.kind is Kind.FETCH else Kind.TREES_COMMIT
         with pytest.raises((RejectedSubmission, DecodeError)):
             wire.servers[event.party].receive(bytes(data))
+
+
+def test_a_key_seals_one_answer_whatever_is_sent_again() -> None:
+    """Other trees, or another model, under recorded seeds: another key, so nothing can be XORed."""
+    plan = mixed_plan()
+    context = ClientTrees(plan, 0, FETCH_ROUND).context
+    bounds = (b"", bytes(96), bytes(95) + b"1", b"1" + bytes(95))
+    keys = {context.answer_key(bytes(16), 0, FETCH_ROUND, bound) for bound in bounds}
+    assert len(keys) == len(bounds)
+
+
+def test_a_replayed_fetch_after_the_model_changed_is_sealed_anew() -> None:
+    plan = mixed_plan()
+    servers = servers_of(plan)
+    wire = Wire(servers)
+    Client(plan, wire, client_id=0).fetch({"table": np.array([1, 4])})
+    up = [e for e in wire.events if not e.is_reply and not e.is_relay]
+    before = {e.party: e.data for e in wire.events if e.is_reply}
+    for server in servers:
+        server.model.state["table.0"][4] += 1
+        server.fetches.forget()
+    for event in up:
+        wire.send(event.party, event.data)
+    after = {
+        party: servers[party].reply(kind, FETCH_ROUND, 0)
+        for party, kind in ((0, Kind.FETCH_MODEL), (1, Kind.FETCH_ANSWER))
+    }
+    for party, data in after.items():
+        sealed = slice(HEADER_BYTES + 64, HEADER_BYTES + 64 + 64)
+        ours, theirs = (np.frombuffer(x[sealed], np.uint8) for x in (before[party], data))
+        assert np.count_nonzero(ours ^ theirs) > 32  # one key would leave most bytes equal

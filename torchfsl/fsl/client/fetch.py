@@ -34,8 +34,7 @@ def fetch(
         wanted = _check(plan, rows)
     except Exception as error:  # private: the servers see a usual fetch
         wrong, wanted = error, {segment.name: nothing() for segment in plan.retrieving}
-    _send(servers, trees, wanted)
-    fetched = _read(servers, trees)
+    fetched = _read(servers, trees, _send(servers, trees, wanted))
     if wrong is not None:
         raise wrong
     return fetched
@@ -50,7 +49,8 @@ def _check(plan: Plan, rows: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
     return {name: check_indices(segments[name], rows[name]) for name in segments}
 
 
-def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices]) -> None:
+def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices]) -> bytes:
+    """Upload the trees; their commitment."""
     plan, context = trees.plan, trees.context
     grown = [tree for s in plan.retrieving for tree in trees.grow(s, wanted[s.name])]
     public = tuple(piece for tree in grown for piece in tree.pieces())
@@ -59,9 +59,10 @@ def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices])
     body = FetchBody(context.nonce, seeds[first], public)
     servers.send(1 - first, commit.message(plan, 1 - first, FETCH_ROUND, context.client))
     servers.send(first, body.message(plan, first, FETCH_ROUND, context.client))
+    return commit.commitment
 
 
-def _read(servers: Transport, trees: ClientTrees) -> Fetched:
+def _read(servers: Transport, trees: ClientTrees, commitment: bytes) -> Fetched:
     plan, context = trees.plan, trees.context
     first = context.public_party
 
@@ -76,4 +77,5 @@ def _read(servers: Transport, trees: ClientTrees) -> Fetched:
     other = FetchAnswer.decode(plan, ask(1 - first, Kind.FETCH_ANSWER))
     clear = ModelBody(model.answer.digests, model.clear).tensors(plan, other.digests)
     answers = model.answer.answer, other.answer
-    return clear, trees.rows_in(answers if first == 0 else answers[::-1], FETCH_ROUND)
+    bound = commitment + other.digests.clear + other.digests.rows
+    return clear, trees.rows_in(answers if first == 0 else answers[::-1], FETCH_ROUND, bound)

@@ -102,7 +102,7 @@ class ClientTrees:
         return trees
 
     def rows_in(
-        self, answers: tuple[AnswerBody, AnswerBody], round_number: int
+        self, answers: tuple[AnswerBody, AnswerBody], round_number: int, bound: bytes = b""
     ) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """Both servers' answers on these trees: by retrieving segment indices and `[k, tau]` rows.
 
@@ -110,7 +110,8 @@ class ClientTrees:
             ProtocolError: a seal or a tag does not fit.
         """
         plan, context = self.plan, self.context
-        keys = [context.answer_key(self.master_seeds[p], p, round_number) for p in (0, 1)]
+        seeds = self.master_seeds
+        keys = [context.answer_key(seeds[p], p, round_number, bound) for p in (0, 1)]
         first, second = (a.unseal(plan, key) for a, key in zip(answers, keys, strict=True))
         found: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first, second, strict=True):

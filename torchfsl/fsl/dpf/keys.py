@@ -63,12 +63,17 @@ class TreeContext:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
         return _roots(segment, master_seed, party, self._segment(segment))
 
-    def answer_key(self, master_seed: bytes, party: int, round_number: int) -> bytes:
+    def answer_key(
+        self, master_seed: bytes, party: int, round_number: int, bound: bytes = b""
+    ) -> bytes:
         """Under which one party seals its answer of one round, 16 bytes. Secret.
 
-        The key seals one text: trees, model and so the answer are fixed with the round.
+        The key seals one text: trees, model and so the answer are fixed with the round. Outside
+        rounds nothing fixes them, so there `bound` is the trees' commitment and model digests:
+        a replay with other trees, or after the model changed, is sealed under another key.
         """
-        context = kdf.frame(self.encoded, bytes([party]), round_number.to_bytes(8, "little"))
+        fixed = (self.encoded, bytes([party]), round_number.to_bytes(8, "little"))
+        context = kdf.frame(*fixed, bound) if bound else kdf.frame(*fixed)
         return kdf.derive(master_seed, kdf.LABEL_ANSWER, context)
 
     def seal_info(self, party: int) -> bytes:

@@ -133,7 +133,7 @@ class Fetches:
             clear, rows = model.clear_bytes(self._plan), model.row_bytes(self._plan)
             self._model = ModelDigest.of(clear, rows), clear
         digests, clear = self._model
-        answer = FetchAnswer(digests, self._answer(fetch, model))
+        answer = FetchAnswer(digests, self._answer(fetch, model, digests))
         body: Body = FetchModel(answer, clear) if kind is Kind.FETCH_MODEL else answer
         return body.message(self._plan, self._party, FETCH_ROUND, client)
 
@@ -167,7 +167,7 @@ class Fetches:
             raise RejectedSubmission(f"client {client} has no fetch under way")
         return fetch
 
-    def _answer(self, fetch: _Fetch, model: ServerModel) -> AnswerBody:
+    def _answer(self, fetch: _Fetch, model: ServerModel, digests: ModelDigest) -> AnswerBody:
         context, parts = fetch.context, []
         assert fetch.public is not None
         tables, views = self._tables.of(model), fetch_trees(self._plan, fetch.public)
@@ -181,4 +181,6 @@ class Fetches:
                 tables[segment.name],
             )
             parts += [bytes_of(answers), bytes_of(tags)]
-        return AnswerBody.seal(context.answer_key(fetch.seed, self._party, FETCH_ROUND), parts)
+        bound = context.fetch_commitment(fetch.public) + digests.clear + digests.rows
+        key = context.answer_key(fetch.seed, self._party, FETCH_ROUND, bound)
+        return AnswerBody.seal(key, parts)
