@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from models.cnn import CifarCNN, MnistCNN
 from models.din import DIN
+from models.mlp import MLP
+from models.sharded import Sharded
 from models.textcnn import TextCNN
 
-__all__ = ["DIN", "CifarCNN", "MnistCNN", "TextCNN"]
+__all__ = ["DIN", "MLP", "CifarCNN", "MnistCNN", "Sharded", "TextCNN"]

@@ -21,16 +21,22 @@ class ResponseNorm(nn.Module):
         size: channels in a neighbourhood, odd.
         alpha: weight of the mean square over a neighbourhood.
         k: added to it.
+
+    Attributes:
+        channels: int64 `[C]`, where the maps are some of a wider layer's: their numbers there, by
+            which they are neighbours. None: all of them.
     """
 
     def __init__(self, size: int, *, alpha: float, k: float) -> None:
         super().__init__()
         self.size, self.alpha, self.k = size, alpha, k
+        self.channels: Tensor | None = None
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the normalised maps, `[B, C, H, W]`."""
-        channels, reach = x_BCHW.shape[1], self.size // 2
-        band_CC = x_BCHW.new_ones(channels, channels).triu(-reach).tril(reach)
+        numbers_C = torch.arange(x_BCHW.shape[1]) if self.channels is None else self.channels
+        near_CC = (numbers_C[:, None] - numbers_C).abs() <= self.size // 2
+        band_CC = near_CC.to(x_BCHW)
         weights = (band_CC * (self.alpha / self.size))[:, :, None, None]
         root = torch.rsqrt(self.k + functional.conv2d(x_BCHW * x_BCHW, weights))
         return x_BCHW * (root * root.sqrt())

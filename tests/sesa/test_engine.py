@@ -8,67 +8,83 @@ import numpy as np
 import torch
 from torch import nn
 
+from models import MLP, Sharded
 from torchfsl import Dense, FixedPoint, Rows, ServerModel, SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.fsl import Plan
 from torchfsl.sesa import OneServer, Width, build_plan
 from torchfsl.submodel.segments import SegmentSpec
 from training.aggregations.plain import Plain
 
-HIDDEN, INPUT, CLASSES, SHARDS = 8, 5, 3, 4
-STEP = HIDDEN // SHARDS
+INPUT, CLASSES, SHARDS = 5, 3, 4
+TAKES = (4, 1)  # shards of each layer that a client of each width takes
 
 
-class ShardedMLP(nn.Module):
-    """A hidden layer in shards: a row holds weights into some units, their biases, weights out."""
+def network() -> Sharded:
+    """Two hidden layers; tables `units.0` and `units.1` are one segment, `links.0` is another."""
+    torch.manual_seed(4)
+    return Sharded(MLP(inputs=INPUT, hidden=(8, 12), classes=CLASSES), shards=SHARDS)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.shards = nn.Embedding(SHARDS, STEP * (INPUT + 1 + CLASSES))
-        self.bias = nn.Parameter(torch.zeros(CLASSES))
 
-    def forward(self, x: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
-        rows = self.shards(taken).reshape(-1, INPUT + 1 + CLASSES)
-        into, bias, out = rows.split((INPUT, 1, CLASSES), dim=1)
-        return torch.relu(x @ into.T + bias[:, 0]) @ out + self.bias
+def attached(net: Sharded) -> tuple[SubmodelEngine, Handle]:
+    engine = SubmodelEngine(
+        rows=Rows(), rest=Dense(), encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
+    )
+    return engine, engine.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
+
+
+def clear_plan(engine: SubmodelEngine, handle: Handle) -> Plan:
+    return engine.plan(
+        handle, max_clients=22, rows_per_client=SHARDS**2, above_break_even="keep",
+        session=bytes(16),
+    )  # fmt: skip
+
+
+def chosen(number: int, client: int, count: int) -> list[list[int]]:
+    choose = random.Random(100 * number + client)
+    return [sorted(choose.sample(range(SHARDS), count)) for _ in range(2)]
+
+
+def train(net: Sharded, handle: Handle, seed: int) -> None:
+    data = torch.Generator().manual_seed(seed)
+    x = torch.randn(20, INPUT, generator=data)
+    y = torch.randint(CLASSES, (20,), generator=data)
+    handle.optimizers[0].zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    handle.optimizers[0].step()
 
 
 def digests(protected: bool) -> list[bytes]:
     """Of the server's model after each of three rounds of ten clients, two of which drop out."""
-    torch.manual_seed(4)
-    model = ShardedMLP()
-    engine = SubmodelEngine(
-        rows=Rows(), rest=Dense(), encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
-    )
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.2))
-    drawn = engine.plan(
-        handle, max_clients=10, rows_per_client=SHARDS, above_break_even="keep", session=bytes(16)
-    )
+    net = network()
+    engine, handle = attached(net)
+    drawn = clear_plan(engine, handle)
     specs = [SegmentSpec(s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve)
              for s in drawn.segments]  # fmt: skip
-    owned = [tuple(1 if s.is_dense else n for s in drawn.segments) for n in (SHARDS, 1)]
+    owned = []
+    for count in TAKES:
+        rows = net.rows([range(count)] * 2)
+        owned.append(tuple(
+            1 if s.is_dense else sum(len(rows[t.name]) for t in s.tensors) for s in drawn.segments
+        ))  # fmt: skip
     plan = build_plan(
-        specs, encoding=drawn.encoding, widths=[Width(owned[0], 6), Width(owned[1], 4)],
+        specs, encoding=drawn.encoding, widths=[Width(owned[0], 18), Width(owned[1], 4)],
         collusion=2, dropouts=2,
     )  # fmt: skip
     state = ServerModel(handle.server_state())
-    widths = {client: int(client >= 6) for client in range(10)}
+    widths = {client: int(client >= 18) for client in range(22)}
     aggregation = OneServer(plan, state, widths) if protected else Plain(drawn, state)
     found = []
     for number in range(3):
         aggregation.open_round(number)
-        for client in range(10):
-            if client in (number, 7):
+        for client in range(22):
+            if client in (number, 19):
                 continue
-            choose = random.Random(100 * number + client)
-            count = plan.widths[widths[client]].owned[0]
-            taken = torch.tensor(sorted(choose.sample(range(SHARDS), count)))
-            data = torch.Generator().manual_seed(100 * number + client)
-            x = torch.randn(20, INPUT, generator=data)
-            y = torch.randint(CLASSES, (20,), generator=data)
-            with engine.round(aggregation.participant(client), rows=taken, number=number) as rnd:
-                loss = nn.functional.cross_entropy(model(x, taken), y)
-                handle.optimizers[0].zero_grad()
-                loss.backward()
-                handle.optimizers[0].step()
+            taken = chosen(number, client, TAKES[widths[client]])
+            net.take(taken)
+            participant = aggregation.participant(client)
+            with engine.round(participant, rows=net.rows(taken), number=number) as rnd:
+                train(net, handle, 100 * number + client)
             rnd.submit()
         aggregation.close_round()
         found.append(aggregation.model.digest())
@@ -80,3 +96,40 @@ def digests(protected: bool) -> list[bytes]:
 def test_the_engine_trains_the_same_model_as_in_the_clear() -> None:
     torch.set_num_threads(1)
     assert digests(protected=True) == digests(protected=False)
+
+
+def test_what_is_sent_of_a_network_in_shards_is_what_changed_and_no_other_row() -> None:
+    torch.set_num_threads(1)
+    net = network()
+    engine, handle = attached(net)
+    plan = clear_plan(engine, handle)
+    aggregation = Plain(plan, ServerModel(handle.server_state()))
+    taken = chosen(0, 0, 2)
+    net.take(taken)
+    rows = net.rows(taken)
+    before = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
+    aggregation.open_round(0)
+    with engine.round(aggregation.participant(0), rows=rows, number=0) as rnd:
+        train(net, handle, 0)
+        after = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
+    rnd.submit()
+    assert rnd.update is not None
+    assert {s.name: [t.name for t in s.tensors] for s in plan.segments} == {
+        "rows12": ["units.0.weight", "units.1.weight"], "rows6": ["links.0.weight"],
+        "rest": ["bias"],
+    }  # fmt: skip
+    for segment in plan.segments:
+        sent = rnd.update[segment.name]
+        wanted, changes, offset = [], [], 0
+        for tensor in segment.tensors:
+            own = rows[tensor.name].numpy() if tensor.name in rows else np.arange(1)
+            changes.append(np.atleast_2d(after[tensor.name] - before[tensor.name])[own])
+            wanted.append(own + offset)
+            offset += tensor.shape[0]
+        values, expected = np.asarray(sent.values), np.rint(np.concatenate(changes) * 2**16)
+        assert values.any()
+        if segment.is_dense:
+            assert np.array_equal(values.ravel(), expected.ravel())
+        else:
+            assert np.array_equal(sent.indices, np.concatenate(wanted))
+            assert np.array_equal(values.reshape(expected.shape), expected)
