@@ -30,6 +30,7 @@ from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.router import Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
+from torchfsl.service.server.supervision import supervised
 from torchfsl.service.state.steps import StoredState
 
 log = logging.getLogger("torchfsl.service")
@@ -190,7 +191,8 @@ async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+    async with supervised():
+        await stopped.wait()
     log.info("server %d stops", settings.party)
     await process.stop()
 
