@@ -288,7 +288,7 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ({}, "another server runs on the state in"),
         ({"--state": "fresh"}, "cannot listen on 127.0.0.1:"),
         ({"--peer": "fsl.example"}, "--peer: 'fsl.example' is no server"),
-        ({"--listen": "everywhere"}, "--listen: 'https://everywhere' is no server"),
+        ({"--listen": "everywhere"}, "--listen: 'everywhere' is no address: write HOST:PORT"),
         ({"--party": "1"}, "holds the state of server 0"),
         ({"--tls": "nowhere"}, "`torchfsl certs` makes development files"),
         ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),

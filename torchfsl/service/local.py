@@ -87,16 +87,19 @@ class LocalServers:
 
     def spawn(self, party: int) -> None:
         """Start one server."""
-        command = [
+        with (self.folder / f"server{party}.log").open("a") as log:
+            self.processes[party] = subprocess.Popen(  # noqa: S603, our own command
+                self.command(party), stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+
+    def command(self, party: int) -> list[str]:
+        """What starts a server."""
+        return [
             sys.executable, "-m", "torchfsl.service.command", "serve", "--party", str(party),
             "--config", str(self.config), "--listen", f"127.0.0.1:{self.ports[party]}",
             "--peer", self.urls[1 - party], "--state", str(self.state(party)),
             "--tls", str(self.tls), "--metrics", "127.0.0.1:0",
         ]  # fmt: skip
-        with (self.folder / f"server{party}.log").open("a") as log:
-            self.processes[party] = subprocess.Popen(  # noqa: S603, our own command
-                command, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
 
     def wait(self, party: int) -> None:
         """Until a server that was spawned listens.

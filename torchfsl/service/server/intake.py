@@ -25,6 +25,11 @@ class Limits:
         calls: concurrent calls over all connections; more are refused.
         calls_per_client: concurrent calls of one client.
         calls_per_connection: streams that one connection may have open.
+        connections: of everybody; fewer where this process may not open so many files.
+        connections_per_client: of one certificate; beyond, the one idle longest is dropped.
+        handshakes: connections on which nobody has made a call yet, out of `connections`.
+        handshakes_per_address: of those, from one address (IPv6: one /64).
+        handshake_seconds: after which a connection without a call is dropped.
         wait_seconds: how long a request waits for room before it is refused.
         idle_seconds: how long a sender or reader may pause inside a message.
         call_seconds: how long a message may take to arrive as a whole.
@@ -35,6 +40,11 @@ class Limits:
     calls: int = 512
     calls_per_client: int = 4
     calls_per_connection: int = 64
+    connections: int = 1024
+    connections_per_client: int = 8
+    handshakes: int = 256
+    handshakes_per_address: int = 32
+    handshake_seconds: float = 20.0
     wait_seconds: float = 30.0
     idle_seconds: float = 20.0
     call_seconds: float = 120.0

@@ -15,7 +15,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 if TYPE_CHECKING:
     from torchfsl.service.server.streams import Stream
 
-_FIELDS = ("round", "clients", "reason", "method", "caller", "code", "plan", "why", "server_state")
+_FIELDS = (
+    "round", "clients", "reason", "method", "caller", "code", "plan", "why", "server_state",
+    "peer", "count", "files", "connections", "needed",
+)  # fmt: skip
 
 
 class JsonLines(logging.Formatter):

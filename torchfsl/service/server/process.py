@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import logging
 import shutil
@@ -16,10 +17,13 @@ import grpc
 import grpc.aio
 
 from torchfsl.errors import ParameterError
+from torchfsl.service.net.addresses import bound_socket, split_address
 from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.server.coordinator import Coordinator
+from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
+from torchfsl.service.server.door import Door
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.handlers import all_methods
@@ -67,9 +71,9 @@ class ServerProcess:
     def __init__(self, settings: ServeSettings) -> None:
         """Recover the state; no socket is open yet."""
         identity = settings.tls.identity()
-        for name, url in (("listen", f"https://{settings.listen}"), ("peer", settings.peer)):
+        for name, check in (("listen", split_address), ("peer", target)):
             try:
-                target(url)
+                check(getattr(settings, name))
             except ParameterError as error:
                 raise ParameterError(f"--{name}: {error}") from None
         if identity != Identity(Role.SERVER, settings.party):
@@ -81,15 +85,17 @@ class ServerProcess:
         key, self._seal_certificate = settings.tls.seal_pair()
         if self._authorities.seal_key(settings.party, self._seal_certificate) != key.public:
             raise ParameterError("the sealing certificate is of another key than the one beside it")
+        self._limits = _fitting(settings.limits)
         self._lock = _lock(settings.state)
         self.node = Node(settings.party, settings.state, self._authorities, settings.node, key)
+        self._listening = bound_socket(settings.listen)
+        self.port = int(self._listening.getsockname()[1])
         self.observer = Observer()
-        self.port = 0
         self.metrics_port = 0
 
     async def start(self) -> None:
         """Listen, and go on with an interrupted round."""
-        settings, limits = self.settings, self.settings.limits
+        settings, limits = self.settings, self._limits
         self.station = Station(self.node, limits)
         other = 1 - settings.party
         self._link = PeerLink(settings.peer, other, settings.tls)
@@ -102,19 +108,15 @@ class ServerProcess:
             side = Follower(self.station, self._relays)
         desk = FetchDesk(self.station, self._link)
         methods = all_methods(self.station, self._relays, desk, side, self._seal_certificate)
+        self._door = Door(limits)
         self._server = grpc.aio.server(options=_options(limits))
         self._server.add_generic_rpc_handlers(
-            (Router(self.station, self._authorities, methods, self.observer),)
+            (Router(self.station, self._authorities, methods, self.observer, self._door),)
         )
         credentials = server_credentials(settings.tls, settings.party)
-        try:
-            self.port = self._server.add_secure_port(settings.listen, credentials)
-        except RuntimeError as error:
-            raise ParameterError(
-                f"cannot listen on {settings.listen}: it is in use, or not an address of this "
-                "machine"
-            ) from error
+        self._server.add_secure_port(f"unix:{self._door.inside}", credentials)
         await self._server.start()
+        self._door.open(self._listening)
         self._watch()
         if settings.metrics:
             host, _, port = settings.metrics.rpartition(":")
@@ -128,7 +130,9 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """Stop taking calls, let those that run end, close everything."""
+        self._door.close_listening()
         await self._server.stop(grace=5.0)
+        self._door.close()
         if self._coordinator is not None:
             await self._coordinator.stop()
         self._relays.stop()
@@ -160,6 +164,9 @@ class ServerProcess:
         watch = self.observer.watch
         watch("bytes_in_flight", "Bytes of requests in flight.", lambda: float(station.budget.used))
         watch("calls_in_flight", "Calls in flight.", lambda: float(station.slots.used))
+        door = self._door
+        watch("connections", "Connections with a caller.", lambda: float(door.guests.num_callers))
+        watch("handshakes", "Others.", lambda: float(door.guests.num_strangers))
         watch("round", "Number of the last round.", lambda: _number(node))
         watch("rounds_applied", "Rounds applied.", lambda: _rounds(node, StoredState.APPLIED))
         watch(
@@ -195,6 +202,21 @@ async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
         await stopped.wait()
     log.info("server %d stops", settings.party)
     await process.stop()
+
+
+def _fitting(limits: Limits) -> Limits:
+    """Fewer connections where this process may not open so many files.
+
+    Raises:
+        ParameterError: too few to serve anybody.
+    """
+    files = raise_file_limit()
+    fit = connections_for(files, limits.connections)
+    if fit < limits.connections:
+        fields = {"files": files, "connections": fit, "needed": files_for(limits.connections)}
+        log.warning("the limit of open files allows fewer connections than wanted", extra=fields)
+    handshakes = min(limits.handshakes, fit // 2)
+    return dataclasses.replace(limits, connections=fit, handshakes=handshakes)
 
 
 def _lock(folder: Path) -> IO[bytes]:

@@ -14,6 +14,7 @@ import grpc.aio
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Authorities, Identity, NotAllowed, Role
+from torchfsl.service.server.door import Door
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Context, Stream
@@ -34,6 +35,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         authorities: who vouches for callers.
         methods: by role.
         observer: hears of every call.
+        door: by which callers came.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         authorities: Authorities,
         methods: Mapping[Role, Methods],
         observer: Observer,
+        door: Door,
     ) -> None:
         """Ready to answer."""
         self._station, self._authorities = station, authorities
-        self._methods, self._observer = methods, observer
+        self._methods, self._observer, self._door = methods, observer, door
 
     def service(self, details: Any) -> Any:
         """The handler of a method, for gRPC; None for an unknown one."""
@@ -61,7 +64,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             start, caller, error = time.perf_counter(), None, None
             try:
                 caller, method = self._admit(context, name)
-                with self._station.slots.take(caller):
+                with self._door.call(context.peer(), caller), self._station.slots.take(caller):
                     await method(caller, stream)
             except FslError as failure:
                 error = failure
@@ -73,6 +76,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             if error is not None:
                 level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
                 fields = {"method": name, "caller": str(caller), "code": code.name}
+                fields["peer"] = self._door.address_of(context.peer())
                 log.log(level, "refused: %s", error, extra=fields)
                 await context.abort(code, str(error)[:1000])
 

@@ -1,0 +1,60 @@
+"""`HOST:PORT` as settings write it, sockets bound to it, and what counts as one caller."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from torchfsl.errors import ParameterError
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[IPV6]:PORT` in its parts.
+
+    Raises:
+        ParameterError: it is neither.
+    """
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ParameterError(f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ParameterError(f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000")
+    return host, int(port)
+
+
+def bound_socket(text: str) -> socket.socket:
+    """A TCP socket bound to an address, which does not listen yet; `[::]` takes IPv4, too.
+
+    Raises:
+        ParameterError: the address cannot be taken.
+    """
+    host, port = split_address(text)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, address = found[0][0], found[0][4]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ParameterError(f"cannot listen on {text}: {error.strerror}") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ParameterError(
+            f"cannot listen on {text}: {error.strerror}; name a free port of this machine"
+        ) from error
+    return bound
+
+
+def group_of(host: str) -> str:
+    """What is counted as one: an IPv4 address, the /64 of an IPv6 one."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))

@@ -1,0 +1,133 @@
+"""Who has a connection: strangers by address, callers by certificate, and who has to go for whom.
+
+Until a call of a certified caller is admitted, a connection is a *stranger*. There are at most
+`handshakes` of them, `handshakes_per_address` of one address (IPv6: of one /64). A newcomer takes
+the place of the oldest stranger of its own address, or of the address that has most: who is quick
+gets in, and who fills the door with silence fills its own part of it. A connection with a caller
+counts to the caller's certificate; where there are too many, the client's goes that has been idle
+longest, and it connects again when it has something to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchfsl.service.net.calls import Overloaded
+from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.server.intake import Limits
+
+
+@dataclass(eq=False, slots=True)
+class Guest:
+    """One connection.
+
+    Attributes:
+        name: gRPC's name for it.
+        address: of the caller, `HOST:PORT`.
+        group: what is counted together: an IPv4 address, an IPv6 /64.
+        is_silent: nothing has come yet.
+        caller: by certificate, once a call was admitted.
+        calls: under way.
+        used: when the last call began or ended, in seconds of the loop's clock.
+    """
+
+    name: str
+    address: str
+    group: str
+    is_silent: bool = True
+    caller: Identity | None = None
+    calls: int = 0
+    used: float = 0.0
+
+
+class GuestBook:
+    """The connections of one server."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Nobody is there."""
+        self._limits = limits
+        self._guests: dict[str, Guest] = {}
+        self._strangers: dict[str, dict[str, Guest]] = {}
+
+    @property
+    def num_strangers(self) -> int:
+        """Connections without a caller."""
+        return sum(map(len, self._strangers.values()))
+
+    @property
+    def num_callers(self) -> int:
+        """Connections with one."""
+        return len(self._guests) - self.num_strangers
+
+    def find(self, name: str) -> Guest | None:
+        """Who has this name, if still there."""
+        return self._guests.get(name)
+
+    def everybody(self) -> list[Guest]:
+        """All connections."""
+        return list(self._guests.values())
+
+    def in_the_way(self, group: str) -> tuple[Guest, str] | None:
+        """Who has to go before one more of an address may come, and why; None for nobody."""
+        if len(self._strangers.get(group, ())) >= self._limits.handshakes_per_address:
+            return _oldest(self._strangers[group].values()), "address"
+        if self.num_strangers >= self._limits.handshakes:
+            return self.most_crowding(), "handshakes"
+        return None
+
+    def most_crowding(self) -> Guest:
+        """The oldest stranger of the address that has most."""
+        most = max(self._strangers.values(), key=len)
+        return _oldest(most.values())
+
+    def arrive(self, guest: Guest) -> None:
+        """A stranger has come."""
+        self._guests[guest.name] = guest
+        self._strangers.setdefault(guest.group, {})[guest.name] = guest
+
+    def in_the_way_of(self, caller: Identity) -> tuple[Guest, str] | None:
+        """Who has to go before one more connection of a caller is known, and why.
+
+        Servers and the owner are never too many.
+
+        Raises:
+            Overloaded: there are too many, and all have calls under way.
+        """
+        if caller.role is not Role.CLIENT:
+            return None
+        clients = [g for g in self._guests.values() if g.caller and g.caller.role is Role.CLIENT]
+        own = [guest for guest in clients if guest.caller == caller]
+        if len(own) >= self._limits.connections_per_client:
+            return _idle(own, f"{caller} has too many connections: close one"), "client"
+        if len(clients) >= self._limits.connections - self._limits.handshakes:
+            return _idle(clients, "the server has too many connections: try later"), "connections"
+        return None
+
+    def admit(self, guest: Guest, caller: Identity) -> None:
+        """A stranger has a caller now."""
+        self._forget_stranger(guest)
+        guest.caller = caller
+
+    def leave(self, guest: Guest) -> bool:
+        """A connection has gone. False if it had before."""
+        self._forget_stranger(guest)
+        return self._guests.pop(guest.name, None) is not None
+
+    def _forget_stranger(self, guest: Guest) -> None:
+        group = self._strangers.get(guest.group, {})
+        if group.pop(guest.name, None) is not None and not group:
+            del self._strangers[guest.group]
+
+
+def _oldest(strangers: Iterable[Guest]) -> Guest:
+    """One that has said nothing, if there is one."""
+    among = list(strangers)
+    return next((guest for guest in among if guest.is_silent), among[0])
+
+
+def _idle(among: list[Guest], complaint: str) -> Guest:
+    idle = [guest for guest in among if guest.calls == 0]
+    if not idle:
+        raise Overloaded(complaint)
+    return min(idle, key=lambda guest: guest.used)
