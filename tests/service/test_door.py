@@ -58,14 +58,17 @@ def names(book: GuestBook) -> list[str]:
 
 def test_a_newcomer_takes_the_place_of_the_silent_one_of_its_own_address() -> None:
     book = GuestBook(FEW)
-    stranger(book, "a1", "a").is_silent = False
+    stranger(book, "a1", "a").steps = 1
     stranger(book, "a2", "a")
     stranger(book, "b1", "b")
     stranger(book, "a3", "a")
     assert names(book) == ["a1", "b1", "a3"]
-    book.find("a3").is_silent = False  # type: ignore[union-attr]
-    stranger(book, "a4", "a")
+    book.find("a3").steps = 1  # type: ignore[union-attr]
+    stranger(book, "a4", "a").steps = 1
     assert names(book) == ["b1", "a3", "a4"]  # where all have spoken, the oldest goes
+    book.find("a3").steps = 2  # type: ignore[union-attr]
+    stranger(book, "a5", "a")
+    assert names(book) == ["b1", "a3", "a5"]  # but who answers the handshake stays
 
 
 def test_where_strangers_are_too_many_the_most_crowding_address_loses_one() -> None:
@@ -198,6 +201,10 @@ def test_a_stranger_is_dropped_in_time_and_a_caller_stays() -> None:
             assert await known[0].read(4) == b"call"
             with door.call(f"unix:{came[0]}", CLIENTS[0]):
                 pass
+            assert door.guests.everybody()[0].steps == 1
+            known[1].write(b"more")
+            assert await known[0].read(4) == b"more"
+            assert door.guests.everybody()[0].steps == 2
             silent = await asyncio.open_connection("127.0.0.1", port)
             talking = await asyncio.open_connection("127.0.0.1", port)
             talking[1].write(b"hello")

@@ -155,7 +155,7 @@ class Door:
 
     def _begin(self, guest: Guest) -> None:
         """The first bytes are here: connect to gRPC, under the guest's name."""
-        guest.is_silent = False
+        guest.steps = 1
         inside = socket.socket(socket.AF_UNIX)
         try:
             inside.setblocking(False)
@@ -237,7 +237,7 @@ class _Passage:
 
     async def _join(self, inside: socket.socket, outside: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        ends = _End(self.ended), _End(self.ended)
+        ends = _End(self.ended), _Outside(self.ended, self._guest)
         ends[0].other, ends[1].other = ends[1], ends[0]
         for end, one in zip(ends, (inside, outside), strict=True):  # gRPC does not speak first
             transport, _ = await loop.connect_accepted_socket(lambda end=end: end, one)  # type: ignore[misc]
@@ -269,13 +269,14 @@ class _End(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
+        self._ended, self.has_heard = ended, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self.has_heard = True
         self.other.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -286,3 +287,16 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._ended()
+
+
+class _Outside(_End):
+    """The caller's end."""
+
+    def __init__(self, ended: Callable[[], None], guest: Guest) -> None:
+        super().__init__(ended)
+        self._guest = guest
+
+    def data_received(self, data: bytes) -> None:
+        if self.other.has_heard:
+            self._guest.steps = 2
+        super().data_received(data)

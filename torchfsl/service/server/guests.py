@@ -2,10 +2,11 @@
 
 Until a call of a certified caller is admitted, a connection is a *stranger*. There are at most
 `handshakes` of them, `handshakes_per_address` of one address (IPv6: of one /64). A newcomer takes
-the place of the oldest stranger of its own address, or of the address that has most: who is quick
-gets in, and who fills the door with silence fills its own part of it. A connection with a caller
-counts to the caller's certificate; where there are too many, the client's goes that has been idle
-longest, and it connects again when it has something to say.
+the place of a stranger of its own address, or of the address that has most: of one that has said
+nothing, else of one that has not answered gRPC's part of the handshake, the oldest first. So who
+is quick gets in, and who fills the door with silence fills its own part of it. A connection with a
+caller counts to the caller's certificate; where there are too many, the client's goes that has been
+idle longest, and it connects again when it has something to say.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Guest:
         name: gRPC's name for it.
         address: of the caller, `HOST:PORT`.
         group: what is counted together: an IPv4 address, an IPv6 /64.
-        is_silent: nothing has come yet.
+        steps: 0 when nothing has come, 1 after the first bytes, 2 once it has answered gRPC.
         caller: by certificate, once a call was admitted.
         calls: under way.
         used: when the last call began or ended, in seconds of the loop's clock.
@@ -35,7 +36,7 @@ class Guest:
     name: str
     address: str
     group: str
-    is_silent: bool = True
+    steps: int = 0
     caller: Identity | None = None
     calls: int = 0
     used: float = 0.0
@@ -77,7 +78,7 @@ class GuestBook:
         return None
 
     def most_crowding(self) -> Guest:
-        """The oldest stranger of the address that has most."""
+        """Of the address that has most strangers, the one to go first."""
         most = max(self._strangers.values(), key=len)
         return _oldest(most.values())
 
@@ -121,9 +122,8 @@ class GuestBook:
 
 
 def _oldest(strangers: Iterable[Guest]) -> Guest:
-    """One that has said nothing, if there is one."""
-    among = list(strangers)
-    return next((guest for guest in among if guest.is_silent), among[0])
+    """The oldest of those that are least far."""
+    return min(strangers, key=lambda guest: guest.steps)
 
 
 def _idle(among: list[Guest], complaint: str) -> Guest:
