@@ -2,9 +2,9 @@
 
 `node` (a server whose every step survives a crash) with `storage`, `transcript` (what was said in
 the steps) and `recovery`; `station` (the node inside an event loop); `coordinator` and `follower`
-(server 0's side of a round and server 1's), `peers`, `fetching` (rows without a report); `intake`
-and `streams` (limits), `handlers` and `router`, `observe`, `supervision` (what systemd
-hears), `process`.
+(server 0's side of a round and server 1's), `peers`, `fetching` (rows without a report); `door`,
+`guests` and `descriptors` (connections), `intake` and `streams` (limits), `handlers` and `router`,
+`observe`, `supervision` (what systemd hears), `process`.
 
 Invariant: a step is on disk before anybody hears of it.
 """
