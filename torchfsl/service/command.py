@@ -1,4 +1,4 @@
-"""The `torchfsl` command: serve, certs, status, close, abandon, doctor."""
+"""The `torchfsl` command: serve, certs, status, close, abandon, backup, restore, doctor."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ End the running round unopened, as its owner.
 Nothing of it is opened, and its number is used up. Refused once a share may have left server 0.
 """
 
+_BACKUP = """\
+Write the model of a state folder to a file, with the optimizer's state; the server may be running.
+The file is no copy of the folder: it holds nothing that was said in a round, so that none can be
+opened a second time from it. `torchfsl restore` makes a new task of it.
+"""
+
+_RESTORE = """\
+Set up a new task at both servers that goes on with the model of a backup, as the owner.
+Its session is a new one, its first round is round 1, and rounds that the old task had opened are
+taken off the plan's max_rounds.
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0 done, 1 a check failed, 2 bad usage."""
@@ -85,6 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_certs(commands)
     _add_status(commands)
     _add_ends(commands)
+    _add_backups(commands)
     doctor = commands.add_parser(
         "doctor", help="check this machine: backend, processor, AES rate, torch, certificates"
     )
@@ -129,6 +142,30 @@ def _add_ends(commands: Any) -> None:
         )
         end.set_defaults(run=_close if name == "close" else _abandon)
     end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
+
+
+def _add_backups(commands: Any) -> None:
+    """Of models: backup and restore."""
+    backup = commands.add_parser(
+        "backup", help="write a server's model to a file", description=_BACKUP, formatter_class=_RAW
+    )
+    backup.add_argument("file", type=Path, help="where the backup goes; replaced in one step")
+    backup.add_argument(
+        "--state", type=Path, metavar="DIR", required=True, help="a server's state folder"
+    )
+    backup.set_defaults(run=_backup)
+    restore = commands.add_parser(
+        "restore",
+        help="set up a new task from a backup",
+        description=_RESTORE,
+        formatter_class=_RAW,
+    )
+    restore.add_argument("file", type=Path, help="made by torchfsl backup")
+    restore.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
+    restore.add_argument(
+        "--tls", type=Path, metavar="DIR", required=True, help="with the owner's certificate"
+    )
+    restore.set_defaults(run=_restore)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -201,6 +238,29 @@ def _abandon(options: argparse.Namespace) -> int:
         number = owner.running_round()
         owner.abandon_round(number, options.reason)
         print(f"round {number} ended unopened")
+    return 0
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from torchfsl.service.backup import Backup
+
+    backup = Backup.of_state(options.state)
+    backup.write(options.file)
+    size = options.file.stat().st_size / 1e6
+    print(f"model {backup.version} {backup.model.digest().hex()} in {options.file}, {size:.2f} MB")
+    if backup.halted:
+        print(f"this server is HALTED, its model may be its own: {backup.halted}")
+    return int(bool(backup.halted))
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from torchfsl.service.backup import Backup, restore
+
+    backup = Backup.read(options.file)
+    with _owner(options, seconds=60) as owner:
+        task = restore(owner, backup)
+    print(f"model {backup.model.digest().hex()} is at both servers")
+    print(f"under the new plan {task.plan.digest.hex()}; the next round is 1")
     return 0
 
 

@@ -1,0 +1,165 @@
+"""Backups of a model, taken while its server runs, from which no round can be opened again.
+
+A copy of a whole state folder holds what a server has said; put in place again, it could say a
+second thing in the same round. A backup holds none of that: the model with its optimizer's state,
+and the task's public settings without session, nonce, coins and keys. All that can be made of it is
+a new task, with a session of its own, in which no message of the old one means anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.service import task as tasks
+from torchfsl.service.client.owner import Owner
+from torchfsl.service.state import arrays, vault
+from torchfsl.service.task import Task
+from torchfsl.submodel.server_model import ServerModel
+
+_FORMAT: Final = "torchfsl backup 1"
+_ATTEMPTS: Final = 10
+_NO_SESSION: Final = bytes(16)
+_NO_SEED: Final = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A model, and what a new task needs to go on with it.
+
+    Attributes:
+        task: the old one's settings, without session, nonce, hash seed, coins and keys.
+        model: with its optimizer's state.
+        version: rounds that were applied to the model in the old task.
+        spent: rounds of the old task whose sums count as opened.
+        halted: why the server stood still when the backup was taken, or empty.
+    """
+
+    task: Task
+    model: ServerModel
+    version: int
+    spent: int
+    halted: str = ""
+
+    @classmethod
+    def of_state(cls, folder: Path) -> Backup:
+        """The model as a server's state folder has it now; the server may be running.
+
+        Raises:
+            ParameterError: the folder is no state folder, cannot be read, or has no task yet.
+            DecodeError: the model is damaged, or is not the one that the ledger names.
+        """
+        for _ in range(_ATTEMPTS):
+            stored = _settings(folder)
+            if "task" not in stored:
+                raise ParameterError(f"{folder} has no task yet: there is no model to back up")
+            try:
+                return cls._of_stored(folder, stored)
+            except (FileNotFoundError, DecodeError) as error:
+                if _settings(folder).get("model") == stored["model"]:
+                    raise DecodeError(f"the model in {folder} cannot be read: {error}") from None
+        raise ParameterError(f"the model in {folder} changes too fast to be read: try again")
+
+    @classmethod
+    def _of_stored(cls, folder: Path, stored: dict[str, bytes]) -> Backup:
+        known = json.loads(stored["model"])
+        task = Task.from_settings(json.loads(stored["task"]))
+        version = int(known["version"])
+        data = (folder / "models" / f"version-{version}.fsl").read_bytes()
+        model = tasks.decode_model(task, data)
+        if model.digest().hex() != known["digest"]:
+            raise DecodeError("it is not the one that the ledger names")
+        plan = dataclasses.replace(
+            task.plan, session=_NO_SESSION.hex(), hash_seed=_NO_SEED.hex(), server_keys=()
+        )
+        task = dataclasses.replace(task, plan=plan, nonce=_NO_SESSION, coins=())
+        spent, halted = int(stored.get("opened", b"0")), stored.get("halted", b"").decode()
+        return cls(task, model, version, spent, halted)
+
+    def write(self, path: Path) -> None:
+        """Write a file that this user alone can read, whole or not at all.
+
+        Raises:
+            ParameterError: there is no room, or no such folder.
+        """
+        inner = tasks.encode_task(self.task, self.model.state, self.model.optimizer.state())
+        meta = {"format": _FORMAT, "version": self.version, "spent": self.spent}
+        data = arrays.encode({"task": np.frombuffer(inner, np.uint8)}, meta)
+        if not path.parent.is_dir():
+            raise ParameterError(f"there is no folder {path.parent} for the backup")
+        try:
+            vault.write_whole(path, data)
+        except OSError as error:
+            raise ParameterError(f"cannot write {path}: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> Backup:
+        """Inverse of `write`, but for `halted`.
+
+        Raises:
+            ParameterError: the file cannot be read.
+            DecodeError: it is no backup, is damaged, or is one of a newer library.
+        """
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ParameterError(f"cannot read {path}: {error.strerror}") from error
+        values, meta = arrays.decode(data)
+        if meta.get("format") != _FORMAT or set(values) != {"task"}:
+            raise DecodeError(f"{path} is no backup that this library reads ({_FORMAT})")
+        version, spent = meta.get("version"), meta.get("spent")
+        if type(version) is not int or type(spent) is not int or min(version, spent) < 0:
+            raise DecodeError(f"{path} does not say how many rounds it has seen")
+        task, model = tasks.decode_task(values["task"].tobytes())
+        return cls(task, model, version, spent)
+
+
+def restore(owner: Owner, backup: Backup) -> Task:
+    """Set up a new task that goes on with the model of a backup; returns it.
+
+    Rounds that the old task had opened are taken off the new plan's `max_rounds`; those that were
+    opened after the backup are not in it, and whoever counts them makes a plan of their own.
+
+    Raises:
+        ParameterError: the old plan's rounds are all spent.
+        ProtocolError: a server refuses the task, or the servers' models differ afterwards.
+    """
+    old = backup.task
+    plan = old.plan
+    if plan.max_rounds:
+        if backup.spent >= plan.max_rounds:
+            raise ParameterError(
+                f"the plan's max_rounds = {plan.max_rounds} rounds were opened before the backup: "
+                "its privacy allows no more; make a new plan, if the clients agree to one"
+            )
+        plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
+    task = owner.bind(plan, optimizer=old.optimizer, source=old.source, reduce=old.reduce)
+    owner.set_up(task, backup.model.state, backup.model.optimizer.state())
+    owner.links.common_model()
+    return task
+
+
+def _settings(folder: Path) -> dict[str, bytes]:
+    """What the ledger says of task and model, read without writing anything.
+
+    Raises:
+        ParameterError: there is no ledger, or it cannot be read.
+    """
+    path = folder / "state.sqlite"
+    if not path.exists():
+        raise ParameterError(f"{folder} is no state folder: it has no state.sqlite")
+    query = "SELECT name, value FROM settings WHERE name IN ('task', 'model', 'opened', 'halted')"
+    try:
+        address = f"{path.resolve().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+            return {name: bytes(value) for name, value in database.execute(query)}
+    except sqlite3.Error as error:
+        raise ParameterError(f"cannot read {path}: {error}") from error
