@@ -3,10 +3,10 @@
     python -m scripts.generate.make_vectors           # write
     python -m scripts.generate.make_vectors --check   # exit status 1 if a file differs
 
-Trees, hints, checks and matchings come from the slow reference in `tests/support/reference`, keys
-and permutations from formulas (`primitive_vectors.py`); only whole rounds come from torchfsl,
-with a seeded stream in the place of the operating system's randomness. A change of any file is a
-change of the wire format: raise `WIRE_VERSION` with it.
+Trees, hints, checks and matchings come from the slow reference in `tests/support/reference`, keys,
+permutations and the field from formulas (`primitive_vectors.py`); only whole rounds come from
+torchfsl, with a seeded stream in the place of the operating system's randomness. A change of any
+file is a change of the wire format: raise `WIRE_VERSION` with it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from scripts.generate.primitive_vectors import (
     Json,
     check_vectors,
     drawn,
+    field_vectors,
     hint_vectors,
     kdf_vectors,
     matching_vectors,
@@ -232,6 +233,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "checks": check_vectors,
     "permutations": permutation_vectors,
     "matchings": matching_vectors,
+    "field": field_vectors,
     "plans": plan_vectors,
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,

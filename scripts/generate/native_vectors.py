@@ -67,6 +67,8 @@ def lines() -> Iterator[str]:
             candidates=",".join(map(str, columns)),
             bins_plus_one=",".join(str(place + 1) for place in case["bins"]),
         )
+    for case in cases("field"):
+        yield line("product", **case)
 
 
 def main() -> int:

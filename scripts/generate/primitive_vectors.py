@@ -18,6 +18,9 @@ from torchfsl.crypto import kdf
 
 Json = dict[str, Any]
 
+MODULUS = 2**32 - 5
+"""Of the field of `torchfsl.crypto.field`."""
+
 
 def drawn(label: str, size: int) -> bytes:
     """Bytes that look random and are the same on every run."""
@@ -153,3 +156,61 @@ def matching_vectors() -> Json:
         place = dpf_reference.match(items, 3 * bins_each)  # type: ignore[arg-type]
         cases.append({"num_bins": 3 * bins_each, "candidates": items, "bins": place})
     return {"cases": cases}
+
+
+def packed(numbers: list[int]) -> str:
+    """Numbers of the field as they travel: four little-endian bytes each."""
+    return b"".join(number.to_bytes(4, "little") for number in numbers).hex()
+
+
+def field_vectors() -> Json:
+    """Matrix products modulo p, interpolation from nodes to points, and uniform draws."""
+    draw = random.Random(0)
+    edges = (0, 1, 5, 2**16 - 1, 2**16, 2**31, MODULUS - 2, MODULUS - 1)
+
+    def numbers(count: int) -> list[int]:
+        return [draw.choice(edges) if draw.random() < 0.25 else draw.randrange(MODULUS)
+                for _ in range(count)]  # fmt: skip
+
+    products = []
+    shapes = [(1, 1, 1), (1, 2, 33), (7, 3, 19), (6, 17, 16), (3, 66, 37), (2, 299, 3), (2, 300, 5)]
+    for fill in (numbers, lambda count: [MODULUS - 1] * count, lambda count: [0] * count):
+        for rows, terms, columns in shapes if fill is numbers else shapes[1::4]:
+            left, right = fill(rows * terms), fill(terms * columns)
+            product = [
+                sum(left[row * terms + i] * right[i * columns + column] for i in range(terms))
+                % MODULUS
+                for row in range(rows) for column in range(columns)
+            ]  # fmt: skip
+            products.append({
+                "rows": rows, "terms": terms, "columns": columns, "left": packed(left),
+                "right": packed(right), "product": packed(product),
+            })  # fmt: skip
+    draws = []
+    for count in (1, 9, 40):
+        key = drawn(f"uniform {count}", 16)
+        stream = streamed(key, 4 * count + 400)
+        words = [int.from_bytes(stream[i : i + 4], "little") for i in range(0, len(stream), 4)]
+        kept = [word for word in words if word < MODULUS][:count]
+        draws.append({"key": key.hex(), "count": count, "words": packed(kept)})
+    bases = [
+        {"nodes": nodes, "points": points, "basis": packed(lagrange_basis(nodes, points))}
+        for nodes, points in (
+            ([1], [7]), ([1, 2, 3], [4, 5, 2]), ([1, 2, 3, 4, 70, 5], list(range(71, 80))),
+            ([0, MODULUS - 1, 17], [MODULUS - 2, 1]),
+        )
+    ]  # fmt: skip
+    return {"cases": products, "bases": bases, "draws": draws}
+
+
+def lagrange_basis(nodes: list[int], points: list[int]) -> list[int]:
+    """For each point and node prod (point - other) / (node - other) over the other nodes."""
+    basis = []
+    for point in points:
+        for node in nodes:
+            value = 1
+            for other in nodes:
+                if other != node:
+                    value = value * (point - other) * pow(node - other, -1, MODULUS) % MODULUS
+            basis.append(value)
+    return basis

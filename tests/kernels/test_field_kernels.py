@@ -50,6 +50,13 @@ class TestBoth:
             left, right = numbers((rows, terms), terms), numbers((terms, columns), columns)
             assert kernels.field_multiply(left, right).tolist() == exact(left, right)
 
+    def test_every_number_of_terms_up_to_300(self, kernels: Any) -> None:
+        for terms in range(1, 301):
+            left, right = numbers((2, terms), terms), numbers((terms, 17), 1000 + terms)
+            assert kernels.field_multiply(left, right).tolist() == exact(left, right)
+            left[:], right[:] = MODULUS - 1, MODULUS - 1
+            assert (kernels.field_multiply(left, right) == terms).all()
+
     @given(data=st.data())
     @settings(max_examples=60, deadline=None)
     def test_any_shape_and_any_edge(self, kernels: Any, data: Any) -> None:

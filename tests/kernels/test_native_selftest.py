@@ -61,7 +61,7 @@ def test_every_cpu_path_replays_the_vectors_and_agrees(selftest: Path, vectors: 
     assert "FAILED" not in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["tree", "hint", "check", "matching"])
+@pytest.mark.parametrize("kind", ["tree", "hint", "check", "matching", "product"])
 def test_a_wrong_vector_is_noticed(
     selftest: Path, vectors: Path, tmp_path: Path, kind: str
 ) -> None:

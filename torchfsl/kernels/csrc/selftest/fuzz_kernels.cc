@@ -9,6 +9,7 @@
 //   answers    a server's answers                   to tags, the client's side
 //   gathering  slots, checked by the kernel         to gather
 //   matching   candidates, checked by the kernel    to match
+//   products   numbers of the field                 to field_multiply
 //
 // The input chooses sizes and contents. Buffers have exactly the promised size, so that the address
 // sanitizer sees a step beyond one, and every result is compared with that of the portable path.
@@ -18,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -34,6 +36,7 @@ using selftest::Bytes;
 using selftest::Random;
 
 constexpr unsigned kWidths[] = {2, 3, 4, 6, 8, 16};
+constexpr std::uint32_t kLargestNumber = 0xfffffffa;  // of the field modulo 2^32 - 5
 
 void expect(bool holds) {
   if (!holds) std::abort();
@@ -232,6 +235,34 @@ void gather_slots(Input& input) {
     taken[bin] = true;
     expect(candidates[item] == bin || candidates[num_items + item] == bin ||
            candidates[2 * num_items + item] == bin);
+  }
+}
+
+std::vector<std::uint32_t> numbers(Input& input, std::size_t count) {
+  const Bytes bytes = input.bytes(4 * count);
+  std::vector<std::uint32_t> words(count);
+  if (count) std::memcpy(words.data(), bytes.data(), 4 * count);
+  for (std::uint32_t& word : words) word = std::min(word, kLargestNumber);
+  return words;
+}
+
+[[maybe_unused]] void fuzz_products(Input& input) {
+  const std::size_t rows = input.size(0, 14), columns = input.size(0, 600);
+  const std::size_t terms = input.size(0, rows * columns < 800 ? 300 : 40);
+  const std::vector<std::uint32_t> left = numbers(input, rows * terms);
+  const std::vector<std::uint32_t> right = numbers(input, terms * columns);
+  std::vector<std::uint32_t> out(rows * columns), expected(out.size());
+  FieldArgs args = {left.data(), right.data(), rows, terms, columns, out.data()};
+  field_multiply(args, 2);
+  args.out = expected.data();
+  kPortablePath.field_multiply(args, 0, columns);
+  expect(out == expected);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    unsigned __int128 sum = 0;
+    for (std::size_t c = 0; c < terms; ++c) {
+      sum += std::uint64_t{left[i / columns * terms + c]} * right[c * columns + i % columns];
+    }
+    expect(out[i] == static_cast<std::uint64_t>(sum % (kLargestNumber + 1ull)));
   }
 }
 

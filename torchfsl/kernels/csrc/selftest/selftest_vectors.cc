@@ -182,13 +182,32 @@ void replay_matching(const Case& known) {
   require(shifted == known.numbers("bins_plus_one"), "a matching differs");
 }
 
+std::vector<std::uint32_t> words_of(const Bytes& bytes) {
+  std::vector<std::uint32_t> words(bytes.size() / 4);
+  for (std::size_t i = 0; i < 4 * words.size(); ++i) {
+    words[i / 4] |= std::uint32_t{bytes[i]} << (8 * (i % 4));
+  }
+  return words;
+}
+
+void replay_product(const Case& known) {
+  const std::size_t rows = known.number("rows"), terms = known.number("terms");
+  const std::size_t columns = known.number("columns");
+  const std::vector<std::uint32_t> left = words_of(known.bytes("left", 4 * rows * terms));
+  const std::vector<std::uint32_t> right = words_of(known.bytes("right", 4 * terms * columns));
+  std::vector<std::uint32_t> out(rows * columns);
+  field_multiply({left.data(), right.data(), rows, terms, columns, out.data()}, 1);
+  require(out == words_of(known.bytes("product", 4 * out.size())), "a product differs");
+}
+
 }  // namespace
 
 std::size_t replay_vectors(const std::string& file) {
   const std::map<std::string, void (*)(const Case&)> kinds = {{"tree", replay_tree},
                                                               {"hint", replay_hint},
                                                               {"check", replay_check},
-                                                              {"matching", replay_matching}};
+                                                              {"matching", replay_matching},
+                                                              {"product", replay_product}};
   std::ifstream lines(file);
   require(lines.is_open(), "cannot read " + file);
   std::size_t count = 0;
