@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.config import Config, ConfigError, merge, read_toml
+from torchfsl.errors import ProtocolError
+from training.config import Config, merge, read_toml
 from training.presets import PRESETS
+from training.sections import ConfigError
 
 if TYPE_CHECKING:
     from training.trainer import RoundRecord
@@ -26,10 +28,15 @@ presets
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
   cnn-cifar10  the same on CIFAR-10
+  mlp-mnist-widths, cnn-mnist-widths, cnn-cifar10-widths
+               networks in shards: thirds of the clients train all, half and a quarter of the units
+               of every layer, other ones each round
 
-aggregations (one seed gives one model under plain and fsl, bit for bit)
+aggregations (one seed gives one model under plain, fsl and sesa, bit for bit)
   fsl          two servers, point functions: neither learns which rows, or any value
   dense        two servers, additive shares of every parameter, 4 bytes each: no submodels
+  sesa         one server and clients of different widths (the presets ...-widths): coded submodels,
+               bears the dropouts it plans for; in this process only
   plain        the same quantised integers added in the clear: no protection, the yardstick
 """
 
@@ -43,8 +50,9 @@ examples
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
 
 DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
-Bytes and client_seconds are the mean of a client, to or from both servers together;
-server_seconds are both servers together, for the whole round.
+Bytes and client_seconds are the mean of a client, to or from all servers together;
+server_seconds are all servers together, for the whole round. bytes_by_phase in summary.json are by
+the aggregation's kinds of message, bytes_by_width the same for the clients of each width.
 'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
 
 FILE.toml overrides the preset and is overridden by options; its sections and their settings are
@@ -69,6 +77,13 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("rounds", "N", int, "federated rounds"),
     ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
     ("min-clients", "N", int, "fewest reports that the servers may open; default 2"),
+    (
+        "dropouts",
+        "SHARE",
+        float,
+        "share of a cohort that starts a round and never submits, the same clients under every "
+        "aggregation; sesa plans for them; default 0",
+    ),
     ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
     ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
     (
@@ -89,7 +104,11 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
 )
 _CHOICE_OPTIONS = (
-    ("aggregation", ("plain", "dense", "fsl"), "how updates are summed, see above; default fsl"),
+    (
+        "aggregation",
+        ("plain", "dense", "fsl", "sesa"),
+        "how updates are summed, see above; default fsl",
+    ),
     ("backend", ("auto", "portable", "native"), "kernels of torchfsl; default auto"),
     (
         "above-break-even",
@@ -114,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(config, folder, options)
     except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
         parser.exit(2, f"{parser.prog}: {error}\n")
+    except ProtocolError as error:  # a round that must not be opened
+        parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")
 
@@ -150,8 +171,9 @@ def config_from(options: argparse.Namespace) -> Config:
         if overrides.pop("preset", options.preset) != options.preset:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
-    names = ("data", "rounds", "clients_per_round", "min_clients", "aggregation", "eval_every",
-             "seed", "threads", "device", "servers", "tls", "above_break_even")  # fmt: skip
+    names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
+             "eval_every", "seed", "threads", "device", "servers", "tls",
+             "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")

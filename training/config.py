@@ -10,192 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from torchfsl.errors import ParameterError
-from torchfsl.submodel.server_optimizers import OptimizerSettings
+from training.sections import (
+    ConfigError,
+    Din,
+    Encoding,
+    Images,
+    Local,
+    Partition,
+    Rest,
+    Sentences,
+    Server,
+    Sesa,
+)
 
-Aggregation = Literal["plain", "dense", "fsl"]
+Aggregation = Literal["plain", "dense", "fsl", "sesa"]
 AboveBreakEven = Literal["error", "dense", "keep"]
+WIDTHS = "-widths"
+"""How the names of presets end whose clients have different widths."""
 T = TypeVar("T")
-
-
-class ConfigError(ValueError):
-    """A setting is wrong. The message names it and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Din:
-    """Model and samples of `din`.
-
-    Attributes:
-        dim: width of the embeddings.
-        history: most items of a history.
-        negatives: sampled items for every positive one.
-        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
-    """
-
-    dim: int = 18
-    history: int = 50
-    negatives: int = 4
-    rows_per_client: int = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Sentences:
-    """Model of `textcnn`: embedding width, feature maps a window width, dropout, label column.
-
-    `table` says how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
-    `rows` is the fraction of the table's rows that a client sends, those whose change has the
-    largest L1 norm; 1.0 sends all rows that changed. `error_feedback` keeps the others for later.
-    """
-
-    dim: int = 300
-    maps: int = 100
-    dropout: float = 0.5
-    table: Literal["rows", "rest"] = "rows"
-    rows: float = 0.1
-    error_feedback: bool = True
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """How `cnn-mnist` and `cnn-cifar10` show images to the network.
-
-    Attributes:
-        crop: side of the square that is cut out; 0 for whole images.
-        random_crop: cut at a random place in training; central if not, as in evaluation.
-        flip: mirror half of the images in training.
-        label: column of the class, where it is not the data set's only one.
-    """
-
-    crop: int = 0
-    random_crop: bool = True
-    flip: bool = False
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """How `textcnn` and the image presets spread the training data.
-
-    Attributes:
-        clients: number of clients.
-        scheme: `iid`, or `dirichlet` for label-skewed clients.
-        alpha: concentration of `dirichlet`; small means few labels a client.
-    """
-
-    clients: int = 100
-    scheme: Literal["iid", "dirichlet"] = "iid"
-    alpha: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """Training at a client.
-
-    Attributes:
-        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd` or `adam`.
-        lr: rate of `sgd` and `adam`.
-        lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
-        lr_decay_rounds: see above.
-        adam_eps: of `adam`. Fresh moments make every step of Adam as large as the rate, however
-            small the gradient; a larger eps keeps words that are learnt from moving on.
-        weight_decay: of `sgd` and `adam`.
-        batch_size: examples a batch (`din` takes all samples of the user as one).
-        epochs: passes over the client's examples.
-        steps: stop after so many batches; 0 for no limit.
-        loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
-            more samples weigh more.
-        loss_divisor: see above.
-        precision: of the model's forward and backward pass; with `bfloat16`, torch's autocast
-            chooses the operations that use it. Weights, the loss, the update and evaluation stay
-            float32. Convolutions train twice as fast on CPUs that have the instructions.
-    """
-
-    optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
-    lr: float = 0.01
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-    batch_size: int = 50
-    epochs: int = 1
-    steps: int = 0
-    loss: Literal["mean", "sum"] = "mean"
-    loss_divisor: float = 1.0
-    precision: Literal["float32", "bfloat16"] = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """The servers' optimizer on the mean over the cohort; `sgd` with rate 1 is averaging.
-
-    Attributes:
-        optimizer: `sgd` or `adam`.
-        lr: its rate.
-        momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end,
-            in rounds in which nobody sends its position, too.
-        beta1: of `adam`.
-        beta2: of `adam`.
-        eps: of `adam`.
-        average: in [0, 1): evaluate the mean of the servers' models over rounds, too, in which
-            all models before the latest keep this weight (0.99: about the last hundred rounds); 0
-            for none. Changes no round.
-        lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
-        lr_decay_rounds: see above.
-    """
-
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = 1.0
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-8
-    average: float = 0.0
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
-
-    def settings(self) -> OptimizerSettings:
-        """The optimizer as both servers build it, wherever they run.
-
-        Raises:
-            ConfigError: a setting is out of range, or not of this optimizer.
-        """
-        own = {name: value for name, value in dataclasses.asdict(self).items() if name != "average"}
-        try:
-            settings = OptimizerSettings(own.pop("optimizer"), **own)
-            settings.build()
-        except ParameterError as error:
-            raise ConfigError(f"server: {error}") from error
-        return settings
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring."""
-
-    ring_bits: int = 32
-    frac_bits: int = 20
-    clip: float = 4.0
-    rounding: Literal["nearest", "stochastic"] = "nearest"
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """How weights outside the embedding tables are sent.
-
-    Attributes:
-        policy: `dense` (all of them), `topk` (scalars of largest magnitude) or `blocks` (blocks
-            of largest L1 norm).
-        amount: fraction of the scalars or blocks.
-        block: values a block.
-        error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
-    """
-
-    policy: Literal["dense", "topk", "blocks"] = "dense"
-    amount: float = 0.05
-    block: int = 32
-    error_feedback: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +43,13 @@ class Config:
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
         seed: of everything but keys, masks and hash seeds.
+        dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
+            clients under every aggregation. `sesa` plans for as many.
         aggregation: how updates are summed, see `training.federation`.
         above_break_even: what `fsl` does with a segment whose trees cost more than dense shares:
             refuse, switch to dense shares, or keep the trees.
-        malicious_security: check words on trees, by which servers refuse malformed reports, and
-            tags on answers, by which clients notice altered rows.
+        malicious_security: of `fsl`: check words on trees, by which servers refuse malformed
+            reports, and tags on answers, by which clients notice altered rows.
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
@@ -231,6 +65,7 @@ class Config:
     checkpoint_every: int = 10
     min_clients: int = 2
     seed: int = 0
+    dropouts: float = 0.0
     aggregation: Aggregation = "fsl"
     above_break_even: AboveBreakEven = "error"
     malicious_security: bool = True
@@ -247,6 +82,7 @@ class Config:
     server: Server = Server()
     encoding: Encoding = Encoding()
     rest: Rest = Rest()
+    sesa: Sesa = Sesa()
 
     def __post_init__(self) -> None:
         for name in (
@@ -265,9 +101,46 @@ class Config:
                 f"server.average is {self.server.average}; choose one in [0, 1), 0 for no mean"
             )
         self.server.settings()
+        if not 0 <= self.dropouts < 1:
+            raise ConfigError(f"dropouts is {self.dropouts}; choose a share in [0, 1)")
+        self._check_widths()
         for name in ("threads", "torch_threads"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 0 (default) or more")
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether clients train parts of the model, of different sizes."""
+        return self.preset.endswith(WIDTHS)
+
+    @property
+    def num_dropouts(self) -> int:
+        """Clients of a cohort that drop out."""
+        return round(self.dropouts * self.clients_per_round)
+
+    def _check_widths(self) -> None:
+        """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
+        if not self.has_widths and self.sesa != Sesa():
+            raise ConfigError(f"{self.preset} has no widths: [sesa] is of the presets ...{WIDTHS}")
+        if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa"):
+            raise ConfigError(
+                f"sesa.mean is 'owners', whose number {self.aggregation} does not open: choose "
+                "'cohort', plain or fsl"
+            )
+        if self.aggregation != "sesa":
+            return
+        if not self.has_widths:
+            raise ConfigError(
+                f"aggregation is sesa, which sums parts of a model: choose a preset ...{WIDTHS}, "
+                f"not {self.preset}"
+            )
+        if self.servers != "in-process":
+            raise ConfigError("aggregation is sesa, which has one server, here: leave out servers")
+        if self.sesa.choice != "random":
+            raise ConfigError(
+                f"sesa.choice is {self.sesa.choice!r}: sesa hides which shards a client trains, "
+                "and max_isolation counts on random ones; use plain, dense or fsl"
+            )
 
 
 def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
@@ -316,7 +189,10 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
         if value not in choices:
             raise ConfigError(f"{where} is {value!r}; choose one of {', '.join(choices)}")
         return value
-    assert not isinstance(kind, types.GenericAlias)
+    if isinstance(kind, types.GenericAlias):  # a tuple of some type
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} is {value!r}; it must be a list")
+        return tuple(_checked(entry, kind.__args__[0], where) for entry in value)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

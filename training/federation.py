@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.sesa import OneServer, SesaPlan
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
@@ -21,6 +22,7 @@ from training.aggregations.fsl import TwoServers
 from training.aggregations.plain import Plain
 from training.config import Config
 from training.local import make_optimizer
+from training.sections import ConfigError
 from training.tasks.task import Task
 
 
@@ -100,7 +102,7 @@ def build(
     optimizer = make_optimizer(model, config.local)
     engine = make_engine(config, task)
     handle = engine.attach(model, optimizer)
-    terms = _plan(config, task, engine, handle) if plan is None else Plan.from_json(plan)
+    terms = _plan(config, task, engine, handle) if plan is None else _plan_of(config, plan)
     initial = handle.server_state() if state is None else state
 
     def server_model() -> ServerModel:
@@ -109,12 +111,20 @@ def build(
             server.load_state(optimizer_state)
         return ServerModel(initial, server, source=engine.source)
 
-    aggregation = _aggregation(config, terms, server_model, task.num_clients, finished)
+    aggregation = _aggregation(config, terms, server_model, task, finished)
     return Federation(model, optimizer, engine, handle, Audit(aggregation))
 
 
-def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> Plan:
-    rows = config.din.rows_per_client if engine.rows is not None and task.retrieves else None
+def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> Plan | SesaPlan:
+    if config.aggregation == "sesa":
+        return _sesa_plan(config, task, engine, handle)
+    rows: int | dict[str, int] | None = None
+    if engine.rows is not None and task.widths is not None:
+        # One plan for all: the narrow send as much as the widest, who need not be known then.
+        of_each = [_by_segment(handle, rows) for rows in task.widths.rows]
+        rows = {name: max(one[name] for one in of_each) for name in of_each[0]}
+    elif engine.rows is not None and task.retrieves:
+        rows = config.din.rows_per_client
     return engine.plan(
         handle,
         max_clients=config.clients_per_round,
@@ -122,20 +132,74 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
         rows_per_client=rows,
         above_break_even=config.above_break_even,
         malicious_security=config.malicious_security,
+        lane="count" if config.sesa.mean == "owners" else "none",
     )
 
 
+def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> SesaPlan:
+    assert task.widths is not None
+    collusion = int(config.sesa.collusion * config.clients_per_round + 1e-9)
+    if not collusion:
+        raise ConfigError(
+            f"sesa.collusion is {config.sesa.collusion} of {config.clients_per_round} clients, "
+            "which is not one: raise it"
+        )
+    rows = [_by_segment(handle, of_class) for of_class in task.widths.rows]
+    return engine.sesa_plan(
+        handle,
+        widths=list(zip(rows, task.widths.counts, strict=True)),
+        collusion=collusion,
+        dropouts=config.num_dropouts,
+        max_isolation=config.sesa.max_isolation,
+        min_clients=config.min_clients,
+    )
+
+
+def _by_segment(handle: Handle, rows: Mapping[str, int]) -> dict[str, int]:
+    """Rows by table as rows by segment; a segment holds tables with rows of equal length.
+
+    Raises:
+        ConfigError: of two tables of one segment a client trains different shares, so that the
+            plan could not tell how likely each row is.
+    """
+    segments = handle.exchange.segment_tensors
+    for tensors in segments.values():
+        shares = {rows[t.name] / t.shape[0] for t in tensors if t.name in rows}
+        if len(shares) > 1:
+            raise ConfigError(
+                f"{', '.join(t.name for t in tensors)} have rows of equal length, and clients "
+                "train different shares of each: choose another number of shards or layers"
+            )
+    return {
+        name: sum(rows[tensor.name] for tensor in tensors)
+        for name, tensors in segments.items()
+        if all(tensor.name in rows for tensor in tensors)
+    }
+
+
+def _plan_of(config: Config, text: str) -> Plan | SesaPlan:
+    return SesaPlan.from_json(text) if config.aggregation == "sesa" else Plan.from_json(text)
+
+
 def _aggregation(
-    config: Config, plan: Plan, model: Callable[[], ServerModel], clients: int, finished: int
+    config: Config,
+    plan: Plan | SesaPlan,
+    model: Callable[[], ServerModel],
+    task: Task,
+    finished: int,
 ) -> Aggregation:
     """The way in which this run sums its updates: a line each."""
+    if isinstance(plan, SesaPlan):
+        assert task.widths is not None
+        widths = {client: task.widths.of(client) for client in range(task.num_clients)}
+        return OneServer(plan, model(), widths)
     if config.aggregation == "plain":
         return Plain(plan, model())
     if config.servers == "in-process":
         return TwoServers(plan, (model(), model()))
     from training.aggregations.remote import RemoteServers  # needs the service extra
 
-    return RemoteServers(config, plan, model(), clients=clients, finished=finished)
+    return RemoteServers(config, plan, model(), clients=task.num_clients, finished=finished)
 
 
 def make_engine(config: Config, task: Task) -> SubmodelEngine:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from training.config import Local
+from training.sections import Local
 from training.tasks.task import Batch, Work
 
 

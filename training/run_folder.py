@@ -14,8 +14,9 @@ import torch
 
 import torchfsl
 from training.checkpoint import CheckpointFolder
-from training.config import Config, ConfigError
+from training.config import Config
 from training.federation import Federation
+from training.sections import ConfigError
 from training.trainer import RoundRecord
 
 _MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every", "servers", "tls")
@@ -110,8 +111,8 @@ def summarise(
         "mean_of_last_three": float(np.mean(values[-3:])) if values else None,
         "mean_of_last_five": float(np.mean(values[-5:])) if values else None,
         "baselines": baselines,
-        "upload_bytes_per_client_round": float(np.mean([r.upload_bytes for r in records])),
-        "download_bytes_per_client_round": float(np.mean([r.download_bytes for r in records])),
+        **_bytes(records),
+        "dropouts_per_round": float(np.mean([record.dropouts for record in records])),
         "client_seconds": float(np.mean([r.client_seconds for r in records])),
         "server_seconds_per_round": float(np.mean([r.server_seconds for r in records])),
         **({} if messages is None else {"messages": dict(messages)}),
@@ -136,6 +137,25 @@ def summarise(
     }
 
 
+def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
+    """By name the mean over rounds."""
+    names = dict.fromkeys(name for one in figures for name in one)
+    return {n: float(np.mean([one.get(n, 0.0) for one in figures])) for n in names}
+
+
+def _bytes(records: list[RoundRecord]) -> dict[str, Any]:
+    """Means a client and round: in all, by phase, and by width where there are several."""
+    rounds = [record.phases_by_width for record in records]
+    widths = dict.fromkeys(name for one in rounds for name in one)
+    by_width = {name: _mean([one[name] for one in rounds if name in one]) for name in widths}
+    return {
+        "upload_bytes_per_client_round": float(np.mean([r.upload_bytes for r in records])),
+        "download_bytes_per_client_round": float(np.mean([r.download_bytes for r in records])),
+        "bytes_by_phase": _mean([record.phases for record in records]),
+        **({"bytes_by_width": by_width} if by_width else {}),
+    }
+
+
 def _line(record: RoundRecord) -> str:
     fields = dataclasses.asdict(record)
     metrics = fields.pop("metrics")
@@ -152,17 +172,29 @@ def _record(line: dict[str, Any]) -> RoundRecord:
 
 def _check_same(saved: dict[str, Any], config: Config, folder: Path) -> None:
     now = json.loads(json.dumps(dataclasses.asdict(config)))
+    # What an older version did not know had its default.
+    defaults = {
+        field.name: json.loads(json.dumps(_plain(field.default)))
+        for field in dataclasses.fields(config)
+        if field.default is not dataclasses.MISSING
+    }
     for name in now:
-        before = saved.get(name)
+        before = saved.get(name, defaults.get(name))
         section = type(getattr(config, name))
         if isinstance(before, dict) and dataclasses.is_dataclass(section):
-            # What an older version did not know of a section had its default.
-            before = {**dataclasses.asdict(section()), **before}
+            before = {**json.loads(json.dumps(dataclasses.asdict(section()))), **before}
         if name not in _MAY_DIFFER and before != now[name]:
             raise ConfigError(
                 f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "
                 "resume with the same settings, or name another --out"
             )
+
+
+def _plain(default: Any) -> Any:
+    """A setting's default as JSON has it."""
+    if dataclasses.is_dataclass(default) and not isinstance(default, type):
+        return dataclasses.asdict(default)
+    return default
 
 
 def _replace(path: Path, text: str) -> None:

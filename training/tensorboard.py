@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from training.config import ConfigError
 from training.experiment import Listener
+from training.sections import ConfigError
 from training.trainer import RoundRecord
 
 
@@ -48,7 +48,10 @@ class TensorBoard:
         """One point a figure."""
         fields = dataclasses.asdict(record)
         number, metrics = fields.pop("round"), fields.pop("metrics")
-        for group, figures in (("metrics", metrics), ("round", fields)):
+        phases, by_width = fields.pop("phases"), fields.pop("phases_by_width")
+        groups = {"metrics": metrics, "round": fields, "bytes": phases}
+        groups |= {f"bytes of width {name}": figures for name, figures in by_width.items()}
+        for group, figures in groups.items():
             for name, value in figures.items():
                 if value is not None:
                     self._writer.add_scalar(f"{group}/{name}", float(value), number)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from models import Sharded
 from torchfsl.engine.residual import Residual
 from torchfsl.submodel.aggregation import Receipt
+from training.aggregations.dropout import Dropout, DroppedOut
 from training.averaging import MeanModel
 from training.config import Config
 from training.data.prf import Stream
@@ -26,10 +28,13 @@ class RoundRecord:
     Attributes:
         round: from 1.
         metrics: of the evaluation after this round; empty where it does not evaluate.
-        upload_bytes: mean a client, to both servers together.
-        download_bytes: mean a client, from both servers together.
+        upload_bytes: mean a client, to all servers together.
+        download_bytes: mean a client, from all servers together.
+        phases: the same bytes by the aggregation's phase, mean a client.
+        phases_by_width: by width that of its clients; empty where all are alike.
+        dropouts: clients that started the round and never submitted; they count in the means.
         client_seconds: mean a client: training and cryptography.
-        server_seconds: both servers together, for the whole round.
+        server_seconds: all servers together, for the whole round.
         exact: see `Audit`.
         exact_retrieval: see `Audit`.
         clipped_values: values of all clients that the fixed-point range cut.
@@ -39,6 +44,9 @@ class RoundRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    phases_by_width: dict[str, dict[str, float]] = field(default_factory=dict)
+    dropouts: int = 0
     client_seconds: float = 0.0
     server_seconds: float = 0.0
     exact: bool = False
@@ -93,6 +101,8 @@ class Trainer:
 
     def cohort(self, number: int) -> list[int]:
         """The clients of a round, increasing: a function of (seed, round)."""
+        if self.task.widths is not None:
+            return self.task.widths.cohort(number)
         stream = Stream(self.config.seed, "cohort", number)
         chosen = stream.choice(self.task.num_clients, self.config.clients_per_round)
         return [int(client) for client in chosen]
@@ -101,41 +111,70 @@ class Trainer:
         """One round: every client of the cohort trains and submits; the sum is applied."""
         record, audit = RoundRecord(number), self.federation.audit
         cohort = self.cohort(number)
+        gone = self.dropouts(number, cohort)
         start = time.perf_counter()
-        audit.open_round(number)
-        receipts = [self._run_client(number, client, record) for client in cohort]
+        audit.open_round(number, cohort)
+        for client in cohort:
+            self._run_client(number, client, record, drops_out=client in gone)
+        receipts = audit.close_round().receipts
         trained = time.perf_counter() - start - audit.aggregation.server_seconds
-        audit.close_round()
         record.exact, record.exact_retrieval = audit.exact, audit.exact_retrieval
-        record.upload_bytes = float(np.mean([receipt.upload_bytes for receipt in receipts]))
-        record.download_bytes = float(np.mean([receipt.download_bytes for receipt in receipts]))
+        record.upload_bytes = float(np.mean([r.upload_bytes for r in receipts.values()]))
+        record.download_bytes = float(np.mean([r.download_bytes for r in receipts.values()]))
+        record.phases = mean_phases(list(receipts.values()))
+        if (widths := self.task.widths) is not None:
+            record.phases_by_width = {
+                name: mean_phases([r for c, r in receipts.items() if widths.of(c) == place])
+                for place, name in enumerate(widths.names)
+            }
+        record.dropouts = len(gone)
         record.client_seconds = trained / len(cohort)
         record.server_seconds = audit.aggregation.server_seconds
         return record
 
-    def _run_client(self, number: int, client: int, record: RoundRecord) -> Receipt:
+    def dropouts(self, number: int, cohort: list[int]) -> set[int]:
+        """The clients of a cohort that never submit: a function of (seed, round)."""
+        stream = Stream(self.config.seed, "dropouts", number)
+        return {cohort[place] for place in stream.choice(len(cohort), self.config.num_dropouts)}
+
+    def _run_client(
+        self, number: int, client: int, record: RoundRecord, *, drops_out: bool
+    ) -> None:
         federation, config = self.federation, self.config
         work = self.task.work(number, client)
         federation.handle.residual = self.residuals.setdefault(client, Residual())
         stochastic = config.encoding.rounding == "stochastic"
         seed = Stream(config.seed, "rounding", number, client).bytes(16) if stochastic else None
         begin_local_training(federation.model, federation.optimizer, config.local, number)
+        if work.shards is not None:
+            assert isinstance(federation.model, Sharded)
+            federation.model.take(work.shards)
+        participant = federation.audit.participant(client)
         seed_torch(Stream(config.seed, "dropout", number, client).torch_seed(), config.device)
         with federation.engine.round(
-            federation.audit.participant(client),
+            Dropout(participant) if drops_out else participant,
             rows=dict(work.rows) if federation.retrieves else None,
             handle=federation.handle,
             number=number,
             rounding_seed=seed,
         ) as training_round:
-            train(federation.model, federation.optimizer, work, config.local)
-        receipt = training_round.submit()
+            if not drops_out:  # what it would have learnt is lost either way
+                train(federation.model, federation.optimizer, work, config.local)
+        try:
+            training_round.submit()
+        except DroppedOut:
+            return
         assert training_round.clip_report is not None
         record.clipped_values += training_round.clip_report.num_clipped
-        return receipt
 
     def _evaluates(self, number: int) -> bool:
         return number in (1, self.config.rounds) or number % self.config.eval_every == 0
+
+
+def mean_phases(receipts: list[Receipt]) -> dict[str, float]:
+    """Mean bytes a client by phase; a phase that a client did not reach counts as zero bytes."""
+    names = list(dict.fromkeys(name for receipt in receipts for name in receipt.phases))
+    return {n: sum(r.phases.get(n, 0) for r in receipts) / len(receipts) for n in names}
 
 
 def seed_torch(seed: int, device: str) -> None:

@@ -29,10 +29,11 @@ from scripts.reproduction import (
     din_auc,
     hashing,
     report,
+    sesa,
 )
 from scripts.reproduction import corpus_statistics as statistics
 from scripts.reproduction.results import FOLDER, write_result
-from training.config import ConfigError
+from training.sections import ConfigError
 
 RUN_FOLDER = Path("runs") / "reproduce"
 Options = argparse.Namespace
@@ -53,6 +54,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "din-auc": (
         "DIN's AUC by round, three aggregations",
         lambda o: din_auc.din_auc(o.data, RUN_FOLDER, o.rounds or 300),
+    ),
+    "sesa": (
+        "one server, clients of different widths: costs, accuracy by choice of shards",
+        lambda o: sesa.sesa(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS, o.flower_python),
     ),
     "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),
@@ -134,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     costs = parser.add_argument_group("costs")
     costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
     costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
-    costs.add_argument("--flower-python", help="baselines: Python with flwr 1.41, for SecAgg+")
+    costs.add_argument("--flower-python", help="baselines, sesa: Python of flwr 1.41, for SecAgg+")
     return parser
 
 
@@ -147,7 +152,7 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, and 300 of 100 users for din-auc",
+        "TREC, 300 of 100 users for din-auc, 60 of sesa",
     )
     runs.add_argument(
         "--server-rate",

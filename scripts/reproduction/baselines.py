@@ -16,7 +16,7 @@ from scripts.bench import round as bench_round
 from scripts.reproduction import paper
 from scripts.reproduction.one_round import dense_plan, measure
 
-CLIENTS = 10
+CLIENTS, SHARES = 10, 5
 SECAGG_PLUS = "scripts.reproduction.secagg_plus"
 
 
@@ -34,7 +34,7 @@ def baselines(flower_python: str | None) -> dict[str, Any]:
         "clients": CLIENTS,
         "fedavg": _fedavg(parameters),
         "dense_two_server": _dense(parameters),
-        "secagg_plus": _secagg_plus(flower_python, parameters),
+        "secagg_plus": secagg_plus(flower_python, parameters, CLIENTS, SHARES),
         "torchfsl": _torchfsl(),
     }
     return figures
@@ -73,7 +73,10 @@ def _torchfsl() -> dict[str, Any]:
     return bench_round.run(CLIENTS, 2)
 
 
-def _secagg_plus(python: str | None, parameters: int) -> dict[str, Any] | None:
+def secagg_plus(
+    python: str | None, parameters: int, clients: int, shares: int
+) -> dict[str, Any] | None:
+    """One round of Flower's SecAgg+ in an environment of its own; None without one."""
     if python is None:
         print("SecAgg+ skipped: pass --flower-python, the Python of an environment with flwr 1.41")
         return None
@@ -86,7 +89,9 @@ def _secagg_plus(python: str | None, parameters: int) -> dict[str, Any] | None:
             "--parameters",
             str(parameters),
             "--clients",
-            str(CLIENTS),
+            str(clients),
+            "--shares",
+            str(shares),
         ]
         subprocess.run([*command, "--json", target], check=True, stdout=subprocess.DEVNULL)
         figures: dict[str, Any] = json.loads(target.read_text())

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scripts.reproduction import paper
-from training.config import Config, Images, Local, Rest, Sentences
+from training.config import Config
 from training.presets import PRESETS
+from training.sections import Images, Local, Rest, Sentences
 
 PRESET_OF = {"trec": "textcnn", "mnist": "cnn-mnist", "cifar10": "cnn-cifar10"}
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from scripts.reproduction import paper
-from training.config import Config, Partition
+from training.config import Config
 from training.data.partition import iid
 from training.data.prf import Stream
 from training.data.tables import load_sentences, tokenise
 from training.presets import PRESETS
+from training.sections import Partition
 
 
 def table9(data: str | None) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from tests.support.small_tasks import small_config, small_task
 from torchfsl.service.local import LocalServers
 from training import experiment
 from training.aggregations.remote import RemoteServers
-from training.config import Config, ConfigError, Server
+from training.config import Config
+from training.sections import ConfigError, Server
 
 
 class Interrupted(Exception):

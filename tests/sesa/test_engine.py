@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from models import MLP, Sharded
-from torchfsl import Dense, FixedPoint, Rows, ServerModel, SubmodelEngine
+from torchfsl import Dense, FixedPoint, Rows, ServerModel, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan
-from torchfsl.sesa import OneServer, Width, build_plan
-from torchfsl.submodel.segments import SegmentSpec
+from torchfsl.sesa import OneServer, SesaPlan, Width
 from training.aggregations.plain import Plain
 
 INPUT, CLASSES, SHARDS = 5, 3, 4
 TAKES = (4, 1)  # shards of each layer that a client of each width takes
+WIDTHS = [({"rows12": 8, "rows6": 16}, 18), ({"rows12": 2, "rows6": 1}, 4)]
 
 
 def network() -> Sharded:
@@ -59,24 +61,13 @@ def digests(protected: bool) -> list[bytes]:
     net = network()
     engine, handle = attached(net)
     drawn = clear_plan(engine, handle)
-    specs = [SegmentSpec(s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve)
-             for s in drawn.segments]  # fmt: skip
-    owned = []
-    for count in TAKES:
-        rows = net.rows([range(count)] * 2)
-        owned.append(tuple(
-            1 if s.is_dense else sum(len(rows[t.name]) for t in s.tensors) for s in drawn.segments
-        ))  # fmt: skip
-    plan = build_plan(
-        specs, encoding=drawn.encoding, widths=[Width(owned[0], 18), Width(owned[1], 4)],
-        collusion=2, dropouts=2,
-    )  # fmt: skip
+    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
     state = ServerModel(handle.server_state())
     widths = {client: int(client >= 18) for client in range(22)}
     aggregation = OneServer(plan, state, widths) if protected else Plain(drawn, state)
     found = []
     for number in range(3):
-        aggregation.open_round(number)
+        aggregation.open_round(number, range(22))
         for client in range(22):
             if client in (number, 19):
                 continue
@@ -98,6 +89,36 @@ def test_the_engine_trains_the_same_model_as_in_the_clear() -> None:
     assert digests(protected=True) == digests(protected=False)
 
 
+def test_the_engine_describes_a_model_to_one_server() -> None:
+    engine, handle = attached(network())
+    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
+    assert {s.name: s.policy for s in plan.segments} == {
+        "rows12": "rows", "rows6": "rows", "rest": "dense"
+    }  # fmt: skip
+    assert plan.widths == (Width((8, 16, 1), 18), Width((2, 1, 1), 4))
+    assert [s.name for s in plan.segments] == ["rows12", "rows6", "rest"]
+    assert SesaPlan.from_json(plan.to_json()) == plan
+    text = handle.explain(plan)
+    assert "rows12" in text
+    assert "8 / 2" in text
+    assert "any 2 of 22 clients" in text
+
+
+def test_the_engine_refuses_what_one_server_cannot_take() -> None:
+    engine, handle = attached(network())
+    with pytest.raises(ParameterError, match=r"\['rows12'\]; give it some of each"):
+        engine.sesa_plan(handle, widths=[({"rows12": 8}, 22)], collusion=2)
+    with pytest.raises(ParameterError, match="at least one class"):
+        engine.sesa_plan(handle, widths=[], collusion=2)
+    with pytest.raises(ParameterError, match="owns 0 submodels"):
+        engine.sesa_plan(handle, widths=[(8, 18), (0, 4)], collusion=2)
+    net = network()
+    sparse = SubmodelEngine(rows=Rows(), rest=TopK(0.5))
+    other = sparse.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
+    with pytest.raises(ParameterError, match=r"use rows=Rows\(\) and rest=Dense\(\)"):
+        sparse.sesa_plan(other, widths=[(4, 22)], collusion=2)
+
+
 def test_what_is_sent_of_a_network_in_shards_is_what_changed_and_no_other_row() -> None:
     torch.set_num_threads(1)
     net = network()
@@ -108,7 +129,7 @@ def test_what_is_sent_of_a_network_in_shards_is_what_changed_and_no_other_row() 
     net.take(taken)
     rows = net.rows(taken)
     before = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
-    aggregation.open_round(0)
+    aggregation.open_round(0, [0])
     with engine.round(aggregation.participant(0), rows=rows, number=0) as rnd:
         train(net, handle, 0)
         after = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}

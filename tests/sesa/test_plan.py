@@ -13,7 +13,7 @@ import pytest
 from tests.sesa.small import make_model, make_plan, random_update, widths_of
 from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError
 from torchfsl.sesa import Server, SesaPlan, Width, isolation, run_round
 from torchfsl.sesa import plan as plans
 from torchfsl.sesa.cohort import Cohort, Member
@@ -197,3 +197,46 @@ def test_no_point_of_a_member_is_a_submodels() -> None:
         assert place in evaluated
         assert len(seeded) == plan.collusion
         assert sorted((*seeded, *evaluated)) == list(range(20))
+
+
+def test_a_plan_comes_back_from_its_json_and_nothing_else_does() -> None:
+    plan = make_plan(submodels=3, owned=(3, 1), clients=(4, 4), dropouts=1)
+    text = plan.to_json()
+    again = SesaPlan.from_json(text)
+    assert again == plan
+    assert again.widths == plan.widths
+    assert SesaPlan.from_json(text.encode()).digest == plan.digest
+    for changed in (
+        text + " ",
+        text.replace('"collusion":2', '"collusion":2.0'),
+        text.replace('"collusion":2', '"collusion":true'),
+        text.replace('"collusion":2', '"collusion":9'),
+        text.replace('"clients":4', '"clients":5'),
+        text.replace('"m":3', '"m":"3"'),
+        text.replace('"dropouts":1,', ""),
+        "[" * 100_000,
+        "null",
+        "\ud800",
+        " " * (1 << 24) + text,
+    ):
+        with pytest.raises(DecodeError):
+            SesaPlan.from_json(changed)
+
+
+def test_refusal_is_the_share_of_dropouts_whose_survivors_are_refused() -> None:
+    plan = make_plan(
+        submodels=2, owned=(2, 1), clients=(4, 3), collusion=1, dropouts=2, max_isolation=0.3
+    )
+    widths = [0] * 4 + [1] * 3
+    refused = 0
+    ways = list(itertools.combinations(range(7), 3))
+    for gone in ways:
+        left = [width for place, width in enumerate(widths) if place not in gone]
+        try:
+            plan.check_members([left.count(0), left.count(1)])
+        except ProtocolError:
+            refused += 1
+    assert 0 < refused < len(ways)
+    assert plan.refusal(3) == pytest.approx(refused / len(ways))
+    assert plan.refusal(0) == 0
+    assert plan.refusal(5) == 1

@@ -23,6 +23,7 @@ from torchfsl.crypto import field
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.sesa import Client, OneServer, Server, SesaPlan, Width, build_plan, run_round
 from torchfsl.sesa.coding import open_sums
+from torchfsl.sesa.explain import cost, full_cohort
 from torchfsl.sesa.messages import HEADER_BYTES, Kind
 from torchfsl.sesa.round import InProcess, begin_round, finish_round
 from torchfsl.sesa.server import RoundState
@@ -82,7 +83,7 @@ def test_every_pattern_of_dropouts_is_exact_or_opens_nothing(first: int) -> None
         model = make_model(plan)
         before = model.digest()
         aggregation = OneServer(plan, model, widths)
-        aggregation.open_round(1)
+        aggregation.open_round(1, widths)
         for client, update in updates.items():
             if last[client] != 1:
                 participant = aggregation.participant(client)
@@ -97,11 +98,11 @@ def test_every_pattern_of_dropouts_is_exact_or_opens_nothing(first: int) -> None
                 aggregation.close_round()
             assert model.digest() == before
         else:
-            opened = aggregation.close_round()
+            opened = aggregation.close_round().opened
             assert same_sums(opened.sums, plain_sums(plan, [updates[c] for c in survivors]))
             assert opened.clients == tuple(survivors)
             assert model.digest() != before
-        aggregation.open_round(2)  # ready again, whatever happened
+        aggregation.open_round(2, widths)  # ready again, whatever happened
 
 
 def test_every_set_of_enough_answers_opens_the_same() -> None:
@@ -252,7 +253,7 @@ def test_a_mistake_in_private_values_looks_like_any_client() -> None:
     widths = widths_of(plan)
     updates = updates_of(plan, widths)
     aggregation = OneServer(plan, make_model(plan), widths)
-    aggregation.open_round(1)
+    aggregation.open_round(1, widths)
     for client, update in updates.items():
         wanted = wanted_by(plan, update)
         if client == 10:
@@ -275,12 +276,13 @@ def test_a_mistake_in_private_values_looks_like_any_client() -> None:
             session.submit(update)
         with pytest.raises(ProtocolError, match="submitted already"):
             session.submit(update)
-    opened = aggregation.close_round()
+    opened = aggregation.close_round().opened
     counted = [update for c, update in updates.items() if c not in (10, 13, 16)]
     assert same_sums(opened.sums, plain_sums(plan, counted))
     assert opened.clients == tuple(widths)
     kinds = (Kind.HELLO, Kind.SHARES, Kind.MASKED)
-    lengths = {tuple(aggregation.uploaded[c][k] for k in kinds) for c in (10, 13, 16, 19)}
+    lengths = {tuple(aggregation.participant(c).client.line.uploaded[k] for k in kinds)
+               for c in (10, 13, 16, 19)}  # fmt: skip
     assert len(lengths) == 1
 
 
@@ -288,7 +290,7 @@ def test_weights_and_foreign_positions_are_refused() -> None:
     plan = make_plan(submodels=3, owned=(2, 1), clients=(4, 4))
     widths = widths_of(plan)
     aggregation = OneServer(plan, make_model(plan), widths)
-    aggregation.open_round(1)
+    aggregation.open_round(1, widths)
     update = random_update(plan, 0, 1)
     session = aggregation.participant(10).start_round(1, indices={"table": [0, 1]})
     with pytest.raises(ParameterError, match="weight 1"):
@@ -312,7 +314,7 @@ def test_it_is_an_aggregation_and_the_audit_finds_it_exact() -> None:
     interface: Aggregation = aggregation
     audit = Audit(interface)
     for number in (3, 4):
-        audit.open_round(number)
+        audit.open_round(number, widths)
         for client, update in updates_of(plan, widths, number).items():
             if client == 10:
                 continue
@@ -332,14 +334,14 @@ def test_a_cohort_may_be_a_part_of_the_clients() -> None:
     with pytest.raises(ParameterError, match=r"no clients \[5\]"):
         aggregation.open_round(0, [5, 10])
     with pytest.raises(RejectedSubmission, match="the round is full: 8"):
-        aggregation.open_round(0)
+        aggregation.open_round(0, widths)
     cohort = [99, 10, 13, 25, 31]
     aggregation.open_round(1, cohort)
     updates = {c: random_update(plan, widths[c], c) for c in cohort}
     for client, update in updates.items():
         session = aggregation.participant(client).start_round(1, indices=wanted_by(plan, update))
         session.submit(update)
-    opened = aggregation.close_round()
+    opened = aggregation.close_round().opened
     assert opened.clients == (10, 13, 25, 31, 99)
     assert same_sums(opened.sums, plain_sums(plan, list(updates.values())))
 
@@ -348,13 +350,15 @@ def test_bytes_of_every_phase_are_those_of_the_formulas() -> None:
     plan = several_segments()
     widths = widths_of(plan)
     aggregation = OneServer(plan, make_model(plan), widths)
-    aggregation.open_round(1)
+    aggregation.open_round(1, widths)
     updates = updates_of(plan, widths)
     for client, update in updates.items():
         session = aggregation.participant(client).start_round(1, indices=wanted_by(plan, update))
         session.retrieve()
         session.submit(update)
-    aggregation.close_round()
+    receipts = aggregation.close_round().receipts
+    lines = {client: aggregation.participant(client).client.line for client in widths}
+    cohort = full_cohort(plan)
     count, colluding, dim = 9, 3, 4 + 3 + 4 + 7
     masked = {0: 3 * 4 + 4 * 3 + 2 * 4 + 7, 1: 2 * 4 + 3 + 4 + 7}
     owned = {0: 3 + 4 + 2 + 1, 1: 2 + 1 + 1 + 1}
@@ -362,16 +366,20 @@ def test_bytes_of_every_phase_are_those_of_the_formulas() -> None:
         shares = 16 + colluding * 32 + (count - 1 - colluding) * (4 * (dim + owned[width]) + 16)
         up = {Kind.HELLO: 36, Kind.SHARES: shares, Kind.MASKED: 4 * masked[width],
               Kind.ANSWER: 32 + 4 * dim}  # fmt: skip
-        assert aggregation.uploaded[client] == {k: 64 + size for k, size in up.items()}
-        down = aggregation.downloaded[client]
+        assert lines[client].uploaded == {k: 64 + size for k, size in up.items()}
+        down = lines[client].downloaded
         assert down[Kind.COHORT] == 64 + 44 * count
         assert down[Kind.SURVIVORS] == 64 + count + 4 * (4 * masked[0] + 5 * masked[1])
-        receipt = aggregation.receipts[client]
-        assert receipt.upload_bytes == sum(aggregation.uploaded[client].values())
+        receipt = receipts[client]
+        assert receipt.upload_bytes == sum(lines[client].uploaded.values())
         assert receipt.download_bytes == sum(down.values())
+        assert sum(receipt.phases.values()) == receipt.upload_bytes + receipt.download_bytes
+        assert receipt.phases == cost(cohort, list(widths).index(client)).phases
     # What RELAY carries is what SHARES carried: every box once, and its salt.
-    relayed = sum(d[Kind.RELAY] - 64 - 16 * (count - 1) for d in aggregation.downloaded.values())
-    sent = sum(u[Kind.SHARES] - 64 - 16 for u in aggregation.uploaded.values())
+    relayed = sum(
+        d[Kind.RELAY] - 64 - 16 * (count - 1) for d in (line.downloaded for line in lines.values())
+    )
+    sent = sum(u[Kind.SHARES] - 64 - 16 for u in (line.uploaded for line in lines.values()))
     assert relayed == sent
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import models
-from training.config import Aggregation, Config, Din, Rest, Sentences
+from training.config import Aggregation, Config
 from training.data import partition
 from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
@@ -16,6 +16,7 @@ from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary
 from training.federation import Federation, build
 from training.presets import PRESETS
+from training.sections import Din, Rest, Sentences
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,

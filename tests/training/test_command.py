@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from training.cli import config_from, main, make_parser
-from training.config import Config, ConfigError, merge
+from training.config import Config, merge
 from training.presets import PRESETS
+from training.sections import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """

@@ -144,6 +144,20 @@ def test_small_alpha_skews_labels() -> None:
     assert largest_share(0.1) > 0.5 > 0.25 > largest_share(100.0)
 
 
+def test_two_labels_gives_every_client_two_pieces_of_the_sorted_labels() -> None:
+    labels = np.tile(np.arange(10), 60)
+    parts = partition.two_labels(labels, 20, Stream(0, "two"))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(600))
+    assert {len(part) for part in parts} == {30}
+    found = [len(set(labels[part])) for part in parts]
+    assert max(found) == 2  # pieces of 15 end where labels of 60 do
+    assert sum(count == 2 for count in found) > 10
+    again = partition.two_labels(labels, 20, Stream(0, "two"))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+    other = partition.two_labels(labels, 20, Stream(1, "two"))
+    assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
+
+
 def test_synthetic_tables_are_seeded() -> None:
     first = synthetic_sentences(3, train=20, test=10, classes=4)
     assert first.train.inputs == synthetic_sentences(3, train=20, test=10, classes=4).train.inputs

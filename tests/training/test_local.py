@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import models
-from training.config import Local
 from training.local import loss, make_optimizer, train
+from training.sections import Local
 from training.tasks.task import Batch, Work
 
 LOCAL = Local(optimizer="sgd", lr=0.1)

@@ -44,6 +44,9 @@ def test_plain_and_fsl_end_with_the_same_model(preset: str) -> None:
     assert all(record.exact for record in records)
     assert {record.exact_retrieval for record in records} == {True if preset == "din" else None}
     assert plain.model_sha256() == fsl.model_sha256()
+    for record in records:
+        assert sum(record.phases.values()) == record.upload_bytes + record.download_bytes
+        assert {"report", "report_commit", "model", "model_digest"} <= set(record.phases)
     mechanisms = {segment.name: segment.mechanism for segment in fsl.plan.segments}
     assert set(mechanisms.values()) <= {"dpf", "full-domain", "dense"}
     assert set(mechanisms.values()) != {"dense"}

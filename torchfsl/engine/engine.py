@@ -22,10 +22,14 @@ from torchfsl.engine.handle import Handle
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import RowIds, TrainingRound
-from torchfsl.engine.specs import check_fixed, segment_specs
+from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
-from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # the protocol, named here only
+from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only
+from torchfsl.sesa import PlanOptions as OneServerOptions
+from torchfsl.sesa import SesaPlan, Width
+from torchfsl.sesa import build_plan as build_sesa_plan
+from torchfsl.sesa import explain as sesa_explain
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.plan import SubmodelPlan
 
@@ -145,6 +149,30 @@ class SubmodelEngine:
         )  # fmt: skip
         return build_plan(specs, encoding=self.encoding, **options)
 
+    def sesa_plan(
+        self,
+        handle: Handle,
+        *,
+        widths: Sequence[tuple[int | Mapping[str, int], int]],
+        **options: Unpack[OneServerOptions],
+    ) -> SesaPlan:
+        """A public plan for one server and clients of different widths; see `torchfsl.sesa`.
+
+        Rows of tables are the submodels: a client names those that it will train before it trains.
+
+        Args:
+            handle: from `attach`, of an engine with `rest=Dense()` and rows found by hooks.
+            widths: for each class of clients, how many rows one of them trains (of every rows
+                segment, or by segment name), and how many such clients a full round has.
+            **options: see `torchfsl.sesa.build_plan`; `collusion` is needed.
+
+        Raises:
+            ParameterError: other policies, a budget is missing, or a limit exceeded.
+        """
+        specs = width_specs(handle.exchange, handle.rows, handle.rest, [w for w, _ in widths])
+        classes = [Width(owned(specs, rows), clients) for rows, clients in widths]
+        return build_sesa_plan(specs, encoding=self.encoding, widths=classes, **options)
+
     def round(
         self,
         client: Participant,
@@ -183,6 +211,8 @@ class SubmodelEngine:
 
 
 def _explain(plan: SubmodelPlan) -> str:
+    if isinstance(plan, SesaPlan):
+        return sesa_explain.explain(plan)
     assert isinstance(plan, Plan)
     return explain.explain(plan)
 

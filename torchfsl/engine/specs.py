@@ -52,6 +52,51 @@ def segment_specs(
     return specs
 
 
+def width_specs(
+    exchange: Exchange,
+    rows: Rows | None,
+    rest: RestPolicy,
+    budgets: Sequence[int | Mapping[str, int]],
+) -> list[SegmentSpec]:
+    """The segments of a model whose clients train different numbers of rows.
+
+    Args:
+        exchange: the model's tensors.
+        rows: policy of the tables.
+        rest: policy of everything else.
+        budgets: for each class of clients its rows, of every rows segment or by segment name.
+
+    Raises:
+        ParameterError: a policy that chooses after training, or no rows of a segment for a class.
+    """
+    if rows is None or not _fetches(rows) or not isinstance(rest, Dense):
+        raise ParameterError(
+            "one server codes which rows a client trains before it trains, and takes the rest "
+            "whole: use rows=Rows() and rest=Dense()"
+        )
+    if not budgets:
+        raise ParameterError("give at least one class of clients with its rows")
+    names = set(exchange.segment_tensors) - {REST, BUFFERS}
+    for budget in budgets:
+        if isinstance(budget, Mapping) and set(budget) != names:
+            raise ParameterError(
+                f"a class of clients has rows of {sorted(budget)}; give it some of each of "
+                f"{sorted(names)}"
+            )
+    widest = {
+        name: max((b[name] if isinstance(b, Mapping) else b) for b in budgets) for name in names
+    }
+    return segment_specs(exchange, rows, rest, rows_per_client=widest, retrieve=True)
+
+
+def owned(specs: Sequence[SegmentSpec], budget: int | Mapping[str, int]) -> tuple[int, ...]:
+    """By segment what a client trains of it: its rows, or 1 of a dense segment."""
+    return tuple(
+        1 if spec.is_dense else budget[spec.name] if isinstance(budget, Mapping) else budget
+        for spec in specs
+    )
+
+
 def _row_budget(
     rows: Rows,
     name: str,

@@ -1,9 +1,9 @@
 """One server and clients of different sizes: submodels hidden by Lagrange codes, sums exact.
 
 Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one screen), `plan`
-(what is agreed and what is refused), `coding` (the mathematics of a round), `cohort`, `messages`
-(the wire), `channels` (from client to client through the server), `transport`, `client` and
-`client_round`, `server`.
+(what is agreed and what is refused), `isolated` (why), `planner`, `coding` (the mathematics of a
+round), `cohort`, `messages` (the wire), `channels` (from client to client through the server),
+`transport`, `client` and `client_round`, `server`; `explain` tells a plan and its costs in words.
 
 Invariant: the opened sums equal the plaintext sums of the survivors' updates, bit for bit, whoever
 else drops out.
@@ -17,10 +17,11 @@ from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
     from torchfsl.sesa.client import Client as Client
+    from torchfsl.sesa.isolated import isolation as isolation
     from torchfsl.sesa.plan import SesaPlan as SesaPlan
     from torchfsl.sesa.plan import Width as Width
-    from torchfsl.sesa.plan import build_plan as build_plan
-    from torchfsl.sesa.plan import isolation as isolation
+    from torchfsl.sesa.planner import PlanOptions as PlanOptions
+    from torchfsl.sesa.planner import build_plan as build_plan
     from torchfsl.sesa.round import OneServer as OneServer
     from torchfsl.sesa.round import run_round as run_round
     from torchfsl.sesa.server import Server as Server
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Client": "client",
     "OneServer": "round",
+    "PlanOptions": "planner",
     "SesaPlan": "plan",
     "Server": "server",
     "Width": "plan",
-    "build_plan": "plan",
-    "isolation": "plan",
+    "build_plan": "planner",
+    "isolation": "isolated",
     "run_round": "round",
 }
 __all__ = sorted(_HOMES)

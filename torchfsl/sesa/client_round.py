@@ -119,6 +119,10 @@ class ClientRound:
             raise ProtocolError("this round was submitted already")
         return self._send_masked([np.zeros(mask.shape, dtype=np.int64) for mask in self._masks])
 
+    def receipt(self) -> Receipt:
+        """What the round has cost so far."""
+        return self._line.receipt()
+
     def answer(self) -> Receipt:
         """After the server has closed the round: this client's part of the sums of the survivors.
 

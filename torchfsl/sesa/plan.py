@@ -7,23 +7,25 @@ K + T <= N - D must hold for N clients.
 
 What no protocol for sums can hide is a sum with one term. `isolation` says how many submodels a
 round leaves with at most one honest contributor; a plan or a round above `max_isolation` is
-refused.
+refused. `planner.build_plan` makes a plan; `SesaPlan.from_json` reads one.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from torchfsl.crypto import field
-from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError
+from torchfsl.sesa.isolated import isolation
 from torchfsl.submodel.plan import SubmodelPlan, expect_ints
-from torchfsl.submodel.segments import Segment, SegmentSpec, positions
+from torchfsl.submodel.segments import Segment, TensorSpec
 
 WIRE_VERSION: Final = 1
 SUITE: Final = "sesa-x25519-chacha20poly1305-aes128"
@@ -35,6 +37,7 @@ LABEL_SURVIVORS: Final = b"torchfsl survivors"
 """Labels of `kdf` for one server; no other use has them."""
 
 _COUNTS: Final = ("collusion", "dropouts", "wire_version")
+_MAX_JSON_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ class SesaPlan(SubmodelPlan):
                 f"{self.num_submodels} submodels and {self.collusion} colluding clients need "
                 f"{self.num_submodels + self.collusion} answers, {self.max_clients} clients with "
                 f"{self.dropouts} dropouts give {num_left}: plan at most "
-                f"{max(0, num_left - self.collusion)} submodels a segment, or for less collusion"
+                f"{max(0, num_left - self.collusion)} submodels a segment, for at most "
+                f"{max(0, self.max_clients - self.threshold)} dropouts, or for less collusion"
             )
         worst = self.max_clients * self.encoding.q_max
         if worst > field.CAPACITY:
@@ -207,6 +211,24 @@ class SesaPlan(SubmodelPlan):
             total += part.num_submodels * rate
         return total
 
+    def refusal(self, dropouts: int) -> float:
+        """Chance that a full round is refused for those that are left after random dropouts.
+
+        The plan is checked for the mean over dropouts, a round for its survivors, of whom the
+        adversary may be the widest: a plan may pass whose rounds are often refused.
+        """
+        counts = [width.clients for width in self.widths]
+        refused = 0.0
+        for gone in itertools.product(*(range(min(n, dropouts) + 1) for n in counts)):
+            if sum(gone) == dropouts:
+                left = [n - g for n, g in zip(counts, gone, strict=True)]
+                try:
+                    self.check_members(left)
+                except ProtocolError:
+                    ways = math.prod(math.comb(n, g) for n, g in zip(counts, gone, strict=True))
+                    refused += ways / math.comb(self.max_clients, dropouts)
+        return refused
+
     def check_members(self, counts: Sequence[int]) -> None:
         """Check that a round of so many clients of each width may open.
 
@@ -225,95 +247,46 @@ class SesaPlan(SubmodelPlan):
         except ParameterError as error:
             raise ProtocolError(f"nothing is opened: {error}") from error
 
+    def describe(self) -> dict[str, str]:
+        """See `SubmodelPlan`."""
+        return {
+            "verification": "none",
+            "retrieval": "none: every client downloads the whole model",
+            "collusion": f"at most {self.collusion} of {self.max_clients} clients",
+            "dropouts": f"planned for {self.dropouts}",
+        }
 
-def isolation(groups: Sequence[tuple[int, float]], *, collusion: int, dropouts: int = 0) -> float:
-    """Chance that a submodel gets updates from at most one honest client.
+    @classmethod
+    def from_json(cls, text: str | bytes) -> SesaPlan:
+        """Read a peer's plan, or one's own of an earlier run; everything is validated.
 
-    The adversary is the worst set of `collusion` clients: those most likely to own it. Of the
-    others `dropouts` drop out, all sets of them alike; each of the rest owns the submodel
-    independently with its group's probability.
-
-    Args:
-        groups: clients, and for each the probability that it owns the submodel.
-        collusion: adversaries.
-        dropouts: honest clients that drop out.
-    """
-    honest: list[tuple[int, float]] = []
-    for count, chance in sorted(groups, key=lambda group: -group[1]):
-        caught = min(count, collusion)
-        collusion -= caught
-        honest.append((count - caught, chance))
-    dropouts = min(dropouts, sum(count for count, _ in honest))
-
-    @functools.cache
-    def chances(group: int, gone: int) -> tuple[float, float]:
-        """No contributor, and exactly one, from that group on, of which `gone` drop out."""
-        if group == len(honest):
-            return 1.0, 0.0
-        count, chance = honest[group]
-        rest = sum(n for n, _ in honest[group + 1 :])
-        none = one = 0.0
-        for missing in range(max(0, gone - rest), min(count, gone) + 1):
-            ways = math.comb(count, missing) * math.comb(rest, gone - missing)
-            likely = ways / math.comb(count + rest, gone)
-            left = count - missing
-            here_none = (1 - chance) ** left
-            here_one = left * chance * (1 - chance) ** (left - 1) if left else 0.0
-            later_none, later_one = chances(group + 1, gone - missing)
-            none += likely * here_none * later_none
-            one += likely * (here_one * later_none + here_none * later_one)
-        return none, one
-
-    return sum(chances(0, dropouts))
+        Raises:
+            DecodeError: not canonical JSON of a valid plan.
+        """
+        if len(text) > _MAX_JSON_BYTES:
+            raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_JSON_BYTES}")
+        try:
+            plan = cls(**_plan_fields(json.loads(text)))
+        except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
+            raise DecodeError(f"not a valid plan: {error}") from error
+        if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
+            raise DecodeError("not a canonical plan: fields or formatting differ")
+        return plan
 
 
-def build_plan(
-    specs: list[SegmentSpec],
-    *,
-    encoding: FixedPoint,
-    widths: Sequence[Width],
-    collusion: int,
-    dropouts: int = 0,
-    max_isolation: float = 1e-4,
-    min_clients: int = 2,
-    l2_bound: int = 0,
-    session: bytes | None = None,
-) -> SesaPlan:
-    """Put the plan of one server together.
-
-    Args:
-        specs: the segments wanted.
-        encoding: fixed-point parameters.
-        widths: classes of clients; their clients together are a full round.
-        collusion: see `SesaPlan`.
-        dropouts: see `SesaPlan`.
-        max_isolation: see `SesaPlan`.
-        min_clients: fewest survivors a round may open, if K + T is below.
-        l2_bound: see `SubmodelPlan`.
-        session: 16 bytes; from the operating system when None.
-
-    Raises:
-        ParameterError: a limit is exceeded; the message names it.
-    """
+def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON objects to the dataclasses' constructor arguments."""
     segments = []
-    for spec in specs:
-        m = positions(spec.policy, spec.tensors, spec.tau)
-        k_max = m if spec.is_dense else spec.k_max
-        segments.append(
-            Segment(
-                spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
-                retrieve=spec.retrieve, subset=spec.subset,
-            )
-        )  # fmt: skip
-    return SesaPlan(
-        session=(random_bytes(16) if session is None else session).hex(),
-        encoding=encoding,
-        max_clients=sum(width.clients for width in widths),
-        min_clients=min_clients,
-        segments=tuple(segments),
-        widths=tuple(widths),
-        collusion=collusion,
-        dropouts=dropouts,
-        max_isolation=max_isolation,
-        l2_bound=l2_bound,
-    )
+    for raw in fields["segments"]:
+        expect_ints(raw, ("m", "tau", "k_max"))
+        tensors = tuple(
+            TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
+        )
+        segments.append(Segment(**{**raw, "tensors": tensors, "subset": tuple(raw["subset"])}))
+    expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
+    return {
+        **fields,
+        "segments": tuple(segments),
+        "widths": tuple(Width(tuple(raw["owned"]), raw["clients"]) for raw in fields["widths"]),
+        "encoding": FixedPoint(**fields["encoding"]),
+    }

@@ -19,7 +19,7 @@ from torchfsl.sesa.client_round import ClientRound
 from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.plan import SesaPlan
 from torchfsl.sesa.server import Server
-from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.aggregation import Closed
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
@@ -133,10 +133,6 @@ class OneServer:
         model: the model.
         widths: by client number its width in the plan; all clients of the task.
 
-    Attributes:
-        receipts: of the last closed round, by client number, with what answering has cost.
-        uploaded: of the same round, by client number and message kind the bytes sent.
-        downloaded: the bytes received.
     """
 
     def __init__(self, plan: SesaPlan, model: ServerModel, widths: Mapping[int, int]) -> None:
@@ -149,9 +145,6 @@ class OneServer:
             for number, width in widths.items()
         }
         self._cohort: dict[int, _Participant] = {}
-        self.receipts: dict[int, Receipt] = {}
-        self.uploaded: dict[int, dict[Kind, int]] = {}
-        self.downloaded: dict[int, dict[Kind, int]] = {}
 
     @property
     def model(self) -> ServerModel:
@@ -163,14 +156,14 @@ class OneServer:
         """See `Aggregation`."""
         return self._link.seconds
 
-    def open_round(self, round_number: int, cohort: Collection[int] | None = None) -> None:
-        """See `Aggregation`; all clients of the task unless `cohort` names some.
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
+        """See `Aggregation`. Clients exchange keys, so all of them are known from here on.
 
         Raises:
             ParameterError: the cohort has an unknown client.
             ProtocolError: the plan refuses a round of these.
         """
-        numbers = sorted(self._all if cohort is None else cohort)
+        numbers = sorted(cohort)
         if not set(numbers) <= set(self._all):
             raise ParameterError(f"the task has no clients {sorted(set(numbers) - set(self._all))}")
         self._link.seconds = 0.0
@@ -188,8 +181,8 @@ class OneServer:
         """Have a client go silent from now on; if it has submitted, its update still counts."""
         self.participant(client).gone = True
 
-    def close_round(self) -> Opened:
-        """See `Aggregation`.
+    def close_round(self) -> Closed:
+        """See `Aggregation`. The survivors' answers are part of it, and of their receipts.
 
         Raises:
             ProtocolError: see `finish_round`; the round ends unopened.
@@ -197,13 +190,7 @@ class OneServer:
         present = [p.session for p in self._cohort.values() if not p.gone]
         with _abandoned_on_error(self._server):
             opened = finish_round(self._link, [s for s in present if s is not None])
-        clients = {number: p.client for number, p in self._cohort.items()}
-        self.receipts = {number: client.line.receipt() for number, client in clients.items()}
-        self.uploaded = {number: dict(client.line.uploaded) for number, client in clients.items()}
-        self.downloaded = {
-            number: dict(client.line.downloaded) for number, client in clients.items()
-        }
-        return opened
+        return Closed(opened, {n: p.client.line.receipt() for n, p in self._cohort.items()})
 
 
 class _Participant:

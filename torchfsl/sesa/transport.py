@@ -65,5 +65,6 @@ class Line:
         return message
 
     def receipt(self) -> Receipt:
-        """What the round has cost so far."""
-        return Receipt(self.uploaded.total(), self.downloaded.total(), {})
+        """What the round has cost so far; its phases are the kinds of messages."""
+        phases = {k.name.lower(): size for k, size in (self.uploaded + self.downloaded).items()}
+        return Receipt(self.uploaded.total(), self.downloaded.total(), {}, phases)

@@ -1,14 +1,15 @@
 """The seam between what is learnt and the protocol that sums it.
 
-A round is: `open_round`, for each client `participant(client).start_round(...)` with `download`,
-`retrieve` and `submit`, then `close_round`, which opens the integer sums and applies them to the
-model. The engine and the trainer know these interfaces only; every protocol offers them.
+A round is: `open_round` for a cohort, for each client `participant(client).start_round(...)` with
+`download`, `retrieve` and `submit`, then `close_round`, which opens the integer sums, applies them
+to the model and says what the round has cost each client. A client that started and never submits
+has dropped out. The engine and the trainer know these interfaces only; every protocol offers them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy.typing as npt
@@ -22,18 +23,35 @@ from torchfsl.types import Array, Indices
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a submission cost and left out.
+    """What a round has cost a client so far, and what its submission left out.
 
     Attributes:
-        upload_bytes: bytes sent to both servers in this round so far, headers included.
-        download_bytes: bytes received from both.
+        upload_bytes: bytes sent to all servers in this round so far, headers included.
+        download_bytes: bytes received from all.
         unmatched: by segment, the selected positions that found no bin and were not sent (with
             probability at most 2**-40 any); keep their values in the residual.
+        phases: the same bytes by the protocol's phase. Law: the values add up to
+            `upload_bytes + download_bytes`.
     """
 
     upload_bytes: int
     download_bytes: int
     unmatched: dict[str, Indices]
+    phases: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A round that was opened and applied.
+
+    Attributes:
+        opened: the exact sums.
+        receipts: by client, of all that started the round, those among them that dropped out; with
+            what happened after `submit`.
+    """
+
+    opened: Opened
+    receipts: Mapping[int, Receipt]
 
 
 class RoundSession(Protocol):
@@ -50,6 +68,9 @@ class RoundSession(Protocol):
 
     def abort(self) -> Receipt:
         """Hand in nothing, in a report like any other; no report once the servers have failed."""
+
+    def receipt(self) -> Receipt:
+        """What the round has cost so far, whether submitted or not."""
 
 
 class Participant(Protocol):
@@ -85,11 +106,18 @@ class Aggregation(Protocol):
     def model(self) -> ServerModel:
         """The current model."""
 
-    def open_round(self, round_number: int) -> None:
-        """Begin a round; numbers rise."""
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
+        """Begin a round of these clients; numbers rise.
+
+        Some protocols must know the cohort before anybody starts, others take whoever comes.
+        """
 
     def participant(self, client: int) -> Participant:
         """The client of that number."""
 
-    def close_round(self) -> Opened:
-        """Open the sums over this round's clients and apply them to the model."""
+    def close_round(self) -> Closed:
+        """Open the sums over the clients that submitted and apply them to the model.
+
+        Raises:
+            ProtocolError: too few are left; the round ends unopened.
+        """

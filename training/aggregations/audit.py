@@ -6,13 +6,18 @@ int64 and compares with what the servers opened, and compares every retrieved ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt, RoundSession
-from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.aggregation import (
+    Aggregation,
+    Closed,
+    Participant,
+    Receipt,
+    RoundSession,
+)
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array, Indices
 from training.aggregations.plain import add_to, model_rows
@@ -34,23 +39,32 @@ class Audit:
         self.exact = True
         self.exact_retrieval: bool | None = None
 
-    def open_round(self, round_number: int) -> None:
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
+        self.begin()
+        self.aggregation.open_round(round_number, cohort)
+
+    def begin(self) -> None:
+        """Expect nothing so far."""
         self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
         self.exact_retrieval = True if any(s.retrieve for s in self.plan.segments) else None
-        self.aggregation.open_round(round_number)
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
         return _AuditedClient(self, self.aggregation.participant(client))
 
-    def close_round(self) -> Opened:
+    def close_round(self) -> Closed:
         """See `Aggregation`."""
-        opened = self.aggregation.close_round()
-        self.exact = set(opened.sums) == set(self._sums) and all(
-            np.array_equal(opened.sums[name], expected) for name, expected in self._sums.items()
+        closed = self.aggregation.close_round()
+        self.check(closed)
+        return closed
+
+    def check(self, closed: Closed) -> None:
+        """Compare what was opened with the sums of the updates noted in this round."""
+        sums = closed.opened.sums
+        self.exact = set(sums) == set(self._sums) and all(
+            np.array_equal(sums[name], expected) for name, expected in self._sums.items()
         )
-        return opened
 
     def note_update(self, update: Update, unmatched: Mapping[str, Indices]) -> None:
         """Add a submitted update to the expected sums."""
@@ -108,3 +122,6 @@ class _AuditedSession:
 
     def abort(self) -> Receipt:
         return self._session.abort()
+
+    def receipt(self) -> Receipt:
+        return self._session.receipt()

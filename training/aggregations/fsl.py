@@ -6,16 +6,16 @@ With a plan of dense segments only it is plain additive secret sharing (`--aggre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from torchfsl import Client, Plan, Server
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import Endpoint, InProcess
-from torchfsl.submodel.aggregation import Participant
-from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.aggregation import Closed, Participant
 from torchfsl.submodel.server_model import ServerModel
+from training.aggregations.sessions import Sessions
 
 _Reply = TypeVar("_Reply")
 
@@ -38,6 +38,7 @@ class TwoServers:
         self._timed = tuple(_TimedServer(server) for server in self.servers)
         self.link = InProcess(*self._timed)
         self._between = 0.0
+        self._sessions = Sessions()
 
     @property
     def model(self) -> ServerModel:
@@ -49,8 +50,9 @@ class TwoServers:
         """See `Aggregation`."""
         return self._between + sum(server.seconds for server in self._timed)
 
-    def open_round(self, round_number: int) -> None:
-        """See `Aggregation`."""
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
+        """See `Aggregation`; both servers take whoever comes."""
+        self._sessions = Sessions()
         for timed in self._timed:
             timed.seconds = 0.0
         start = time.perf_counter()
@@ -59,14 +61,14 @@ class TwoServers:
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
-        return Client(self.plan, self.link, client_id=client)
+        return self._sessions.watch(client, Client(self.plan, self.link, client_id=client))
 
-    def close_round(self) -> Opened:
+    def close_round(self) -> Closed:
         """See `Aggregation`."""
         start = time.perf_counter()
         opened = finish_round(self.servers)
         self._between += time.perf_counter() - start
-        return opened
+        return Closed(opened, self._sessions.receipts())
 
 
 class _TimedServer:

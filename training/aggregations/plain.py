@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
+from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
 from torchfsl.types import Array, Indices
+from training.aggregations.sessions import Sessions
 
 
 class Plain:
     """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
 
     Args:
-        plan: any protocol's; gives segments, budgets and encoding.
+        plan: any protocol's; gives segments, budgets and encoding, and no weights.
         model: the model.
     """
 
@@ -30,33 +32,38 @@ class Plain:
         model.check(plan)
         self.plan, self.model = plan, model
         self.server_seconds = 0.0
+        self._sessions = Sessions()
 
-    def open_round(self, round_number: int) -> None:
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
-        self.server_seconds = 0.0
+        self.server_seconds, self._sessions = 0.0, Sessions()
         self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
+        counted = self.plan.segments if self.plan.lane == "count" else ()
+        self._lanes = {s.name: np.zeros(s.m, np.int64) for s in counted if not s.is_dense}
         self._clients: list[int] = []
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
-        return _PlainClient(self, client)
+        return self._sessions.watch(client, _PlainClient(self, client))
 
     def add(self, client: int, update: Update) -> None:
         """Sum one client's update."""
         start = time.perf_counter()
         for segment in self.plan.segments:
             add_to(self._sums[segment.name], update, segment)
+        for name, lane in self._lanes.items():
+            lane[update[name].positions] += 1
         self._clients.append(client)
         self.server_seconds += time.perf_counter() - start
 
-    def close_round(self) -> Opened:
+    def close_round(self) -> Closed:
         """See `Aggregation`."""
         start = time.perf_counter()
         count = len(self._clients)
-        opened = Opened(self._sums, {}, count, count, tuple(sorted(self._clients)))
+        opened = Opened(self._sums, self._lanes, count, count, tuple(sorted(self._clients)))
         self.model.apply(self.plan, opened)
         self.server_seconds += time.perf_counter() - start
-        return opened
+        return Closed(opened, self._sessions.receipts())
 
 
 def add_to(sums: npt.NDArray[np.int64], update: Update, segment: Segment) -> None:
@@ -86,13 +93,13 @@ class _PlainSession:
     def __init__(self, home: Plain, client: int, indices: Mapping[str, npt.ArrayLike]) -> None:
         self._home, self._client = home, client
         self._indices = {name: np.asarray(given, dtype=np.int64) for name, given in indices.items()}
-        self._upload = sum(4 * len(given) for given in self._indices.values())
-        self._download = 0
+        self._sent, self._received = Counter[str](), Counter[str]()
+        self._sent["indices"] = sum(4 * len(given) for given in self._indices.values())
 
     def download(self) -> dict[str, Array]:
         state = self._home.model.state
         clear = {t.name: state[t.name].copy() for t in self._home.plan.clear_tensors}
-        self._download += sum(value.nbytes for value in clear.values())
+        self._received["model"] += sum(value.nbytes for value in clear.values())
         return clear
 
     def retrieve(self) -> dict[str, tuple[Indices, Array]]:
@@ -101,24 +108,25 @@ class _PlainSession:
             if segment.retrieve:
                 indices = self._indices[segment.name]
                 rows[segment.name] = (indices, model_rows(self._home.model, segment, indices))
-        self._download += sum(values.nbytes for _, values in rows.values())
+        self._received["rows"] += sum(values.nbytes for _, values in rows.values())
         return rows
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         width = self._home.plan.encoding.ring_bits // 8
         for segment in self._home.plan.segments:
             part = update[segment.name]
-            self._upload += width * part.values.size
+            self._sent["values"] += width * part.values.size
             if part.indices is not None and not segment.retrieve:
-                self._upload += 4 * len(part.indices)
+                self._sent["indices"] += 4 * len(part.indices)
         self._home.add(self._client, update)
-        return self._receipt()
+        return self.receipt()
 
     def abort(self) -> Receipt:
-        return self._receipt()
+        return self.receipt()
 
-    def _receipt(self) -> Receipt:
-        return Receipt(self._upload, self._download, {})
+    def receipt(self) -> Receipt:
+        phases = dict(self._sent + self._received)
+        return Receipt(self._sent.total(), self._received.total(), {}, phases)
 
 
 def model_rows(model: ServerModel, segment: Segment, indices: Indices) -> Array:

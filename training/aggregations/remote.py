@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from torchfsl import Plan
@@ -16,10 +17,11 @@ from torchfsl.fsl import Floors
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.submodel.aggregation import Participant
-from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.aggregation import Closed, Participant
 from torchfsl.submodel.server_model import ServerModel
-from training.config import Config, ConfigError
+from training.aggregations.sessions import Sessions
+from training.config import Config
+from training.sections import ConfigError
 
 _ROUND_SECONDS = 24 * 3600.0
 
@@ -57,6 +59,7 @@ class RemoteServers:
         self._number = -1
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
+        self._sessions = Sessions()
         self._floors = Floors(verified=config.malicious_security, min_clients=config.min_clients)
         settings = config.server.settings()
         try:
@@ -70,10 +73,10 @@ class RemoteServers:
         except FslError as error:
             raise ConfigError(f"the servers do not take the task: {error}") from error
 
-    def open_round(self, round_number: int) -> None:
-        """See `Aggregation`."""
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
+        """See `Aggregation`; both servers take whoever comes."""
         start = time.perf_counter()
-        self._number = round_number
+        self._number, self._sessions = round_number, Sessions()
         self._owner.open_round(round_number, seconds=_ROUND_SECONDS)
         self.server_seconds = time.perf_counter() - start
 
@@ -81,9 +84,9 @@ class RemoteServers:
         """See `Aggregation`."""
         connection = connect(self._urls, self._tls, client, require=self._floors)
         self._connections.append(connection)
-        return connection.client
+        return self._sessions.watch(client, connection.client)
 
-    def close_round(self) -> Opened:
+    def close_round(self) -> Closed:
         """See `Aggregation`. The time counts as the servers', who compute in it."""
         start = time.perf_counter()
         for connection in self._connections:
@@ -98,7 +101,7 @@ class RemoteServers:
         fresh = self._owner.model(self._task)
         self.model.state, self.model.optimizer = fresh.state, fresh.optimizer
         self.server_seconds += time.perf_counter() - start
-        return opened
+        return Closed(opened, self._sessions.receipts())
 
     def _end_interrupted_round(self) -> None:
         """End the round that this experiment left running when it was interrupted."""

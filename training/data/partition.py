@@ -61,3 +61,23 @@ def _apportion(
             share[np.argmax(weights)] = 1
         counts += share
     return counts
+
+
+def two_labels(labels: npt.NDArray[np.int64], num_clients: int, stream: Stream) -> list[Positions]:
+    """Sort by label, cut into twice as many pieces as clients, give each client two of them.
+
+    After McMahan et al. (AISTATS 2017): most clients have examples of two labels, some of one or
+    three.
+
+    Args:
+        labels: `[n]`, n at least twice `num_clients`.
+        num_clients: number of parts.
+        stream: source of the order within a label and of who gets which pieces.
+    """
+    order = stream.permutation(len(labels))
+    pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], 2 * num_clients)
+    dealt = stream.permutation(2 * num_clients)
+    return [
+        np.sort(np.concatenate([pieces[one], pieces[other]]))
+        for one, other in dealt.reshape(num_clients, 2)
+    ]

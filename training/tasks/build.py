@@ -7,22 +7,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 import models
-from training.config import Config, ConfigError
+from training.config import Config
 from training.data import partition
 from training.data.interactions import load_interactions, synthetic_interactions
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary, load_images, load_sentences
+from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,
     LocalPlan,
     SentenceExamples,
+    ShardedTask,
 )
 from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Ids, Task
+from training.tasks.widths import Widths
 
 SYNTHETIC = "synthetic"
 
@@ -86,10 +90,8 @@ def _textcnn(config: Config) -> Task:
 
 
 def _images(
-    config: Config,
-    network: type[models.MnistCNN] | type[models.CifarCNN],
-    shape: tuple[int, int, int],
-) -> Task:
+    config: Config, network: Callable[..., nn.Module], shape: tuple[int, int, int]
+) -> ClassificationTask:
     settings = config.images
     if config.data == SYNTHETIC:
         data = synthetic_images(config.seed, train=2000, test=400, shape=shape, classes=10)
@@ -117,6 +119,27 @@ def _images(
     )
 
 
+def _image_shards(
+    config: Config, network: Callable[..., nn.Module], shape: tuple[int, int, int]
+) -> Task:
+    """The network in shards, clients of different widths."""
+    settings = config.sesa
+
+    def sharded(classes: int) -> models.Sharded:
+        return models.Sharded(
+            network(classes=classes), shards=settings.shards, scaled=settings.scaled
+        )
+
+    task = _images(config, sharded, shape)
+    layout = task.build_model()
+    assert isinstance(layout, models.Sharded)
+    widths = Widths(
+        settings, layout, seed=config.seed, num_clients=task.num_clients,
+        cohort=config.clients_per_round,
+    )  # fmt: skip
+    return ShardedTask(task, widths)
+
+
 def _parts(config: Config, labels: Ids) -> list[Ids]:
     stream = Stream(config.seed, "partition")
     if not 1 <= config.partition.clients <= len(labels):
@@ -125,6 +148,13 @@ def _parts(config: Config, labels: Ids) -> list[Ids]:
         )
     if config.partition.scheme == "iid":
         return partition.iid(len(labels), config.partition.clients, stream)
+    if config.partition.scheme == "two-labels":
+        if 2 * config.partition.clients > len(labels):
+            raise ConfigError(
+                f"partition.clients is {config.partition.clients}; two pieces for each need twice "
+                f"as many examples, there are {len(labels)}"
+            )
+        return partition.two_labels(labels, config.partition.clients, stream)
     return partition.label_skewed(labels, config.partition.clients, config.partition.alpha, stream)
 
 
@@ -137,4 +167,11 @@ _BUILDERS: dict[str, Callable[[Config], Task]] = {
     "textcnn": _textcnn,
     "cnn-mnist": functools.partial(_images, network=models.MnistCNN, shape=(1, 28, 28)),
     "cnn-cifar10": functools.partial(_images, network=models.CifarCNN, shape=(3, 32, 32)),
+    "mlp-mnist-widths": functools.partial(_image_shards, network=models.MLP, shape=(1, 28, 28)),
+    "cnn-mnist-widths": functools.partial(
+        _image_shards, network=models.MnistCNN, shape=(1, 28, 28)
+    ),
+    "cnn-cifar10-widths": functools.partial(
+        _image_shards, network=models.CifarCNN, shape=(3, 32, 32)
+    ),
 }

@@ -11,9 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from models import Sharded
 from training.data.prf import Stream
 from training.tasks import metrics
 from training.tasks.task import Batch, Ids, Work
+from training.tasks.widths import Widths
 
 _EVALUATION_BATCH = 500
 
@@ -123,6 +125,7 @@ class ClassificationTask:
 
     metric = "accuracy"
     retrieves = False
+    widths: Widths | None = None
 
     def __init__(
         self,
@@ -186,3 +189,34 @@ class ClassificationTask:
             "largest_class_accuracy": float(counts.max() / counts.sum()),
             "untrained_accuracy": self.evaluate(self.build_model())["accuracy"],
         }
+
+
+class ShardedTask(ClassificationTask):
+    """The same, of a network in shards of which each client trains those that its width allows.
+
+    Args:
+        task: gives data and model, a `models.Sharded`.
+        widths: of the clients.
+    """
+
+    retrieves = True
+
+    def __init__(self, task: ClassificationTask, widths: Widths) -> None:
+        """Nothing is computed yet."""
+        super().__init__(
+            task.train, task.test, parts=task.parts, model=task._model, local=task.local,
+            seed=task.seed,
+        )  # fmt: skip
+        self.widths: Widths = widths
+
+    def work(self, round_number: int, client: int) -> Work:
+        """The batches of the client, and its shards."""
+        shards = self.widths.shards(round_number, client)
+        batches = super().work(round_number, client).batches
+        return Work(self.widths.table_rows(shards), batches, shards)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The figures of the whole network."""
+        assert isinstance(model, Sharded)
+        model.take(None)
+        return super().evaluate(model)

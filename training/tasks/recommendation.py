@@ -53,6 +53,7 @@ class RecommendationTask:
 
     metric = "auc"
     retrieves = True
+    widths = None
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from training.tasks.widths import Shards, Widths
+
 Ids = npt.NDArray[np.int64]
 
 
@@ -29,10 +31,12 @@ class Work:
         rows: by embedding table (name of its weight), the increasing rows the client needs. A
             client that retrieves privately holds no other row.
         batches: local training, in order. May be empty.
+        shards: which the client trains, of a model in shards; `rows` are these. None elsewhere.
     """
 
     rows: Mapping[str, Ids]
     batches: tuple[Batch, ...]
+    shards: Shards | None = None
 
 
 class Task(Protocol):
@@ -43,6 +47,10 @@ class Task(Protocol):
     """Whether clients fetch only the embedding rows of their `Work`, privately."""
     metric: str
     """The metric that curves show first; larger is better."""
+
+    @property
+    def widths(self) -> Widths | None:
+        """The classes of clients, where these train parts of the model."""
 
     def build_model(self) -> nn.Module:
         """The model with its initial weights, which the task's seed fixes."""

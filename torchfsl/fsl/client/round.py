@@ -11,6 +11,7 @@ counts only when it is complete at both servers.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TypeVar
@@ -26,6 +27,7 @@ from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf import ssa
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
@@ -68,7 +70,8 @@ class ClientRound:
         """Upload early trees if these are new; see `Client.start_round`."""
         self._plan, self._servers, self._trees = trees.plan, servers, trees
         self._context = ReportContext(trees.context, round_number, random_bytes(16))
-        self._upload = self._download = 0
+        self._sent, self._received = Counter[Kind](), Counter[Kind]()
+        self._unmatched: dict[str, Indices] = {}
         self._submitted = self._withdrawn = False
         if trees.uploaded:
             return
@@ -150,13 +153,13 @@ class ClientRound:
         except Exception:  # whatever is wrong with private values, see above
             self.abort()
             raise
-        unmatched = self._send_report(update, int(weight))
-        return Receipt(self._upload, self._download, unmatched)
+        self._unmatched = self._send_report(update, int(weight))
+        return self.receipt()
 
     def abort(self) -> Receipt:
         """Send a report of the usual form that adds nothing to any sum; nothing once withdrawn."""
         if self._withdrawn:
-            return Receipt(self._upload, self._download, {})
+            return self.receipt()
         if self._submitted:
             raise ProtocolError("this round was submitted already")
         zeros: Update = {}
@@ -168,12 +171,15 @@ class ClientRound:
                 empty = np.zeros((0, segment.tau), dtype=np.int64)
                 zeros[segment.name] = SegmentUpdate(nothing(), empty)
         self._send_report(zeros, 0)
-        return Receipt(self._upload, self._download, {})
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """What the round has cost so far; its phases are the kinds of messages."""
+        phases = {k.name.lower(): size for k, size in (self._sent + self._received).items()}
+        sent, received = self._sent.total(), self._received.total()
+        return Receipt(sent, received, self._unmatched, phases)
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    def _withdraw(self) -> None:
-        self._withdrawn = True
 
     def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
         segments = {segment.name: segment for segment in self._plan.early}
@@ -232,7 +238,7 @@ class ClientRound:
         commitment = context.commitment(*public)
         self._send(second, ReportCommit(nonces[0], seeds[second], nonces[1], commitment))
         self._send(first, ReportBody(nonces[0], seeds[first], nonces[1], public, masked))
-        return {s.name: self._unmatched(s, parts[s.name]) for s in plan.with_trees}
+        return {s.name: self._without_tree(s, parts[s.name]) for s in plan.with_trees}
 
     def _late_trees(self, segment: TreeSegment, part: SegmentUpdate) -> Iterator[memoryview]:
         """Trees for a segment that was not asked for before: pieces of the public part."""
@@ -250,7 +256,7 @@ class ClientRound:
         key = self._context.convert_key(segment)
         return dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried))
 
-    def _unmatched(self, segment: TreeSegment, part: SegmentUpdate) -> Indices:
+    def _without_tree(self, segment: TreeSegment, part: SegmentUpdate) -> Indices:
         """Positions of the update that found no tree."""
         selection = self._trees.selection(segment)
         if not len(selection.placement.unmatched):
@@ -272,13 +278,13 @@ class ClientRound:
     def _send(self, party: int, body: Body) -> None:
         context = self._context
         message = body.message(self._plan, party, context.round_number, context.trees.client)
-        self._upload += len(message)
+        self._sent[body.kind] += len(message)
         self._servers.send(party, message)
 
     def _receive(self, party: int, body: type[SomeBody]) -> SomeBody:
         round_number = self._context.round_number
         data = self._servers.fetch(party, body.kind, round_number, self._context.trees.client)
-        self._download += len(data)
+        self._received[body.kind] += len(data)
         message = messages.decode(self._plan, data, body.kind)
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
@@ -291,7 +297,7 @@ def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        client_round._withdraw()
+        client_round._withdrawn = True
         raise
 
 

@@ -1,0 +1,185 @@
+"""SESA beside others: what a round costs each party, and accuracy by choice of shards.
+
+The paper (Sami and Guler, "Secure Submodel Aggregation for Resource-Aware Federated Learning") has
+one figure, of accuracy, and no seconds and no bytes; its claims are in `sesa_report.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.baselines import secagg_plus
+from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.segments import tensor_spans
+from torchfsl.submodel.update import SegmentUpdate, Update
+from training.aggregations.audit import Audit
+from training.config import Aggregation, Config
+from training.federation import build
+from training.presets import PRESETS
+from training.sections import Sesa
+from training.tasks.build import SYNTHETIC, build_task
+from training.tasks.task import Ids, Task
+
+AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sesa")
+SHARES = 5
+"""Neighbours of a SecAgg+ client, itself too; as in the table of baselines."""
+
+COHORT, DROPOUTS, ROUNDS, EVERY = 20, 0.1, 60, 10
+CHOICES: dict[str, Sesa] = {
+    "full": Sesa(budgets=(1.0,)),
+    "random": Sesa(),
+    "random, scaled": Sesa(scaled=True),
+    "rolling": Sesa(shards=200, choice="rolling", scaled=True, mean="owners"),
+    "static": Sesa(choice="static", scaled=True, mean="owners"),
+}
+"""All clients full; SESA; SESA with the others' scaling; FedRolex; HeteroFL."""
+
+
+def shapes() -> dict[str, Config]:
+    """What the table of costs measures: the paper's network and cohort, and the preset's CNN."""
+    mlp, cnn = PRESETS["mlp-mnist-widths"], PRESETS["cnn-mnist-widths"]
+    return {
+        "MLP": dataclasses.replace(
+            mlp, data=SYNTHETIC, clients_per_round=100, dropouts=0.1, sesa=Sesa(collusion=0.5)
+        ),
+        "MnistCNN": dataclasses.replace(cnn, data=SYNTHETIC, dropouts=0.1),
+    }
+
+
+def sesa(
+    data: Path | None, runs: Path, seeds: list[int], rounds: int, flower_python: str | None
+) -> dict[str, Any]:
+    """Costs of one round and accuracy over several seeds; runs of the latter resume."""
+    return {
+        "environment": bench_measure.environment(),
+        "costs": {name: _costs(config, flower_python) for name, config in shapes().items()},
+        "accuracy": {
+            name: {str(seed): curve(data, runs, name, seed, rounds) for seed in seeds}
+            for name in CHOICES
+        },
+    }
+
+
+def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> dict[str, Any]:
+    """A run summed in the clear; `plain` ends with the model of `sesa` where that is possible."""
+    preset = PRESETS["mlp-mnist-widths"]
+    config = dataclasses.replace(
+        preset,
+        data=preset.data if data is None else str(data / "mnist"),
+        rounds=rounds,
+        clients_per_round=COHORT,
+        dropouts=DROPOUTS,
+        eval_every=EVERY,
+        seed=seed,
+        aggregation="plain",
+        threads=1,
+        sesa=CHOICES[name],
+    )
+    folder = runs / "sesa" / f"{name.replace(', ', '-')}-seed{seed}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{name}, seed {seed}", flush=True)
+    summary = run_or_read(config, folder, Progress("accuracy"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()[:rounds]
+    records = [json.loads(line) for line in lines]
+    return {
+        "curve": [(r["round"], r["accuracy"]) for r in records if "accuracy" in r],
+        "rounds": summary["rounds"],
+        "exact_rounds": summary["exact_rounds"],
+        "clipped_values": summary["clipped_values"],
+        "model_sha256": summary["model_sha256"],
+    }
+
+
+def _costs(config: Config, flower_python: str | None) -> dict[str, Any]:
+    """One round of every scheme on equal shapes, no client dropping out, nobody training."""
+    measured = {
+        name: one_round(dataclasses.replace(config, aggregation=name)) for name in AGGREGATIONS
+    }
+    parameters = sum(
+        int(s["positions"]) * int(s["values_per_position"]) for s in measured["sesa"]["segments"]
+    )
+    flower = secagg_plus(flower_python, parameters, config.clients_per_round, SHARES)
+    return {
+        "parameters": parameters,
+        "clients": config.clients_per_round,
+        "planned_dropouts": config.num_dropouts,
+        **measured,
+        "secagg_plus": flower,
+    }
+
+
+def one_round(config: Config) -> dict[str, Any]:
+    """Bytes by width and processor seconds of one round; checks the sums against the plaintext."""
+    task = build_task(config)
+    federation = build(config, task)
+    aggregation, plan, widths = federation.audit.aggregation, federation.plan, task.widths
+    assert widths is not None
+    cohort = widths.cohort(1)
+    work = {client: _work(task, plan, client) for client in cohort}
+    audit = Audit(aggregation)
+    audit.begin()
+    for _, update in work.values():
+        audit.note_update(update, {})
+    cpu, wall = time.process_time(), time.perf_counter()
+    aggregation.open_round(1, cohort)
+    for client, (indices, update) in work.items():
+        session = aggregation.participant(client).start_round(1, indices=indices)
+        session.download()
+        if plan.retrieving:
+            session.retrieve()
+        session.submit(update)
+    closed = aggregation.close_round()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    audit.check(closed)
+    if not audit.exact:
+        raise RuntimeError(f"{config.aggregation}: the sums are not the plaintext's")
+    return {
+        "bytes": {
+            name: _mean([r for c, r in closed.receipts.items() if widths.of(c) == number])
+            for number, name in enumerate(widths.names)
+        },
+        "cpu_seconds": cpu,
+        "server_share": aggregation.server_seconds / wall,
+        "segments": [segment.describe() for segment in plan.segments],
+        "peak_memory_bytes": bench_measure.peak_memory_bytes(),
+    }
+
+
+def _work(task: Task, plan: SubmodelPlan, client: int) -> tuple[dict[str, Ids], Update]:
+    """The rows of a client by segment, and a random update of them."""
+    widths = task.widths
+    assert widths is not None
+    rows = widths.table_rows(widths.shards(1, client))
+    draw = np.random.default_rng(client)
+    most = plan.encoding.q_max // 4
+    indices, update = {}, {}
+    for segment in plan.segments:
+        if segment.is_dense:
+            values = draw.integers(-most, most, size=(segment.m, 1))
+            update[segment.name] = SegmentUpdate(None, values)
+            continue
+        own = [rows[t.name] + span.start for t, span in tensor_spans(segment)]
+        indices[segment.name] = np.concatenate(own)
+        values = draw.integers(-most, most, size=(len(indices[segment.name]), segment.tau))
+        update[segment.name] = SegmentUpdate(indices[segment.name], values)
+    return indices, update
+
+
+def _mean(receipts: list[Receipt]) -> dict[str, Any]:
+    """Of clients of one width, which send equal numbers of bytes and receive nearly as equal."""
+    return {
+        "upload": float(np.mean([r.upload_bytes for r in receipts])),
+        "download": float(np.mean([r.download_bytes for r in receipts])),
+        "phases": {
+            name: float(np.mean([r.phases[name] for r in receipts])) for name in receipts[0].phases
+        },
+    }

@@ -1,0 +1,240 @@
+"""The sections of an experiment's settings; `training.config` joins them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.server_optimizers import OptimizerSettings
+
+
+class ConfigError(ValueError):
+    """A setting is wrong. The message names it and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Din:
+    """Model and samples of `din`.
+
+    Attributes:
+        dim: width of the embeddings.
+        history: most items of a history.
+        negatives: sampled items for every positive one.
+        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
+    """
+
+    dim: int = 18
+    history: int = 50
+    negatives: int = 4
+    rows_per_client: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Model of `textcnn`: embedding width, feature maps a window width, dropout, label column.
+
+    `table` says how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
+    `rows` is the fraction of the table's rows that a client sends, those whose change has the
+    largest L1 norm; 1.0 sends all rows that changed. `error_feedback` keeps the others for later.
+    """
+
+    dim: int = 300
+    maps: int = 100
+    dropout: float = 0.5
+    table: Literal["rows", "rest"] = "rows"
+    rows: float = 0.1
+    error_feedback: bool = True
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """How the image presets show images to the network.
+
+    Attributes:
+        crop: side of the square that is cut out; 0 for whole images.
+        random_crop: cut at a random place in training; central if not, as in evaluation.
+        flip: mirror half of the images in training.
+        label: column of the class, where it is not the data set's only one.
+    """
+
+    crop: int = 0
+    random_crop: bool = True
+    flip: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How `textcnn` and the image presets spread the training data.
+
+    Attributes:
+        clients: number of clients.
+        scheme: `iid`, `dirichlet` for label-skewed clients, or `two-labels`: the samples sorted by
+            label, two pieces of them for each client (McMahan et al.).
+        alpha: concentration of `dirichlet`; small means few labels a client.
+    """
+
+    clients: int = 100
+    scheme: Literal["iid", "dirichlet", "two-labels"] = "iid"
+    alpha: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Training at a client.
+
+    Attributes:
+        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd` or `adam`.
+        lr: rate of `sgd` and `adam`.
+        lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
+        lr_decay_rounds: see above.
+        adam_eps: of `adam`. Fresh moments make every step of Adam as large as the rate, however
+            small the gradient; a larger eps keeps words that are learnt from moving on.
+        weight_decay: of `sgd` and `adam`.
+        batch_size: examples a batch (`din` takes all samples of the user as one).
+        epochs: passes over the client's examples.
+        steps: stop after so many batches; 0 for no limit.
+        loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
+            more samples weigh more.
+        loss_divisor: see above.
+        precision: of the model's forward and backward pass; with `bfloat16`, torch's autocast
+            chooses the operations that use it. Weights, the loss, the update and evaluation stay
+            float32. Convolutions train twice as fast on CPUs that have the instructions.
+    """
+
+    optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
+    lr: float = 0.01
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    batch_size: int = 50
+    epochs: int = 1
+    steps: int = 0
+    loss: Literal["mean", "sum"] = "mean"
+    loss_divisor: float = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The servers' optimizer on the mean over the cohort; `sgd` with rate 1 is averaging.
+
+    Attributes:
+        optimizer: `sgd` or `adam`.
+        lr: its rate.
+        momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end,
+            in rounds in which nobody sends its position, too.
+        beta1: of `adam`.
+        beta2: of `adam`.
+        eps: of `adam`.
+        average: in [0, 1): evaluate the mean of the servers' models over rounds, too, in which
+            all models before the latest keep this weight (0.99: about the last hundred rounds); 0
+            for none. Changes no round.
+        lr_decay: of `sgd`: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
+        lr_decay_rounds: see above.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 1.0
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-8
+    average: float = 0.0
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
+
+    def settings(self) -> OptimizerSettings:
+        """The optimizer as both servers build it, wherever they run.
+
+        Raises:
+            ConfigError: a setting is out of range, or not of this optimizer.
+        """
+        own = {name: value for name, value in dataclasses.asdict(self).items() if name != "average"}
+        try:
+            settings = OptimizerSettings(own.pop("optimizer"), **own)
+            settings.build()
+        except ParameterError as error:
+            raise ConfigError(f"server: {error}") from error
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring."""
+
+    ring_bits: int = 32
+    frac_bits: int = 20
+    clip: float = 4.0
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """How weights outside the embedding tables are sent.
+
+    Attributes:
+        policy: `dense` (all of them), `topk` (scalars of largest magnitude) or `blocks` (blocks
+            of largest L1 norm).
+        amount: fraction of the scalars or blocks.
+        block: values a block.
+        error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
+    """
+
+    policy: Literal["dense", "topk", "blocks"] = "dense"
+    amount: float = 0.05
+    block: int = 32
+    error_feedback: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sesa:
+    """Clients of different widths: the presets `...-widths`, under every aggregation.
+
+    Attributes:
+        shards: equal parts into which the units of every hidden layer are cut.
+        budgets: by class of clients the share of each hidden layer that one of them trains, a
+            whole number of shards. The clients are spread over the classes as evenly as it goes,
+            and so is every cohort.
+        choice: which shards a client trains in a round: `random` ones of every layer; a window
+            that moves on by one shard a round (`rolling`, FedRolex if a shard is a unit); the first
+            ones (`static`, HeteroFL).
+        scaled: multiply the activations of a narrow client's layers by 1 / budget.
+        mean: what the sum of a submodel is divided by: the `cohort` that submitted, or its
+            `owners` among them, whose number `plain` and `fsl` then open as well.
+        collusion: of `--aggregation sesa` only: share of the cohort that may work together, and
+            with the server, without learning more than the sums.
+        max_isolation: of `--aggregation sesa` only: most submodels, in expectation, of which a
+            round may open the update of a single honest client; see `torchfsl.sesa.SesaPlan`.
+    """
+
+    shards: int = 4
+    budgets: tuple[float, ...] = (1.0, 0.5, 0.25)
+    choice: Literal["random", "rolling", "static"] = "random"
+    scaled: bool = False
+    mean: Literal["cohort", "owners"] = "cohort"
+    collusion: float = 0.1
+    max_isolation: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or not self.budgets:
+            raise ConfigError("sesa needs at least one shard and one budget")
+        for budget in self.budgets:
+            taken = budget * self.shards
+            if not 0 < budget <= 1 or not math.isclose(taken, round(taken)) or round(taken) < 1:
+                raise ConfigError(
+                    f"sesa.budgets has {budget}: choose shares in (0, 1] that are whole numbers of "
+                    f"{self.shards} shards"
+                )
+        if not 0 < self.collusion < 1:
+            raise ConfigError(f"sesa.collusion is {self.collusion}; choose a share in (0, 1)")
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """By class the number of shards of a layer that one of its clients trains."""
+        return tuple(round(budget * self.shards) for budget in self.budgets)
