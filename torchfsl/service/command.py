@@ -127,6 +127,10 @@ def _add_status(commands: Any) -> None:
         "--as", dest="name", default="owner", help="owner, client-N (default owner)"
     )
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
+    status.add_argument(
+        "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS",
+        help="show it again and again, every 2 seconds if nothing else is given; Ctrl-C ends it",
+    )  # fmt: skip
     status.set_defaults(run=_status)
 
 
@@ -214,15 +218,23 @@ def client_numbers(text: str) -> list[int]:
 
 def _status(options: argparse.Namespace) -> int:
     from torchfsl.service import reporting
+    from torchfsl.service.watching import watch
 
     if (options.state is None) == (options.servers is None):
         raise ParameterError("give --state DIR or --servers URL0,URL1")
-    if options.state is not None:
-        return reporting.show_state(options.state, options.rounds)
-    if options.tls is None:
+    if options.state is None and options.tls is None:
         raise ParameterError("--servers needs --tls, the folder of certificates")
-    _log_waiting()
-    return reporting.show_servers(options.servers.split(","), options.tls, options.name)
+    if options.watch is not None and not options.watch > 0:
+        raise ParameterError(f"--watch is {options.watch}: give seconds above 0")
+
+    def show() -> int:
+        if options.state is not None:
+            return reporting.show_state(options.state, options.rounds)
+        return reporting.show_servers(options.servers.split(","), options.tls, options.name)
+
+    if options.servers is not None:
+        _log_waiting()
+    return show() if options.watch is None else watch(show, options.watch)
 
 
 def _close(options: argparse.Namespace) -> int:

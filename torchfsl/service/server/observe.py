@@ -19,6 +19,15 @@ _FIELDS = (
     "round", "clients", "reason", "method", "caller", "code", "plan", "why", "server_state",
     "peer", "count", "files", "connections", "needed",
 )  # fmt: skip
+_HEADERS = (
+    ("Content-Security-Policy",
+     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+     "frame-ancestors 'none'"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)  # fmt: skip
+"""Of every answer: a page of text, which loads nothing, and which no other page shows."""
 
 
 class JsonLines(logging.Formatter):
@@ -81,18 +90,20 @@ class Observer:
 
 
 class ObservationServer:
-    """`/metrics` and `/health` over plain HTTP, for the operator's own network.
+    """A status page, `/metrics` and `/health` over plain HTTP, for the operator's own network.
 
     Args:
         host: address to listen on.
         port: 0 for a free one.
         observer: what `/metrics` shows.
         health: state as JSON values; `ok` decides between status 200 and 503.
+        page: what `/` shows to people, as HTML.
     """
 
     def __init__(
-        self, host: str, port: int, observer: Observer, health: Callable[[], dict[str, Any]]
-    ) -> None:
+        self, host: str, port: int, observer: Observer, health: Callable[[], dict[str, Any]],
+        page: Callable[[], bytes],
+    ) -> None:  # fmt: skip
         """Start to answer in a thread."""
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -106,13 +117,17 @@ class ObservationServer:
                     state = health()
                     status = 200 if state["ok"] else 503
                     self._answer(status, "application/json", json.dumps(state).encode())
+                elif self.path == "/":
+                    self._answer(200, "text/html; charset=utf-8", page())
                 else:
-                    self._answer(404, "text/plain", b"/metrics or /health\n")
+                    self._answer(404, "text/plain", b"/, /metrics or /health\n")
 
             def _answer(self, status: int, kind: str, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
+                for name, value in _HEADERS:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 

@@ -30,6 +30,7 @@ from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observe import ObservationServer, Observer
+from torchfsl.service.server.overview import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.router import Router
 from torchfsl.service.server.station import Station
@@ -120,7 +121,10 @@ class ServerProcess:
         self._watch()
         if settings.metrics:
             host, _, port = settings.metrics.rpartition(":")
-            self._http = ObservationServer(host, int(port), self.observer, self.health)
+            self._overview = Overview(self.station, self._link, self.observer)
+            self._http = ObservationServer(
+                host, int(port), self.observer, self.health, self._overview.page
+            )
             self.metrics_port = self._http.port
         if self.station.is_open:
             self._relays.restart()
@@ -139,6 +143,7 @@ class ServerProcess:
         await self._link.close()
         if self.metrics_port:
             self._http.close()
+            self._overview.close()
         await asyncio.to_thread(self.station.close)
         self._lock.close()
 

@@ -1,0 +1,185 @@
+"""The status page: one server for people who look, as HTML without scripts. Numbers, no names.
+
+It is shown to whoever reaches the metrics port: so it holds counts of clients, never which ones,
+and nothing but text that is escaped. A browser fetches it again every few seconds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchfsl.service.server.problems import Problem, without_clients
+from torchfsl.service.state.ledger import RoundRow
+
+REFRESH_SECONDS: Final = 5
+
+_STYLE: Final = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 62em; margin: 1.5em auto; padding: 0 1em;
+       color: #1b1f24; background: #fff; }
+h1 { font-size: 1.35em; } h2 { font-size: 1.1em; margin-top: 1.6em; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #d8dee4;
+         vertical-align: top; overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+#state { padding: .5em .8em; border-radius: .3em; background: #dafbe1; }
+#state.bad { background: #ffd8d3; } #state.wait { background: #fff3c4; }
+code { font-size: .9em; } footer { margin-top: 2em; color: #57606a; }
+@media (prefers-color-scheme: dark) {
+  body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; }
+  #state { background: #12371d; } #state.bad { background: #5c1a16; }
+  #state.wait { background: #4a3b00; } footer { color: #9198a1; } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the page shows.
+
+    Attributes:
+        infos: what server 0 and server 1 say of themselves, or why one cannot be asked.
+        party: whose page it is.
+        rounds: the last ones, newest first.
+        received, sent: bytes of messages since the start.
+        calls: answered since the start, by status.
+        problems: the last ones, newest first.
+    """
+
+    infos: Sequence[Mapping[str, Any] | str]
+    party: int
+    rounds: Sequence[RoundRow]
+    received: float
+    sent: float
+    calls: Mapping[str, float]
+    problems: Sequence[Problem]
+
+
+def render(view: View) -> str:
+    """The page."""
+    kind, state = _state(view)
+    parts = [
+        f"<h1>torchfsl server {view.party}</h1>",
+        f'<p id="state" class="{kind}">{_text(state)}</p>',
+        "<h2>Both servers</h2>",
+        _servers(view.infos),
+        f'<p id="models">{_text(_models(view.infos))}</p>',
+        "<h2>Rounds</h2>",
+        _rounds(view.rounds),
+        "<h2>Traffic of this server since its start</h2>",
+        _traffic(view),
+        "<h2>Last problems of this server</h2>",
+        _problems(view.problems),
+        f"<footer>{_clock(time.time())}; every {REFRESH_SECONDS} seconds anew. Numbers for "
+        'programs: <a href="metrics">metrics</a>.</footer>',
+    ]
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>torchfsl server {view.party}: {_text(state)}</title>"
+        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>"
+    )
+
+
+def _state(view: View) -> tuple[str, str]:
+    """How bad it is, as a class of the style, and why."""
+    own = view.infos[view.party]
+    if isinstance(own, str):
+        return "wait", own
+    for info in (own, view.infos[1 - view.party]):
+        if isinstance(info, str):
+            return "wait", f"the other server does not answer: {info}"
+        if info["halted"]:
+            return "bad", f"server {info['party']} is halted: {info['halted']}"
+        if info["stalled"]:
+            return "wait", f"server {info['party']} is {info['stalled']}"
+    if not own["plan_digest"]:
+        return "wait", "no task yet: the owner has to set one up"
+    return "good", f"round {own['round']} is {own['state']}" if own["state"] else "no round yet"
+
+
+def _servers(infos: Sequence[Mapping[str, Any] | str]) -> str:
+    rows: list[tuple[str, ...]] = []
+    for what, name in (
+        ("library", "library"), ("wire version", "wire_version"), ("plan", "plan_digest"),
+        ("round", "round"), ("state", "state"), ("complete reports in it", "complete"),
+        ("waits for", "stalled"), ("halted", "halted"),
+    ):  # fmt: skip
+        rows.append((what, *(_field(info, name) for info in infos)))
+    for what, name in (("model version", "version"), ("model digest", "digest")):
+        models = [info if isinstance(info, str) else info["model"] for info in infos]
+        rows.append((what, *(_field(model, name) for model in models)))
+    return _table("servers", ("", "server 0", "server 1"), rows)
+
+
+def _field(info: Mapping[str, Any] | str, name: str) -> str:
+    if isinstance(info, str):
+        return "no answer"
+    value = info.get(name, "")
+    return "none" if value in ("", -1) else str(value)
+
+
+def _models(infos: Sequence[Mapping[str, Any] | str]) -> str:
+    models = [info["model"] for info in infos if not isinstance(info, str)]
+    if len(models) < 2 or not all(models):
+        return "Both models cannot be compared now."
+    if models[0] == models[1]:
+        return "Both servers hold the same model."
+    if models[0]["version"] != models[1]["version"]:
+        return "One server is a version behind; it applies a round a moment after the other."
+    return "The servers hold DIFFERENT models of one version."
+
+
+def _rounds(rounds: Iterable[RoundRow]) -> str:
+    rows = []
+    for row in rounds:
+        ended = row.ended_at if row.ended_at is not None else time.time()
+        rows.append((
+            str(row.number), str(row.state), f"{row.reports:,}", f"{row.accepted:,}",
+            _megabytes(row.bytes), f"{ended - row.opened_at:,.1f}", row.reason,
+        ))  # fmt: skip
+    head = ("round", "state", "reports", "in the sum", "MB", "seconds", "why")
+    return _table("rounds", head, rows, numbers={0, 2, 3, 4, 5})
+
+
+def _traffic(view: View) -> str:
+    rows = [("MB received", _megabytes(view.received)), ("MB sent", _megabytes(view.sent))]
+    rows += [(f"calls answered {code}", f"{n:,.0f}") for code, n in sorted(view.calls.items())]
+    return _table("traffic", ("", ""), rows, numbers={1})
+
+
+def _problems(problems: Sequence[Problem]) -> str:
+    if not problems:
+        return '<p id="problems">None since the start.</p>'
+    rows = [(_clock(one.time), one.level, one.text) for one in problems]
+    return _table("problems", ("when", "", ""), rows)
+
+
+def _table(
+    name: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()
+) -> str:
+    right = set(numbers)
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        marks = (' class="n"' if at in right else "" for at in range(len(cells)))
+        inner = (f"<{tag}{m}>{_text(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))
+        return f"<tr>{''.join(inner)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<table id="{name}">{line("th", head)}{body}</table>'
+
+
+def _text(text: str) -> str:
+    return html.escape(without_clients(text))
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.2f}"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,34 @@
+"""Shows something again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from torchfsl.errors import FslError
+
+_HOME = "\x1b[H\x1b[2J"
+"""Sends a terminal's cursor home and empties the screen."""
+
+
+def watch(show: Callable[[], int], seconds: float) -> int:
+    """Show it every `seconds`; returns the last status. What fails for a while is said and retried.
+
+    On a terminal each picture takes the place of the one before, elsewhere they follow each other.
+    """
+    status = 0
+    try:
+        while True:
+            if sys.stdout.isatty():
+                print(_HOME, end="")
+            print(time.strftime("%Y-%m-%d %H:%M:%S %z"))
+            try:
+                status = show()
+            except FslError as error:
+                print(error)
+                status = 1
+            sys.stdout.flush()
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        return status
