@@ -4,9 +4,10 @@
     python -m scripts.attacks --only leaf_relation sampled_rounds --json attacks.json
 
 An attack is a module of this folder with a function `run()` that takes nothing and gives an
-`AttackResult`. The cost of a defence is its upload a client and round, and the time of an honest
-round with it over that without, both in one run. The exit code is 1 where an attack works with its
-defence on, or does not with its defence off, and so proves nothing.
+`AttackResult`. The cost of a defence is its upload a client and round, and the processor time of an
+honest round with it over that without, in one run; a rule that adds no work says so. The exit code
+is 1 where an attack works with its defence on, or does not with its defence off, and so proves
+nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def attacks() -> dict[str, Callable[[], AttackResult]]:
 
 def cost(result: AttackResult) -> str:
     """What the defence costs, in words."""
-    time = f"time x {result.time_ratio:.3f}" if result.time_ratio else "time not taken"
+    time = f"time x {result.time_ratio:.3f}" if result.time_ratio else result.cost
     return f"{result.extra_bytes:+,} bytes, {time}"
 
 

@@ -51,6 +51,7 @@ def run() -> AttackResult:
         on=seen,
         worked_off=coin.with_coins(plan, chosen).hash_seed.startswith(_WANTED),
         worked_on=not seen.startswith("refused"),
+        cost="three messages more, once a task",
     )
 
 

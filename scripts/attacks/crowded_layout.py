@@ -49,6 +49,7 @@ def run() -> AttackResult:
         on=seen,
         worked_off=bool(lost) and bool(fewer[_GUESS[0]]),
         worked_on=not seen.startswith("refused"),
+        cost="a rule, checked once a task",
     )
 
 

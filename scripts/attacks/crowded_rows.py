@@ -93,4 +93,5 @@ def run() -> AttackResult:
         on="the dense sum has the client's part either way",
         worked_off=told[False],
         worked_on=told[True],
+        cost="a rule: the row trains as zero",
     )

@@ -59,6 +59,7 @@ def run() -> AttackResult:
         on=f"both steps refused: {refused}; the round goes on and its sum is exact: {exact}",
         worked_off=early and dictated,
         worked_on=not (refused and exact),
+        cost="a rule: the order of steps",
     )
 
 

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.fsl import messages
+from torchfsl.fsl.bodies import Body
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import CHECK_BYTES
+from torchfsl.fsl.uploads import ReportBody, ReportCommit
 from torchfsl.kernels import ring
 from torchfsl.kernels.portable import checks as portable_checks
 from torchfsl.kernels.portable import trees as portable_trees
@@ -86,19 +86,21 @@ class Forgery:
     def messages(self) -> list[tuple[int, bytes]]:
         """Addressee and bytes of what the client sends, everything recomputed."""
         public = b"".join(tree.encode() for tree in self.trees) + self.hints.tobytes()
-        party = self.client % 2
-        parts = {party: (public,), 1 - party: (self.context.commitment(public),)}
-        kinds = {party: Kind.REPORT, 1 - party: Kind.REPORT_COMMIT}
+        party, context, seeds = self.client % 2, self.context, self.seeds
+        said, masked = context.commitment(public), context.masked_digest()
+        tags = {
+            party: context.upload_tag(seeds[party], party, said, masked),
+            1 - party: context.upload_tag(seeds[1 - party], 1 - party, said),
+        }
+        heads = [(self.nonce, seeds[to], self.hint_nonce, tags[to]) for to in (0, 1)]
+        bodies: dict[int, Body] = {
+            party: ReportBody(*heads[party], (public,), ()),
+            1 - party: ReportCommit(*heads[1 - party], said),
+        }
         return [
-            (
-                to,
-                messages.encode(
-                    self.plan, kinds[to], to, self.round_number, self.client, self.nonce,
-                    self.seeds[to], self.hint_nonce, *parts[to],
-                ),
-            )
+            (to, bodies[to].message(self.plan, to, self.round_number, self.client))
             for to in (1 - party, party)
-        ]  # fmt: skip
+        ]
 
     def tree(self, number: int) -> tuple[dpf.Trees, int]:
         """The group of tree `number`, and the tree's place in it."""

@@ -102,4 +102,5 @@ def run() -> AttackResult:
         worked_off=off,
         worked_on=on,
         extra_bytes=CHECK_BYTES // 2,
+        cost="part of the check of trees",
     )

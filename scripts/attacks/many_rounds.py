@@ -45,6 +45,7 @@ def run() -> AttackResult:
         on=f"refused after {bound} rounds, {of_bound} of 8 values right by chance",
         worked_off=right == len(_VALUES),
         worked_on=bound > _ALLOWED or of_bound == len(_VALUES),
+        cost="a rule: one number in the ledger",
     )
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+from scripts.attacks import timing
 from scripts.attacks.result import AttackResult
 from scripts.parties import bench_plan, two_servers
 from torchfsl.crypto import aead
@@ -101,4 +102,11 @@ def run() -> AttackResult:
         on=f"{len(read[True])} rows; a client is answered {times_answered()} times at most",
         worked_off=set(ROWS) <= read[False],
         worked_on=bool(read[True]),
+        extra_bytes=0,  # 32 more come down
+        time_ratio=timing.ratio(lambda: _honest(on=False), lambda: _honest(on=True)),
     )
+
+
+def _honest(*, on: bool) -> None:
+    with defence(on=on):
+        timing.honest_round(timing.honest_plan())

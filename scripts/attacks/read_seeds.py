@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from scripts.attacks import timing
 from scripts.attacks.read_answers import ROWS, VICTIM, make_plan, make_rows, rows_in
 from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
@@ -25,6 +26,7 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.fsl.uploads import UPLOADS, TreesBody, TreesCommit
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.types import Array
 
 _TREES: Final = (Kind.TREES, Kind.TREES_COMMIT)
 
@@ -67,11 +69,10 @@ class Carrier(InProcess):
         return rows_in(*opened)
 
 
-def sealed_servers(plan: Plan) -> tuple[Plan, tuple[Server, Server]]:
+def sealed_servers(plan: Plan, state: dict[str, Array]) -> tuple[Plan, tuple[Server, Server]]:
     """The plan with keys of its servers, and these."""
     keys = SealKey.generate(), SealKey.generate()
     plan = dataclasses.replace(plan, server_keys=tuple(key.public.hex() for key in keys))
-    state = {"rows": make_rows()}
     first, second = (
         Server(party, plan=plan, model=ServerModel(state), key=keys[party]) for party in (0, 1)
     )
@@ -82,7 +83,7 @@ def read_rows(*, on: bool) -> set[int]:
     """Which rows of the victim the carrier reads."""
     plan = make_plan()
     if on:
-        plan, servers = sealed_servers(plan)
+        plan, servers = sealed_servers(plan, {"rows": make_rows()})
     else:
         servers = two_servers(plan, {"rows": make_rows()})
     begin_round(servers, 1)
@@ -92,10 +93,18 @@ def read_rows(*, on: bool) -> set[int]:
     return carrier.read()
 
 
+def _time_ratio() -> float:
+    keys = SealKey.generate(), SealKey.generate()
+    plain = timing.honest_plan()
+    plan = dataclasses.replace(plain, server_keys=tuple(key.public.hex() for key in keys))
+    return timing.ratio(lambda: timing.honest_round(plain), lambda: timing.honest_round(plan, keys))
+
+
 def run() -> AttackResult:
     """Rows read off everything that a client and the servers exchanged."""
     read = {on: read_rows(on=on) for on in (False, True)}
-    sealed, plain = sealed_servers(make_plan())[0], make_plan()
+    plain = make_plan()
+    sealed = sealed_servers(plain, {"rows": make_rows()})[0]
     return AttackResult(
         name="master seeds read by what ends TLS",
         off=f"all {len(ROWS)} rows that a client asked for, and all that it sends",
@@ -103,4 +112,5 @@ def run() -> AttackResult:
         worked_off=set(ROWS) <= read[False],
         worked_on=bool(read[True]),
         extra_bytes=costs.client_bytes(sealed) - costs.client_bytes(plain),
+        time_ratio=_time_ratio(),
     )

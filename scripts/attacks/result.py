@@ -16,8 +16,9 @@ class AttackResult:
         worked_off: whether the attack succeeded with the defence off, as it must.
         worked_on: whether it succeeded with the defence on, as it must not.
         extra_bytes: upload that the defence costs a client and round.
-        time_ratio: honest round with the defence over the same without, in one run; 0 if not
-            measured.
+        time_ratio: processor time of an honest round with the defence over the same without, in one
+            run.
+        cost: in words, where the defence is a rule and there is no such round to measure.
     """
 
     name: str
@@ -27,3 +28,9 @@ class AttackResult:
     worked_on: bool
     extra_bytes: int = 0
     time_ratio: float = 0.0
+    cost: str = ""
+
+    def __post_init__(self) -> None:
+        """Every defence says what it costs, in one way."""
+        if bool(self.time_ratio) == bool(self.cost):
+            raise ValueError(f"{self.name}: give the ratio of times, or the cost in words")

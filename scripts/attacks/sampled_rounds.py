@@ -53,4 +53,5 @@ def run() -> AttackResult:
         on=f"epsilon {on:.3f} stated (fixed size), {true:.3f} true",
         worked_off=true > off,
         worked_on=true > on,
+        cost="a rule: more epsilon stated",
     )

@@ -147,4 +147,5 @@ def run() -> AttackResult:
         on="a sum is opened" if any(opened[True]) else "nothing is opened",
         worked_off=read == len(WAYS),
         worked_on=any(opened[True]),
+        cost="a rule: the client is silent",
     )

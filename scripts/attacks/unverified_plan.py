@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from scripts.attacks import timing
 from scripts.attacks.forged_reports import forge, make_plan
 from scripts.attacks.forgeries import flip_correction_words
 from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
 from torchfsl.errors import ParameterError
+from torchfsl.fsl import costs
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -30,12 +32,17 @@ def run() -> AttackResult:
         seen = "the plan was accepted"
     except ParameterError as error:
         seen = f"refused: {error}"
+    checked, unchecked = (timing.honest_plan(malicious_security=on) for on in (True, False))
     return AttackResult(
         "a plan without check words",
         off=f"one report of {plan.segments[0].num_trees} trees ruined {ruined} rows",
         on=seen,
         worked_off=ruined > plan.segments[0].num_trees,
         worked_on=not seen.startswith("refused"),
+        extra_bytes=costs.client_bytes(checked) - costs.client_bytes(unchecked),
+        time_ratio=timing.ratio(
+            lambda: timing.honest_round(unchecked), lambda: timing.honest_round(checked)
+        ),
     )
 
 

@@ -133,7 +133,7 @@ def run(num_clients: int, num_rounds: int) -> dict[str, Any]:
     dense = 4 * sum(t.numel for s in plan.segments for t in s.tensors)
     return {
         "clients": num_clients,
-        "dense_two_server_upload_bytes": dense + 2 * (messages.HEADER_BYTES + 48),
+        "dense_two_server_upload_bytes": dense + 2 * (messages.HEADER_BYTES + 64),
         "dense_download_bytes": dense,
         "both_servers_seconds_by_round": [r["both_servers_seconds"] for r in results],
         **min(results, key=lambda r: r["both_servers_seconds"]),

@@ -34,6 +34,7 @@ from scripts.generate.primitive_vectors import (
     tree_vectors,
 )
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
+from tests.support.tags import tagged
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -53,7 +54,8 @@ FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "p
 
 AFTER_NONCE = HEADER_BYTES + SEED_BYTES
 AFTER_MASTER_SEED = AFTER_NONCE + SEED_BYTES
-"""Where a message goes on behind its first seeds."""
+AFTER_TAG = AFTER_MASTER_SEED + SEED_BYTES
+"""Where a message goes on behind its first heads."""
 
 
 def small_plan() -> Plan:
@@ -184,10 +186,13 @@ def bad_report_vectors() -> Json:
         "a check word altered on the way": (Kind.TREES_RELAY, flip(AFTER_NONCE + trees - 1)),
         "a hint altered on the way": (Kind.REPORT_RELAY, flip(-1)),
         "a hint nonce altered on the way": (Kind.REPORT_RELAY, flip(AFTER_NONCE)),
-        "another commitment to the trees": (Kind.TREES_COMMIT, flip(-1)),
-        "another commitment to the report": (Kind.REPORT_COMMIT, flip(-1)),
-        "another master seed in the report": (Kind.REPORT_COMMIT, flip(AFTER_NONCE)),
-        "another tree nonce in the report": (Kind.REPORT, flip(HEADER_BYTES)),
+        "a commitment altered on the way": (Kind.REPORT_COMMIT, flip(-1)),
+        "a masked value altered on the way": (Kind.REPORT, flip(-1)),
+        "another tag": (Kind.TREES, flip(AFTER_MASTER_SEED)),
+        "another commitment to the trees": (Kind.TREES_COMMIT, lie(flip(-1))),
+        "another commitment to the report": (Kind.REPORT_COMMIT, lie(flip(-1))),
+        "another master seed in the report": (Kind.REPORT_COMMIT, lie(flip(AFTER_NONCE))),
+        "another tree nonce in the report": (Kind.REPORT, lie(flip(HEADER_BYTES))),
         "the wrong round": (Kind.REPORT, flip(FIELDS["round"])),
         "the wrong server": (Kind.REPORT, flip(FIELDS["party"])),
         "the wrong kind": (Kind.REPORT, flip(FIELDS["kind"])),
@@ -196,7 +201,7 @@ def bad_report_vectors() -> Json:
         "another length": (Kind.REPORT, flip(FIELDS["body length"])),
         "a byte too many": (Kind.REPORT, lambda data: data.append(0)),
         "a byte too few": (Kind.REPORT, lambda data: data.__delitem__(-1)),
-        "padding that is not zero": (Kind.TREES, flip(AFTER_MASTER_SEED + padding(plan), 0x80)),
+        "padding that is not zero": (Kind.TREES, lie(flip(AFTER_TAG + padding(plan), 0x80))),
     }
     cases = []
     for defect, (kind, change) in defects.items():
@@ -207,6 +212,16 @@ def bad_report_vectors() -> Json:
         change(data)
         cases.append({"defect": defect, "replaces": index, "data": data.hex()})
     return {"accepted": [9], "cases": cases}
+
+
+def lie(change: Callable[[bytearray], None]) -> Callable[[bytearray], None]:
+    """The change made by the client itself, which knows the tag's key."""
+
+    def tagged_change(data: bytearray) -> None:
+        change(data)
+        data[:] = tagged(small_plan(), bytes(data))
+
+    return tagged_change
 
 
 def flip(place: int, bits: int = 1) -> Callable[[bytearray], None]:

@@ -27,6 +27,7 @@ from tests.support.federation import (
     update_of,
 )
 from tests.support.reference import plaintext
+from tests.support.tags import tagged
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
@@ -272,7 +273,7 @@ def test_a_client_that_shows_the_servers_different_public_parts_is_refused() -> 
         sent = messages_of(MIXED, VICTIM, update)
         index = [kind_of(m) for _, m in sent].index(kind)
         party, message = sent[index]
-        sent[index] = (party, message[:-1] + bytes([message[-1] ^ 1]))
+        sent[index] = (party, tagged(MIXED, message[:-1] + bytes([message[-1] ^ 1])))
         with pytest.raises(RejectedSubmission, match="does not fit the client's commitment"):
             deliver(servers, sent)
 

@@ -94,6 +94,8 @@ def test_every_step_is_refused_out_of_turn_and_a_round_opens_once() -> None:
     for round_number in (1, 0):
         with pytest.raises(ProtocolError, match="opened once"):
             one.open_round(round_number)
+    with pytest.raises(ProtocolError, match="fetches go under this number"):
+        one.open_round((1 << 64) - 1)
     one.open_round(2)
 
 

@@ -14,6 +14,7 @@ from scripts.attacks.forged_reports import forge
 from scripts.attacks.forged_reports import make_plan as one_segment
 from tests.support.adversary import carried_by, deliver, servers_of, sums
 from tests.support.federation import Wire
+from tests.support.tags import tagged
 from torchfsl.errors import DecodeError, FslError, RejectedSubmission
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -74,7 +75,7 @@ def test_padding_bits_cannot_make_a_second_encoding_of_the_same_trees() -> None:
     group = PLAN.segments[0].groups[0]
     bits = group.depth * group.num_trees
     assert bits % 8
-    place = HEADER_BYTES + 48 + 16 * bits + bits // 8
+    place = HEADER_BYTES + 64 + 16 * bits + bits // 8
     for bit in range(bits % 8, 8):
         wire = Wire(servers_of(PLAN))
         begin_round(wire.servers, 1)
@@ -85,7 +86,7 @@ def test_padding_bits_cannot_make_a_second_encoding_of_the_same_trees() -> None:
         spoiled[place] |= 1 << bit
         wire.send(second, commitment)
         with pytest.raises(RejectedSubmission, match="padding"):
-            wire.send(first, bytes(spoiled))
+            wire.send(first, tagged(PLAN, bytes(spoiled)))
         opened = finish_round(wire.servers)
         assert opened.clients == (2,)
         assert np.array_equal(sums(opened), carried_by(honest))

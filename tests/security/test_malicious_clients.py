@@ -23,6 +23,7 @@ from tests.support.adversary import (
     sums,
 )
 from tests.support.federation import Wire, make_plan, make_segment
+from tests.support.tags import tagged
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf import trees as dpf
@@ -290,7 +291,7 @@ def test_a_client_that_commits_to_another_public_part_is_out() -> None:
     (second, commitment), (first, public) = report.messages()
     spoiled = bytearray(commitment)
     spoiled[-1] ^= 1
-    wire.servers[second].receive(bytes(spoiled))
+    wire.servers[second].receive(tagged(ON, bytes(spoiled)))
     due = wire.servers[first].receive(public)
     assert due is not None
     relay = wire.servers[first].relay(*due)
@@ -316,7 +317,7 @@ def test_different_public_parts_at_the_two_servers_spoil_the_sum_unless_digests_
     (_, commitment), (_, other) = report.messages()
     wire.servers[second].receive(commitment)
     relay = messages.encode(
-        plan, Kind.REPORT_RELAY, second, 1, ATTACKER, other[64:80], other[96:112], other[112:]
+        plan, Kind.REPORT_RELAY, second, 1, ATTACKER, other[64:80], other[96:112], other[128:]
     )
     wire.servers[second].receive(relay)
     if not agreed:

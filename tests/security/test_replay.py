@@ -22,6 +22,7 @@ from tests.support.adversary import (
     sums,
 )
 from tests.support.federation import Wire, make_plan, make_segment, random_update, submit
+from tests.support.tags import tagged
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -74,9 +75,9 @@ def test_a_report_in_another_clients_name_carries_nothing_of_the_original() -> N
     report = of(OFF, VICTIM)
     deliver(wire, report)
     messages = [m[:16] + (VICTIM + 2).to_bytes(8, "little") + m[24:] for _, m in report.messages()]
-    wire.send(messages[0][7], messages[0])
-    with pytest.raises(RejectedSubmission, match="commitment"):
-        wire.send(messages[1][7], messages[1])
+    for message in messages:
+        with pytest.raises(RejectedSubmission, match=r"altered on the way|was rejected"):
+            wire.send(message[7], message)
     assert finish_round(wire.servers).clients == (VICTIM,)
 
 
@@ -98,9 +99,15 @@ def test_a_report_of_an_old_round_is_refused_as_it_is_and_under_a_new_header(pla
         with pytest.raises(RejectedSubmission, match="round 1"):
             wire.send(party, message)
     (second, commitment), (first, public) = messages
-    wire.send(second, in_round(commitment, 2))
+    for party, message in messages:
+        with pytest.raises(RejectedSubmission, match="altered on the way"):
+            wire.send(party, in_round(message, 2))
+    for server in wire.servers:
+        server.abandon_round()
+    begin_round(wire.servers, 3)
+    wire.send(second, tagged(plan, in_round(commitment, 3)))  # by the client itself
     with pytest.raises(RejectedSubmission, match="does not fit the client's commitment"):
-        wire.send(first, in_round(public, 2))
+        wire.send(first, tagged(plan, in_round(public, 3)))
 
 
 @pytest.mark.parametrize("plan", [ON, OFF], ids=["verified", "semi-honest"])
@@ -111,7 +118,7 @@ def test_without_the_commitment_an_old_report_spoils_the_sum_unless_trees_are_ve
     ignore_digests(monkeypatch)
     wire, _, messages = recorded(plan)
     for party, message in messages:
-        wire.send(party, in_round(message, 2))
+        wire.send(party, tagged(plan, in_round(message, 2)))
     fresh = of(plan, 4, 7, round_number=2)
     deliver(wire, fresh)
     opened = finish_round(wire.servers)
@@ -130,9 +137,9 @@ def test_a_report_of_another_session_is_refused_as_it_is_and_under_a_new_header(
     (second, commitment), (first, public) = of(ON, VICTIM).messages()
     with pytest.raises(DecodeError, match="another plan"):
         wire.send(first, public)
-    wire.send(second, commitment[:32] + other.digest + commitment[64:])
-    with pytest.raises(RejectedSubmission, match="does not fit the client's commitment"):
-        wire.send(first, public[:32] + other.digest + public[64:])
+    for party, message in ((second, commitment), (first, public)):
+        with pytest.raises(RejectedSubmission, match="altered on the way"):
+            wire.send(party, message[:32] + other.digest + message[64:])
 
 
 def test_old_trees_of_a_retrieval_are_refused_before_any_answer() -> None:
@@ -148,9 +155,9 @@ def test_old_trees_of_a_retrieval_are_refused_before_any_answer() -> None:
         with pytest.raises(RejectedSubmission, match="round 1"):
             wire.servers[event.party].receive(event.data)
     commit, public = sorted(old, key=lambda event: event.kind, reverse=True)
-    wire.send(commit.party, in_round(commit.data, 2))
-    with pytest.raises(RejectedSubmission, match="does not fit the client's commitment"):
-        wire.send(public.party, in_round(public.data, 2))
+    for event in (commit, public):
+        with pytest.raises(RejectedSubmission, match="altered on the way"):
+            wire.send(event.party, in_round(event.data, 2))
     with pytest.raises(RejectedSubmission, match="no accepted trees"):
         wire.servers[commit.party].reply(Kind.ANSWER, 2, VICTIM)
 

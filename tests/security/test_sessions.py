@@ -22,6 +22,7 @@ from tests.support.federation import (
     random_update,
 )
 from tests.support.reference import plaintext
+from tests.support.tags import tagged
 from torchfsl.crypto import kdf
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import costs, messages
@@ -150,7 +151,7 @@ def test_an_upload_that_fails_is_made_again_with_fresh_secrets() -> None:
 
 
 def test_later_epochs_upload_one_value_a_tree_and_a_constant() -> None:
-    """(bins + stash) tau l bits of hints, the dense values, and 256 bytes of frames and nonces."""
+    """(bins + stash) tau l bits of hints, the dense values, and 288 bytes of frames and heads."""
     servers, _, session = one_session()
     rng = np.random.default_rng(3)
     sizes = []
@@ -160,10 +161,10 @@ def test_later_epochs_upload_one_value_a_tree_and_a_constant() -> None:
         finish_round(servers)
     hints = (TABLE.num_bins + TABLE.stash) * TABLE.tau * 32 // 8
     assert TABLE.nu == 0
-    constant = 2 * HEADER_BYTES + 2 * 3 * 16 + 32
+    constant = 2 * HEADER_BYTES + 2 * 4 * 16 + 32
     assert set(sizes[1:]) == {hints + 4 * BIAS.m + constant}
     assert sizes[1] == costs.client_bytes(PLAN, first_round=False)
-    assert sizes[0] == sizes[1] + 2 * HEADER_BYTES + 4 * 16 + 32 + TABLE.tree_bytes
+    assert sizes[0] == sizes[1] + 2 * HEADER_BYTES + 6 * 16 + 32 + TABLE.tree_bytes
     assert sizes[0] == costs.client_bytes(PLAN)
 
 
@@ -321,7 +322,7 @@ class DeafWire(Wire):
 
     def hints(self) -> list[np.ndarray]:
         """The hints of all reports so far, `[trees tau, 4]` each."""
-        start, size = HEADER_BYTES + 48, PLAN.hint_bytes(TABLE)
+        start, size = HEADER_BYTES + 64, PLAN.hint_bytes(TABLE)
         return [
             np.frombuffer(m, np.uint8)[start : start + size].reshape(-1, 4) for m in self.reports
         ]
@@ -399,7 +400,7 @@ def test_trees_sent_with_a_report_by_a_copy_made_inside_the_round_share_nothing(
     update = random_update(plan, np.random.default_rng(0), rows=2)
     for session_round in (first, second):
         session_round.submit(update)
-    start = HEADER_BYTES + 48
+    start = HEADER_BYTES + 64
     words = [
         np.frombuffer(r[start : start + plan.segments[0].tree_bytes], np.uint8)
         for r in wire.reports
@@ -420,9 +421,9 @@ def test_a_server_cannot_replay_a_hint_in_a_later_epoch_or_under_another_nonce()
         with pytest.raises(RejectedSubmission, match="round 1"):
             servers[event.party].receive(event.data)
     later = [e.data[:8] + (2).to_bytes(8, "little") + e.data[16:] for e in (commit, public)]
-    servers[commit.party].receive(later[0])
-    with pytest.raises(RejectedSubmission, match="does not fit the client's commitment"):
-        wire.send(public.party, later[1])
+    for event, message in zip((commit, public), later, strict=True):
+        with pytest.raises(RejectedSubmission, match="altered on the way"):
+            wire.send(event.party, message)
 
     def other_nonce(event: object) -> bytes:
         data = bytearray(event.data)  # type: ignore[attr-defined]
@@ -452,7 +453,8 @@ def test_without_the_commitment_a_replayed_hint_is_noise_not_the_old_update(
     messages_sent = [e for e in wire.events if e.kind in (Kind.REPORT_COMMIT, Kind.REPORT)]
     begin_round(servers, 2)
     for event in messages_sent:
-        wire.send(event.party, event.data[:8] + (2).to_bytes(8, "little") + event.data[16:])
+        later = event.data[:8] + (2).to_bytes(8, "little") + event.data[16:]
+        wire.send(event.party, tagged(PLAN, later, opening_round=1))
     second = finish_round(servers)
     assert second.clients == (0,)
     rows = positions(0)

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.federation import mixed_plan
-from tests.support.network import Pair
+from tests.support.network import HANGS_AFTER, Pair, wait_until
+from tests.support.odd_servers import ODD
 from tests.support.reference import plaintext
+from torchfsl.errors import ProtocolError
+from torchfsl.service.state.ledger import Ledger
+from torchfsl.service.state.steps import StoredState
+from torchfsl.submodel.opened import Opened
+
+PLAN = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
+
+
+class OddPair(Pair):
+    """One server is another program than the other."""
+
+    def __init__(self, folder: Path, odd: int) -> None:
+        super().__init__(folder, PLAN)
+        self._odd = odd
+
+    def command(self, party: int) -> list[str]:
+        honest = super().command(party)
+        odd = "tests.support.odd_servers"
+        return [honest[0], "-m", odd, *honest[3:]] if party == self._odd else honest
+
+
+def assert_kept(pair: Pair, opened: Opened, made: list[plaintext.Contribution]) -> None:
+    """The sums of rows of two clients or more, all counts; both servers' models are equal."""
+    sums = plaintext.sums(pair.plan, made)
+    for name, counts in plaintext.lanes(pair.plan, made).items():
+        sums[name][counts < 2] = 0
+        assert np.array_equal(opened.lanes[name], counts)
+    assert all(np.array_equal(opened.sums[name], total) for name, total in sums.items())
+    assert opened.withheld
+    pair.owner.model(pair.task)
 
 
 def test_rows_of_one_client_stay_closed_over_tls(tmp_path: Path) -> None:
-    plan = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
-    with Pair(tmp_path, plan) as pair:
+    with Pair(tmp_path, PLAN) as pair:
         pair.start()
         pair.set_up()
         for number in range(2):
@@ -23,11 +57,45 @@ def test_rows_of_one_client_stay_closed_over_tls(tmp_path: Path) -> None:
             if number:
                 pair.kill(1)
                 pair.start(1)
-            opened = pair.close()
-            sums = plaintext.sums(pair.plan, made)
-            for name, counts in plaintext.lanes(pair.plan, made).items():
-                sums[name][counts < 2] = 0
-                assert np.array_equal(opened.lanes[name], counts)
-            assert all(np.array_equal(opened.sums[name], total) for name, total in sums.items())
-            assert opened.withheld
-            pair.owner.model(pair.task)
+            assert_kept(pair, pair.close(), made)
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_server_killed_between_the_two_openings_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: int
+) -> None:
+    monkeypatch.setenv(ODD, "die")
+    with OddPair(tmp_path, party) as pair:
+        pair.start()
+        pair.set_up()
+        pair.open()
+        made = pair.take_part([0, 1, 2])
+        with ThreadPoolExecutor(1) as closing:
+            opened = closing.submit(pair.close)
+            process = pair.processes[party]
+            assert process is not None
+            assert process.wait(HANGS_AFTER) == -signal.SIGKILL
+            pair.kill(party)  # gives up what it left open
+            pair.start(party)
+            assert_kept(pair, opened.result(HANGS_AFTER), made)
+        assert pair.state(party).with_suffix(".died").exists()
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_share_altered_after_the_counts_opens_nothing_at_the_other_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: int
+) -> None:
+    monkeypatch.setenv(ODD, "lie")
+    with OddPair(tmp_path, party) as pair:
+        pair.start()
+        pair.set_up()
+        pair.open()
+        pair.take_part([0, 1, 2])
+        with contextlib.suppress(ProtocolError):  # a server that lies may say that all is well
+            pair.close()
+        wait_until(lambda: "share does not fit its commitment" in pair.log(1 - party))
+        pair.stop()
+        ledger = Ledger(pair.state(1 - party) / "state.sqlite")
+        (row,) = ledger.rounds()
+        ledger.close()
+        assert row.state is StoredState.UNOPENED

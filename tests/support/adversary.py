@@ -125,7 +125,7 @@ class View:
                 bodies[event.kind] = event.data[HEADER_BYTES:]
                 round_number = int.from_bytes(event.data[8:16], "little")
         own = bodies[Kind.REPORT if party == client % 2 else Kind.REPORT_COMMIT]
-        public = own[48:] if party == client % 2 else bodies[Kind.REPORT_RELAY][32:]
+        public = own[64:] if party == client % 2 else bodies[Kind.REPORT_RELAY][32:]
         trees = TreeContext(plan, round_number, client, own[:16])
         segment = plan.segments[0]
         hints = np.frombuffer(public[segment.tree_bytes :], np.uint8)

@@ -47,6 +47,7 @@ LABEL_UNION: Final = b"torchfsl union"
 LABEL_COIN: Final = b"torchfsl coin"
 LABEL_SEED: Final = b"torchfsl seed"
 LABEL_ANSWER: Final = b"torchfsl answer"
+LABEL_UPLOAD: Final = b"torchfsl upload"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

@@ -1,4 +1,4 @@
-"""The wire format: every message's layout, exact length and checks. Version 2.
+"""The wire format: every message's layout, exact length and checks. Version 3.
 
 A message is a 64-byte header and a body. All integers are little-endian.
 
@@ -7,13 +7,14 @@ A message is a 64-byte header and a body. All integers are little-endian.
 
 Bodies (sizes are functions of the plan alone, so a length tells nothing about a client):
 
-    TREES          nonce 16, master seed 16, early trees                        client to S_a
-    TREES_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
+    TREES          nonce 16, master seed 16, tag 16, early trees                client to S_a
+    TREES_COMMIT   nonce 16, master seed 16, tag 16, commitment 32              client to S_b
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
     ANSWER         XOR of selected rows, and tags, by segment; sealed           server to client
-    REPORT         nonce 16, master seed 16, hint nonce 16, public part,
-                   masked dense values                                          client to S_a
-    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, commitment 32       client to S_b
+    REPORT         nonce 16, master seed 16, hint nonce 16, tag 16,
+                   public part, masked dense values                             client to S_a
+    REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16,
+                   commitment 32                                                client to S_b
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
     MODEL          digests 32 + 32, tensors outside retrieving segments         server to client
     MODEL_DIGEST   digests 32 + 32                                              server to client
@@ -23,14 +24,15 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
-    FETCH          nonce 16, master seed 16, trees to fetch with                client to S_a
-    FETCH_COMMIT   nonce 16, master seed 16, commitment 32                      client to S_b
+    FETCH          nonce 16, master seed 16, tag 16, trees to fetch with        client to S_a
+    FETCH_COMMIT   nonce 16, master seed 16, tag 16, commitment 32              client to S_b
     FETCH_RELAY    nonce 16, trees                                              S_a to S_b
     FETCH_ANSWER   digests 32 + 32, the answer sealed                           S_b to client
     FETCH_MODEL    the same, tensors outside retrieving segments                S_a to client
 
 A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
-the addressee, once for every set of trees (`TreeContext.seal_info`).
+the addressee, once for every set of trees (`TreeContext.seal_info`). A tag is under the master seed
+beside it and covers all of the upload (`TreeContext.upload_tag`).
 
 S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
 in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
@@ -161,18 +163,18 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     answers = SEAL_BYTES + sum(s.answer_bytes for s in plan.segments)
     clear = sum(t.numel * t.item_bytes for t in plan.clear_tensors)
     sizes = {
-        Kind.TREES: SEED_BYTES + secret + trees,
-        Kind.TREES_COMMIT: SEED_BYTES + secret + DIGEST_BYTES,
+        Kind.TREES: 2 * SEED_BYTES + secret + trees,
+        Kind.TREES_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.TREES_RELAY: SEED_BYTES + trees,
         Kind.ANSWER: answers,
-        Kind.REPORT: 2 * SEED_BYTES + secret + public + masked,
-        Kind.REPORT_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
+        Kind.REPORT: 3 * SEED_BYTES + secret + public + masked,
+        Kind.REPORT_COMMIT: 3 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
         Kind.MODEL: 2 * DIGEST_BYTES + clear,
         Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
         Kind.ROUND_STATE: 2 * DIGEST_BYTES,
-        Kind.FETCH: SEED_BYTES + secret + fetched,
-        Kind.FETCH_COMMIT: SEED_BYTES + secret + DIGEST_BYTES,
+        Kind.FETCH: 2 * SEED_BYTES + secret + fetched,
+        Kind.FETCH_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.FETCH_RELAY: SEED_BYTES + fetched,
         Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + answers,
         Kind.FETCH_MODEL: 2 * DIGEST_BYTES + answers + clear,

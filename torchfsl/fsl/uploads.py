@@ -1,7 +1,7 @@
 """Bodies of what a client sends up: its trees and its report, and what is relayed of them.
 
-Each begins with seeds. A public part may be given in pieces, cut anywhere; one that was read is in
-one piece.
+Each begins with its heads: nonces and, from a client, a master seed and a tag under it. A public
+part may be given in pieces, cut anywhere; one that was read is in one piece.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from torchfsl.fsl.plan.plan import Plan
 
 
 class Upload(Body):
-    """What a server files of one client, from itself or relayed: seeds, and what they are for.
+    """What a server files of one client, from itself or relayed: heads, and what they are for.
 
     `seed` of those that come from a client is the server's master seed as it travels, sealed under
-    plans with server keys.
+    plans with server keys; `tag` shows that all of it is from whoever drew the seed, see
+    `TreeContext.upload_tag`. Without it, whoever carries both messages could alter a public part
+    and its commitment alike.
     """
 
     __slots__ = ()
-    num_seeds: ClassVar[int]
+    num_heads: ClassVar[int]
     nonce: bytes
 
     @property
     def head(self) -> bytes:
-        """The nonces and the master seed, as they lie in the body."""
-        return b"".join(self.parts()[: self.num_seeds])
+        """Nonces, master seed and tag, as they lie in the body."""
+        return b"".join(self.parts()[: self.num_heads])
 
     @classmethod
     def _heads(cls, plan: Plan, view: memoryview) -> tuple[list[bytes], memoryview]:
-        """The nonces and the master seed, and what comes after them."""
-        sizes = [SEED_BYTES] * cls.num_seeds
+        """Nonces, master seed and tag, and what comes after them."""
+        sizes = [SEED_BYTES] * cls.num_heads
         if "seed" in cls.__match_args__:
             sizes[1] = messages.master_seed_bytes(plan)
         stops = list(itertools.accumulate(sizes))
@@ -49,37 +51,39 @@ class Upload(Body):
 class TreesBody(Upload):
     """Early trees, from their client."""
 
-    kind, num_seeds = Kind.TREES, 2
+    kind, num_heads = Kind.TREES, 3
     nonce: bytes
     seed: bytes = field(repr=False)
+    tag: bytes
     public: Pieces = field(repr=False)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed), rest = cls._heads(plan, view)
-        return cls(nonce, seed, (rest,))
+        (nonce, seed, tag), rest = cls._heads(plan, view)
+        return cls(nonce, seed, tag, (rest,))
 
 
 @dataclass(frozen=True, slots=True)
 class TreesCommit(Upload):
     """Commitment to early trees, from their client to the other server."""
 
-    kind, num_seeds = Kind.TREES_COMMIT, 2
+    kind, num_heads = Kind.TREES_COMMIT, 3
     nonce: bytes
     seed: bytes = field(repr=False)
+    tag: bytes
     commitment: bytes
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed), rest = cls._heads(plan, view)
-        return cls(nonce, seed, bytes(rest))
+        (nonce, seed, tag), rest = cls._heads(plan, view)
+        return cls(nonce, seed, tag, bytes(rest))
 
 
 @dataclass(frozen=True, slots=True)
 class TreesRelay(Upload):
     """Early trees, from the server that got them."""
 
-    kind, num_seeds = Kind.TREES_RELAY, 1
+    kind, num_heads = Kind.TREES_RELAY, 1
     nonce: bytes
     public: Pieces = field(repr=False)
 
@@ -93,42 +97,45 @@ class TreesRelay(Upload):
 class ReportBody(Upload):
     """A report, from its client: late trees and hints, and the dense segments' masked values."""
 
-    kind, num_seeds = Kind.REPORT, 3
+    kind, num_heads = Kind.REPORT, 4
     nonce: bytes
     seed: bytes = field(repr=False)
     hint_nonce: bytes
+    tag: bytes
     public: Pieces = field(repr=False)
     masked: Pieces = field(repr=False)
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, hint_nonce), rest = cls._heads(plan, view)
+        (nonce, seed, hint_nonce, tag), rest = cls._heads(plan, view)
         size = messages.public_report_bytes(plan)
         masked = by_segment(plan.dense, plan.dense_bytes, rest[size:])
-        return cls(nonce, seed, hint_nonce, (rest[:size],), tuple(masked.values()))
+        public = (rest[:size],)
+        return cls(nonce, seed, hint_nonce, tag, public, tuple(masked.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCommit(Upload):
     """Commitment to a report's public part, from its client to the other server."""
 
-    kind, num_seeds = Kind.REPORT_COMMIT, 3
+    kind, num_heads = Kind.REPORT_COMMIT, 4
     nonce: bytes
     seed: bytes = field(repr=False)
     hint_nonce: bytes
+    tag: bytes
     commitment: bytes
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, hint_nonce), rest = cls._heads(plan, view)
-        return cls(nonce, seed, hint_nonce, bytes(rest))
+        (nonce, seed, hint_nonce, tag), rest = cls._heads(plan, view)
+        return cls(nonce, seed, hint_nonce, tag, bytes(rest))
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRelay(Upload):
     """A report's public part, from the server that got it."""
 
-    kind, num_seeds = Kind.REPORT_RELAY, 2
+    kind, num_heads = Kind.REPORT_RELAY, 2
     nonce: bytes
     hint_nonce: bytes
     public: Pieces = field(repr=False)

@@ -54,12 +54,13 @@ def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices])
     plan, context = trees.plan, trees.context
     grown = [tree for s in plan.retrieving for tree in trees.grow(s, wanted[s.name])]
     public = tuple(piece for tree in grown for piece in tree.pieces())
-    first, seeds = context.public_party, trees.seeds_sent
-    commit = FetchCommit(context.nonce, seeds[1 - first], context.fetch_commitment(*public))
-    body = FetchBody(context.nonce, seeds[first], public)
-    servers.send(1 - first, commit.message(plan, 1 - first, FETCH_ROUND, context.client))
+    first, said = context.public_party, context.fetch_commitment(*public)
+    second = 1 - first
+    commit = FetchCommit(*trees.heads(second, said), said)
+    body = FetchBody(*trees.heads(first, said), public)
+    servers.send(second, commit.message(plan, second, FETCH_ROUND, context.client))
     servers.send(first, body.message(plan, first, FETCH_ROUND, context.client))
-    return commit.commitment
+    return said
 
 
 def _read(servers: Transport, trees: ClientTrees, commitment: bytes) -> Fetched:

@@ -208,12 +208,10 @@ class ClientRound:
             return
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
         public = tuple(piece for tree in trees for piece in tree.pieces())
-        context, seeds = self._context.trees, self._trees.seeds_sent
-        first, second = self._parties()
+        (first, second), said = self._parties(), self._context.trees.commitment(*public)
         self._trees.uploaded = True
-        commitment = context.commitment(*public)
-        self._send(second, TreesCommit(context.nonce, seeds[second], commitment))
-        self._send(first, TreesBody(context.nonce, seeds[first], public))
+        self._send(second, TreesCommit(*self._trees.heads(second, said), said))
+        self._send(first, TreesBody(*self._trees.heads(first, said), public))
 
     def _parties(self) -> tuple[int, int]:
         """S_a, which gets the public parts, and S_b, which gets their commitments."""
@@ -233,11 +231,10 @@ class ClientRound:
         hints = [self._hints(s, parts[s.name], weight) for s in plan.with_trees]
         masked = tuple(dpf.bytes_of(self._mask(s, parts[s.name], weight)) for s in plan.dense)
         public = (*trees, *hints)
-        (first, second), seeds = self._parties(), self._trees.seeds_sent
-        nonces = context.trees.nonce, context.hint_nonce
-        commitment = context.commitment(*public)
-        self._send(second, ReportCommit(nonces[0], seeds[second], nonces[1], commitment))
-        self._send(first, ReportBody(nonces[0], seeds[first], nonces[1], public, masked))
+        (first, second), said = self._parties(), context.commitment(*public)
+        self._send(second, ReportCommit(*self._trees.report_heads(context, second, said), said))
+        heads = self._trees.report_heads(context, first, said, context.masked_digest(*masked))
+        self._send(first, ReportBody(*heads, public, masked))
         return {s.name: self._without_tree(s, parts[s.name]) for s in plan.with_trees}
 
     def _late_trees(self, segment: TreeSegment, part: SegmentUpdate) -> Iterator[memoryview]:

@@ -75,6 +75,18 @@ class ClientTrees:
             return seed
         return hpke.seal(bytes.fromhex(keys[party]), self.context.seal_info(party), seed)
 
+    def heads(self, party: int, commitment: bytes) -> tuple[bytes, bytes, bytes]:
+        """Nonce, master seed and tag of what one server gets of the trees."""
+        tag = self.context.upload_tag(self.master_seeds[party], party, commitment)
+        return self.context.nonce, self.seeds_sent[party], tag
+
+    def report_heads(
+        self, report: ReportContext, party: int, *said: bytes
+    ) -> tuple[bytes, bytes, bytes, bytes]:
+        """Nonce, master seed, hint nonce and tag of what one server gets of a report on them."""
+        tag = report.upload_tag(self.master_seeds[party], party, *said)
+        return self.context.nonce, self.seeds_sent[party], report.hint_nonce, tag
+
     def selection(self, segment: TreeSegment) -> Selection:
         """The segment's selection; it must have been grown."""
         return self._selections[segment.name]

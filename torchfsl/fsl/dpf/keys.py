@@ -92,6 +92,13 @@ class TreeContext:
         """The same of trees that fetch without a round, so that neither passes for the other."""
         return kdf.digest(kdf.LABEL_COMMITMENT, b"fetch", self.encoded, pieces=public_part)
 
+    def upload_tag(self, master_seed: bytes, party: int, *said: bytes) -> bytes:
+        """What shows a server that an upload is from whoever drew its master seed; 16 bytes.
+
+        `said` are the digests of all else in it: the commitment, and of a report's masked values.
+        """
+        return upload_tag(self.encoded, master_seed, party, *said)
+
     @property
     def public_party(self) -> int:
         """The server that gets public parts from the client; the other gets their hashes."""
@@ -152,6 +159,19 @@ class ReportContext:
         The public part may come in pieces, cut anywhere; it is empty if there are none.
         """
         return kdf.digest(kdf.LABEL_COMMITMENT, b"report", self.encoded, pieces=public_part)
+
+    def masked_digest(self, *masked: bytes | memoryview) -> bytes:
+        """What `upload_tag` covers of the dense segments' masked values, cut anywhere: 32 bytes."""
+        return kdf.digest(kdf.LABEL_UPLOAD, pieces=masked)
+
+    def upload_tag(self, master_seed: bytes, party: int, *said: bytes) -> bytes:
+        """As `TreeContext.upload_tag`."""
+        return upload_tag(self.encoded, master_seed, party, *said)
+
+
+def upload_tag(context: bytes, master_seed: bytes, party: int, *said: bytes) -> bytes:
+    """HKDF as a MAC: nothing else is derived under this label."""
+    return kdf.derive(master_seed, kdf.LABEL_UPLOAD, kdf.frame(context, bytes([party]), *said))
 
 
 def _roots(segment: TreeSegment, master_seed: bytes, party: int, context: bytes) -> Bytes:

@@ -93,20 +93,12 @@ class Fetches:
             return None
         self._count_one(client)
         context = TreeContext(self._plan, FETCH_ROUND, client, body.nonce)
-        seed = body.seed
         try:
-            if self._key is not None:
-                seed = self._key.unseal(context.seal_info(self._party), seed)
-            if isinstance(body, FetchBody):
-                check_trees(self._plan.retrieving, *body.public)
+            fetch = self._opened(context, body)
         except (DecodeError, ProtocolError) as error:
             raise RejectedSubmission(f"client {client}: {error}") from None
-        fetch = self._under_way[client] = _Fetch(context, seed, b"")
-        if isinstance(body, FetchCommit):
-            fetch.commitment = body.commitment
-            return None
-        fetch.public = bytes(body.public[0])
-        return Kind.FETCH_RELAY, client
+        self._under_way[client] = fetch
+        return None if fetch.public is None else (Kind.FETCH_RELAY, client)
 
     def relay(self, client: int) -> bytes:
         """FETCH_RELAY of trees that the client sent here.
@@ -138,6 +130,22 @@ class Fetches:
         return body.message(self._plan, self._party, FETCH_ROUND, client)
 
     # --- what the methods above are made of ---------------------------------------------------
+
+    def _opened(self, context: TreeContext, body: FetchBody | FetchCommit) -> _Fetch:
+        """A client's own message, once its seed, tag and trees are seen to be well formed."""
+        seed, public = body.seed, None
+        if self._key is not None:
+            seed = self._key.unseal(context.seal_info(self._party), seed)
+        if isinstance(body, FetchCommit):
+            commitment = body.commitment
+        else:
+            check_trees(self._plan.retrieving, *body.public)
+            public = bytes(body.public[0])
+            commitment = context.fetch_commitment(public)
+        tag = context.upload_tag(seed, self._party, commitment)
+        if not kdf.digests_equal(tag, body.tag):
+            raise ProtocolError("the fetch was altered on the way here: the tag does not fit")
+        return _Fetch(context, seed, commitment, public)
 
     def _take_relay(self, client: int, body: FetchRelay) -> None:
         fetch = self._under_way.get(client)
@@ -181,6 +189,6 @@ class Fetches:
                 tables[segment.name],
             )
             parts += [bytes_of(answers), bytes_of(tags)]
-        bound = context.fetch_commitment(fetch.public) + digests.clear + digests.rows
+        bound = fetch.commitment + digests.clear + digests.rows
         key = context.answer_key(fetch.seed, self._party, FETCH_ROUND, bound)
         return AnswerBody.seal(key, parts)

@@ -1,19 +1,20 @@
 """Filing one message: its fingerprint, its commitment, and where its parts belong.
 
 The public part of a message goes to one server and is relayed to the other, which knows its hash
-from the client itself and accepts it only if it fits. Without that a malicious server could alter
-a correction word and read the selected position off the garbage in the opened sum.
+from the client itself, under a tag, and accepts it only if it fits. Without the hash a malicious
+server, and without the tag whoever carries both messages, could alter a correction word and read
+the selected position off the garbage in the opened sum.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torchfsl.crypto import kdf
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError
-from torchfsl.fsl.dpf.keys import TreeContext
+from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.dpf.trees import check_trees
 from torchfsl.fsl.server.reports import Arrivals, Report
 from torchfsl.fsl.uploads import (
@@ -27,15 +28,24 @@ from torchfsl.fsl.uploads import (
     TreesRelay,
 )
 
+Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
+"""What a client sends a server itself."""
+
 
 class Identity(NamedTuple):
     """What tells a message from another one of its client, kind and round.
 
-    `fingerprint` of the message; `commitment` to its public part, in it or computed.
+    `fingerprint` of the message; `said`, the digests that its tag covers, the first of which is
+    the commitment to its public part, in it or computed.
     """
 
     fingerprint: bytes
-    commitment: bytes
+    said: tuple[bytes, ...]
+
+    @property
+    def commitment(self) -> bytes:
+        """32 bytes."""
+        return self.said[0]
 
 
 def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
@@ -52,11 +62,10 @@ def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
         commitment = trees.commitment(*body.public)
     else:
         commitment = report.context_of(body.nonce, body.hint_nonce).commitment(*body.public)
-    masked = hashlib.sha256()
-    for piece in body.masked if isinstance(body, ReportBody) else ():
-        masked.update(piece)
-    fingerprint = hashlib.sha256(body.head + commitment + masked.digest()).digest()
-    return Identity(fingerprint, commitment)
+    said: tuple[bytes, ...] = (commitment,)
+    if isinstance(body, ReportBody):
+        said += (report.context_of(body.nonce, body.hint_nonce).masked_digest(*body.masked),)
+    return Identity(hashlib.sha256(body.head + b"".join(said)).digest(), said)
 
 
 def file(
@@ -67,15 +76,16 @@ def file(
     `key` opens this server's master seeds, where the plan has keys.
 
     Raises:
-        RejectedSubmission: nonces or seed are not those of the trees, trees are badly encoded, or
-            the public part does not fit its commitment. The client is out of this round.
+        RejectedSubmission: nonces or seed are not those of the trees, the tag does not fit, trees
+            are badly encoded, or the public part does not fit its commitment. The client is out
+            of this round.
     """
     into = arrivals(report, body)
     into.seen[body.kind] = identity.fingerprint
     if isinstance(body, TreesRelay | ReportRelay):
         into.relayed_nonces, into.relayed_commitment = body.head, identity.commitment
     else:
-        _file_own(report, body, into, identity.commitment, key)
+        _file_own(report, body, into, identity, key)
     if not isinstance(body, TreesCommit | ReportCommit):
         (into.public,) = body.public  # a view of the message, which may be a file's
         _check_encoding(report, body)
@@ -98,37 +108,59 @@ def check_relay(report: Report, part: Arrivals) -> None:
 
 def _file_own(
     report: Report,
-    body: TreesBody | TreesCommit | ReportBody | ReportCommit,
+    body: Own,
     into: Arrivals,
-    commitment: bytes,
+    identity: Identity,
     key: SealKey | None,
 ) -> None:
     """What comes with a client's own message: nonces, master seed, commitment, masked values."""
     trees = report.trees
     if trees.seed_sent not in (None, body.seed) or trees.nonce not in (b"", body.nonce):
         report.reject("nonce or master seed are not those of its trees")
-    if trees.seed_sent is None:
-        trees.seed_sent, trees.master_seed = body.seed, _opened_seed(report, body, key)
-    into.nonce, into.commitment = body.nonce, commitment
+    seed = trees.master_seed
+    if trees.seed_sent is None or seed is None:
+        seed = _opened_seed(report, body, key)
+    _check_tag(report, body, identity, seed)
+    trees.seed_sent, trees.master_seed = body.seed, seed
+    into.nonce, into.commitment = body.nonce, identity.commitment
     if isinstance(body, ReportBody | ReportCommit):
         report.hint_nonce = body.hint_nonce
     if isinstance(body, ReportBody):
         report.masked = body.masked
 
 
-def _opened_seed(
-    report: Report, body: TreesBody | TreesCommit | ReportBody | ReportCommit, key: SealKey | None
-) -> bytes:
+def _opened_seed(report: Report, body: Own, key: SealKey | None) -> bytes:
     """The master seed; opened once for a set of trees."""
     if key is None:
         return body.seed
-    public = isinstance(body, TreesBody | ReportBody)
-    party = report.client % 2 if public else 1 - report.client % 2
     context = report.trees.context(report.plan, report.client, body.nonce)
     try:
-        return key.unseal(context.seal_info(party), body.seed)
+        return key.unseal(context.seal_info(_party_of(report, body)), body.seed)
     except ProtocolError:
         report.reject("its master seed was not sealed to this server for these trees")
+
+
+def _check_tag(
+    report: Report,
+    body: Own,
+    identity: Identity,
+    seed: bytes,
+) -> None:
+    """Whoever carried the message here altered nothing in it, as far as the seed is sealed."""
+    context: TreeContext | ReportContext
+    if isinstance(body, ReportBody | ReportCommit):
+        context = report.context_of(body.nonce, body.hint_nonce)
+    else:
+        context = report.trees.context(report.plan, report.client, body.nonce)
+    tag = context.upload_tag(seed, _party_of(report, body), *identity.said)
+    if not kdf.digests_equal(tag, body.tag):
+        report.reject("its message was altered on the way here: the tag does not fit")
+
+
+def _party_of(report: Report, body: Own) -> int:
+    """The server that such a message goes to: this one."""
+    public = isinstance(body, TreesBody | ReportBody)
+    return report.client % 2 if public else 1 - report.client % 2
 
 
 def _check_encoding(

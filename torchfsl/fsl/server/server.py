@@ -28,10 +28,9 @@ from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
-from torchfsl.fsl.server.states import RoundState, Step
+from torchfsl.fsl.server.states import RoundState, Step, new_round_number
 from torchfsl.fsl.uploads import FETCHES
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
 
 _ANSWERING: Final = threading.Lock()
@@ -109,9 +108,7 @@ class Server:
     def open_round(self, round_number: int) -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer."""
         self._expect(Step.OPEN_ROUND)
-        round_number = check_number("round_number", round_number)
-        if round_number <= self.last_round:
-            raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
+        round_number = new_round_number(round_number, self.last_round)
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "

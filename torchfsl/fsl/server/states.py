@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.dpf.keys import FETCH_ROUND
+from torchfsl.submodel.plan import check_number
+
 
 class RoundState(Enum):
     """Where a server stands in a round."""
@@ -63,3 +67,18 @@ class Step(Enum):
     def __init__(self, method: str, before: RoundState, after: RoundState) -> None:
         """`method` of `Server` makes the step."""
         self.method, self.before, self.after = method, before, after
+
+
+def new_round_number(given: object, last_round: int) -> int:
+    """The number of a round to be opened.
+
+    Raises:
+        ParameterError: no whole number in [0, 2**64).
+        ProtocolError: spent, or the one number that no round has.
+    """
+    number = check_number("round_number", given)
+    if number <= last_round:
+        raise ProtocolError(f"round {number} is not above {last_round}: opened once")
+    if number == FETCH_ROUND:
+        raise ProtocolError(f"round {number} is no round: fetches go under this number")
+    return number
