@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from dataclasses import field as attribute
 
+import numpy as np
 import pytest
 
 from tests.sesa.small import (
@@ -70,6 +71,12 @@ class Round:
             wanted = {"table": update["table"].indices}
             self.sessions.append(client.start_round(1, indices=wanted))  # type: ignore[arg-type]
             self.sessions[-1].submit(update)
+
+    def first_submodel(self, place: int) -> int:
+        """The lowest submodel that the client at `place` trains."""
+        indices = self.updates[self.clients[place].client_id]["table"].indices
+        assert indices is not None
+        return int(indices[0])
 
     def finish(self) -> None:
         """All others answer, and the sums are exact."""
@@ -302,6 +309,64 @@ def test_a_key_of_small_order_is_refused() -> None:
     cohort = Cohort(plan, tuple(Member(c, 0, bytes(32)) for c in range(6)))
     with pytest.raises(DecodeError, match="small order"):
         Channels().seal(cohort, 1, 0, 1, bytes(16), b"share")
+
+
+SMALL_ORDER = [
+    bytes(32),
+    bytes([1]) + bytes(31),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+]
+
+
+@pytest.mark.parametrize("key", SMALL_ORDER, ids=["0", "1", "order 8", "p - 1"])
+def test_one_client_with_a_key_of_small_order_does_not_stop_the_others(key: bytes) -> None:
+    plan = make_plan(clients=(4, 3))
+    widths = widths_of(plan)
+    server = Server(plan=plan, model=make_model(plan))
+    link = InProcess(server)
+    *clients, last = [Client(plan, link, client_id=c, width=w) for c, w in widths.items()]
+    server.open_round(1)
+    for client in clients:
+        client.enter(1)
+    body = messages.HELLO.pack(last.width, key)
+    with pytest.raises(DecodeError, match="small order"):
+        server.receive(messages.encode(plan, Kind.HELLO, 1, last.client_id, body))
+    server.seal()
+    for client in clients:
+        client.start_round(1, indices={"table": [0]})
+
+
+@pytest.mark.parametrize("victim", range(7))
+def test_a_relay_that_marks_a_masked_update_sees_where_its_client_trains(victim: int) -> None:
+    """A limit of one server that follows the protocol: nothing here notices it when it does not."""
+    whole = Round()
+    server = whole.server
+    server.close_round()
+    held, cohort = server._round, server._cohort()
+    words = field.from_bytes(held.masked[: -len(cohort)]).copy()
+    size = whole.plan.parts[0].size
+    start = sum(whole.plan.widths[cohort.width(p)].owned[0] for p in range(victim)) * size
+    words[start] = field.add(words[start : start + 1], np.array([77], np.uint32))[0]
+    held.masked = field.to_bytes(words) + held.masked[-len(cohort) :]
+    for session in whole.sessions:
+        session.answer()
+    expected = plain_sums(whole.plan, list(whole.updates.values()))["table"]
+    marked = np.argwhere(server.open().sums["table"] - expected)
+    assert marked.tolist() == [[whole.first_submodel(victim), 0]]
+
+
+def test_a_client_forgets_its_choice_once_it_has_answered() -> None:
+    whole = Round()
+    session = whole.sessions[0]
+    assert session._asked["table"].size
+    assert len(session._chosen) == 2
+    whole.server.close_round()
+    session.answer()
+    assert (session._asked, session._chosen, session._masks) == ({}, [], [])
+    assert session._own_share is None
+    with pytest.raises(FslError):
+        session.retrieve()
 
 
 def test_secrets_do_not_print() -> None:

@@ -25,6 +25,22 @@ from torchfsl.sesa.plan import LABEL_CHANNEL
 _NONCE = bytes(12)
 
 
+def check_key(key: bytes) -> None:
+    """Refuse a public key with which every secret would be zero: whoever meets it could not go on.
+
+    Raises:
+        DecodeError: it is of small order.
+    """
+    _exchanged(X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)), key)  # any private key does
+
+
+def _exchanged(secret: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return secret.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise DecodeError("a member's X25519 key is of small order") from error
+
+
 class Channels:
     """One client's boxes to and from the others of a round.
 
@@ -89,9 +105,5 @@ class Channels:
     def _shared(self, peer: bytes) -> bytes:
         """The secret shared with the owner of that key, in both directions."""
         if peer not in self._agreed:
-            try:
-                public = X25519PublicKey.from_public_bytes(peer)
-                self._agreed[peer] = self._secret.exchange(public)
-            except ValueError as error:
-                raise DecodeError("a member's X25519 key is of small order") from error
+            self._agreed[peer] = _exchanged(self._secret, peer)
         return self._agreed[peer]

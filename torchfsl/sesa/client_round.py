@@ -44,6 +44,7 @@ class ClientRound:
         self._submitted = self._answered = False
         self._own_share: Words | None = None
         self._masks: list[Words] = []
+        self._chosen: list[Indices] = []
         try:
             self._asked = self._check_asked(indices)
         except Exception:  # whatever is wrong with private choices, the server sees a usual client
@@ -138,6 +139,7 @@ class ClientRound:
         self._answered = True
         own, channels = self._own_share, self._channels
         self._own_share, self._channels = None, Channels()
+        self._chosen, self._asked = [], {}
         assert own is not None
         cohort = self._cohort
         survivors, masked = messages.decode_survivors(cohort, self._line.fetch(Kind.SURVIVORS))

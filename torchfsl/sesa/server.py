@@ -22,6 +22,7 @@ from torchfsl.crypto.field import WORD_BYTES, Words, from_bytes
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.sesa import messages
+from torchfsl.sesa.channels import check_key
 from torchfsl.sesa.coding import open_sums, parts_of
 from torchfsl.sesa.cohort import Cohort, Member, check_survivors
 from torchfsl.sesa.messages import Kind, Message
@@ -273,9 +274,10 @@ class Server:
 
     def _check_hello(self, message: Message) -> None:
         messages.expect_bytes(message, messages.HELLO.size)
-        width, _ = messages.HELLO.unpack(message.body)
+        width, key = messages.HELLO.unpack(message.body)
         if width >= len(self.plan.widths):
             raise DecodeError(f"width {width}; the plan has {len(self.plan.widths)}")
+        check_key(key)
         hellos = self._round.bodies[Kind.HELLO]
         if message.client not in hellos and len(hellos) >= self.plan.max_clients:
             raise RejectedSubmission(f"the round is full: {self.plan.max_clients} clients")
