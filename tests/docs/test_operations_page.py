@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,13 @@ def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    with LocalServers(tmp_path, clients=2) as servers:  # certificates in its folder `certs`
+    sections = re.search(r"\n( +\[floors\].*?)\n\n\d\.", page, flags=re.DOTALL)
+    assert sections is not None
+    config = textwrap.dedent(sections[1])  # the owner's plan passes the operators' floors
+    assert "min_clients" in config
+    with LocalServers(
+        tmp_path, clients=2, config=config
+    ) as servers:  # certificates in its folder `certs`
         servers.start()
         for name, text in zip(("common", "owner", "client"), blocks, strict=True):
             for printed, real in zip((7000, 7001), servers.ports, strict=True):

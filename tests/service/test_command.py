@@ -92,6 +92,38 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
     assert message in said
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('party = "0"', "party = '0' in the settings file: it is a whole number"),
+        ("party = true", "party = True in the settings file: it is a whole number"),
+        ("max-fetches = 2.5", "max-fetches = 2.5 in the settings file: it is a whole number"),
+        ("metrics = 9100", "metrics = 9100 in the settings file: it is text in quotes"),
+        ("min_clients = 9", "unknown settings ['min_clients']; known:"),
+        ("[server]\nparty = 0", "unknown settings ['server']; known:"),
+        ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: it is a whole number"),
+        ("[limits]\ncalls = true", "the settings in [limits] are positive numbers"),
+        ('tls-cert = "a.pem"', "tls names a folder with all files: leave out tls-cert, or it"),
+        ('log-level = "loud"', "log-level is 'loud': it is one of debug"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    said = complaint(
+        capsys, "serve", "--listen", "127.0.0.1:0", "--peer", "https://b:1",
+        "--state", str(tmp_path), "--tls", str(tmp_path), "--config", str(path),
+        *([] if "party" in text and "server" not in text else ["--party", "0"]),
+    )  # fmt: skip
+    assert message in said
+
+
+def test_a_shortened_option_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unrecognized arguments: --min 1" in complaint(capsys, "serve", "--min", "1")
+
+
 @pytest.mark.parametrize("command", ["close", "abandon", "status"])
 def test_a_server_that_is_down_is_named_at_once_and_once(
     command: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ class Network:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
+        pair.policy = dataclasses.replace(QUICK, attempt_seconds=10)  # half-open ones are many
         self.proxies = [FaultProxy(port).start() for port in pair.ports]
         pair.seen_ports = [proxy.port for proxy in self.proxies]
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,10 +268,14 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         base = f"http://127.0.0.1:{pair.metrics_ports[party]}"
         metrics = urllib.request.urlopen(f"{base}/metrics").read().decode()  # noqa: S310
         assert re.search(r'torchfsl_calls_total\{code="OK",method="Submit"\} \d', metrics)
-        assert "torchfsl_rounds_applied" in metrics
+        assert "torchfsl_rounds_applied_total" in metrics
         health = json.loads(urllib.request.urlopen(f"{base}/health").read())  # noqa: S310
         assert health["ok"]
         assert health["round"] == pair.number
+        for page in ("livez", "readyz"):
+            assert urllib.request.urlopen(f"{base}/{page}").read() == b"ok\n"  # noqa: S310
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{base}/elsewhere")  # noqa: S310
         for line in pair.log(party).splitlines():
             fields = json.loads(line)
             assert fields["logger"].startswith("torchfsl")
@@ -292,6 +297,10 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
         ({"--party": "1"}, "holds the state of server 0"),
         ({"--tls": "nowhere"}, "`torchfsl certs` makes development files"),
         ({"--config": "missing.toml"}, "cannot read the settings in missing.toml"),
+        ({"--metrics": "taken"}, "--metrics: cannot listen on 127.0.0.1:"),
+        ({"--metrics": "::1:70"}, "--metrics: '::1:70' is no address: write HOST:PORT, or [IPV6]"),
+        ({"--log-level": "loud"}, "log-level is 'loud': it is one of debug, info, warning, error"),
+        ({"--state": "/proc/nowhere"}, "cannot write in the state folder /proc/nowhere"),
     ],
 )
 def test_a_server_that_cannot_serve_says_why_and_ends(
@@ -300,8 +309,10 @@ def test_a_server_that_cannot_serve_says_why_and_ends(
     if "--party" in changed:  # a copy, since the folder itself is in use
         shutil.copytree(pair.state(0), tmp_path / "copy")
         changed["--state"] = str(tmp_path / "copy")
-    if changed.get("--state") == "fresh":
+    if changed.get("--state") == "fresh" or "--metrics" in changed:
         changed["--state"] = str(tmp_path / "fresh")
+    if changed.get("--metrics") == "taken":
+        changed["--metrics"] = f"127.0.0.1:{pair.metrics_ports[0]}"
     given = {
         "--party": "0", "--listen": f"127.0.0.1:{pair.ports[0]}", "--peer": pair.urls[1],
         "--state": str(pair.state(0)), "--tls": str(pair.tls), **changed,

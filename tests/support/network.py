@@ -46,10 +46,11 @@ class Pair(LocalServers):
     def __init__(self, folder: Path, plan: Plan | None = None, config: str = CONFIG) -> None:
         super().__init__(folder, clients=8, config=config)
         self.number = 0
+        self.policy = QUICK
         self._plan = plan or mixed_plan()
 
     def set_up(self) -> None:
-        self.owner = Owner(self.urls, self.tls, policy=QUICK)
+        self.owner = Owner(self.urls, self.tls, policy=self.policy)
         self.task = self.owner.bind(self._plan)
         self.plan = self.task.plan
         self.owner.set_up(self.task, make_state(self.plan))
@@ -61,7 +62,9 @@ class Pair(LocalServers):
         return self.number
 
     def client(self, number: int, *, outbox: Path | None = None) -> Connection:
-        return connect(self.urls, self.tls, number, require=FLOORS, outbox=outbox, policy=QUICK)
+        return connect(
+            self.urls, self.tls, number, require=FLOORS, outbox=outbox, policy=self.policy
+        )
 
     def files(self, name: str) -> TlsFiles:
         return TlsFiles.in_folder(self.tls, name)

@@ -66,6 +66,13 @@ taken off the plan's max_rounds.
 """
 
 
+_DOCTOR = """\
+Check this machine and, with the settings of a server, whether it would work with them: keys and
+certificates, addresses, the state folder, open files, the other server. Takes the options of serve,
+or --tls DIR alone for a folder of `torchfsl certs`. Exit status 1 if a check failed.
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0 done, 1 a check failed, 2 bad usage."""
     parser = make_parser()
@@ -90,8 +97,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
-        "serve", help="run a server", description=serving.DESCRIPTION, formatter_class=_RAW
-    )
+        "serve", help="run a server", description=serving.DESCRIPTION, formatter_class=_RAW,
+        allow_abbrev=False,
+    )  # fmt: skip
     serving.add_options(serve)
     serve.set_defaults(run=_serve)
     _add_certs(commands)
@@ -99,9 +107,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_ends(commands)
     _add_backups(commands)
     doctor = commands.add_parser(
-        "doctor", help="check this machine: backend, processor, AES rate, torch, certificates"
-    )
-    doctor.add_argument("--tls", type=Path, metavar="DIR", help="certificates to look at")
+        "doctor", help="check this machine, and the settings of a server before it is started",
+        description=_DOCTOR, formatter_class=_RAW, allow_abbrev=False,
+    )  # fmt: skip
+    serving.add_options(doctor)
     doctor.set_defaults(run=_doctor)
     return parser
 
@@ -124,8 +133,9 @@ def _add_status(commands: Any) -> None:
     status.add_argument("--servers", metavar="URL0,URL1", help="running servers")
     status.add_argument("--tls", type=Path, metavar="DIR", help="certificates, for --servers")
     status.add_argument(
-        "--as", dest="name", default="owner", help="owner, client-N (default owner)"
+        "--as", dest="name", default="owner", help="owner, server-N, client-N (default owner)"
     )
+    status.add_argument("--config", type=Path, metavar="FILE.toml", help="a server's settings")
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
     status.add_argument(
         "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS",
@@ -218,11 +228,13 @@ def client_numbers(text: str) -> list[int]:
 
 def _status(options: argparse.Namespace) -> int:
     from torchfsl.service import reporting
+    from torchfsl.service.net.channels import TlsFiles
     from torchfsl.service.watching import watch
 
-    if (options.state is None) == (options.servers is None):
-        raise ParameterError("give --state DIR or --servers URL0,URL1")
-    if options.state is None and options.tls is None:
+    given = [way for way in (options.state, options.servers, options.config) if way is not None]
+    if len(given) != 1:
+        raise ParameterError("give --state DIR, --servers URL0,URL1 or --config serve.toml")
+    if options.servers is not None and options.tls is None:
         raise ParameterError("--servers needs --tls, the folder of certificates")
     if options.watch is not None and not options.watch > 0:
         raise ParameterError(f"--watch is {options.watch}: give seconds above 0")
@@ -230,9 +242,13 @@ def _status(options: argparse.Namespace) -> int:
     def show() -> int:
         if options.state is not None:
             return reporting.show_state(options.state, options.rounds)
-        return reporting.show_servers(options.servers.split(","), options.tls, options.name)
+        if options.config is not None:
+            settings = serving.read_file(options.config)
+            return reporting.show_servers(serving.urls_of(settings), settings.tls)
+        files = TlsFiles.in_folder(options.tls, options.name)
+        return reporting.show_servers(options.servers.split(","), files)
 
-    if options.servers is not None:
+    if options.state is None:
         _log_waiting()
     return show() if options.watch is None else watch(show, options.watch)
 
@@ -291,9 +307,9 @@ def _log_waiting() -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from torchfsl.service import reporting
+    from torchfsl.service import doctor
 
-    return reporting.show_machine(options.tls)
+    return doctor.examine(options)
 
 
 if __name__ == "__main__":

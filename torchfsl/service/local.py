@@ -113,7 +113,8 @@ class LocalServers:
         line = process.stdout.readline()
         if not line.startswith("ready"):
             raise RuntimeError(f"server {party} did not start:\n{self.log(party)[-2000:]}")
-        self.metrics_ports[party] = int(line.split("metrics=")[1])
+        told = dict(part.split("=") for part in line.split()[1:])
+        self.metrics_ports[party] = int(told["metrics"])
 
     def kill(self, party: int) -> None:
         """Send SIGKILL."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ParameterError
+from torchfsl.service.net.addresses import split_address
 
 if TYPE_CHECKING:
     from torchfsl.fsl.floors import Floors
@@ -32,7 +33,8 @@ Every option can be given in a TOML file instead (--config), options win:
   tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
   tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
   tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
-  metrics = "127.0.0.1:9100"
+  metrics = "127.0.0.1:9100"         # also /livez, /readyz and /health
+  grpc-health = "127.0.0.1:9101"     # grpc.health.v1.Health, without TLS
   max-fetches = 16                   # of one client from one model
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
@@ -45,6 +47,8 @@ Every option can be given in a TOML file instead (--config), options win:
   reserve_bytes = 268435456
 """
 
+LEVELS = ("debug", "info", "warning", "error")
+
 _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("party", "0|1", int, "which of the two servers this is"),
     ("listen", "HOST:PORT", str, "address for clients and the other server"),
@@ -56,7 +60,8 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
     ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
     ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
-    ("metrics", "HOST:PORT", str, "where to answer /metrics and /health; none by default"),
+    ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
+    ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
     ("max-fetches", "N", int, "how often a client may fetch from one model (default 16)"),
     ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
@@ -86,6 +91,9 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
             raise ParameterError(f"--{name} is missing; see torchfsl serve --help")
     if given["party"] not in (0, 1):
         raise ParameterError(f"party is {given['party']}; the two servers are 0 and 1")
+    level = given.get("log-level", "info")
+    if level not in LEVELS:
+        raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
     files = _tls_files(given)
     for name in ("min-clients", "max-fetches"):
         if given.get(name, 1) < 1:
@@ -95,9 +103,25 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     node = dataclasses.replace(node, floors=_floors(floors, given), max_fetches=most)
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
-        given.get("metrics", ""), node, _section(Limits, limits, "limits"),
+        given.get("metrics", ""), given.get("grpc-health", ""), node,
+        _section(Limits, limits, "limits"),
     )  # fmt: skip
-    return settings, given.get("log-level", "info")
+    return settings, level
+
+
+def read_file(path: Path) -> ServeSettings:
+    """The settings in a file alone; raises as `read_settings`."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return read_settings(parser.parse_args(["--config", str(path)]))[0]
+
+
+def urls_of(settings: ServeSettings) -> list[str]:
+    """Both servers, as one of them reaches them."""
+    host, port = split_address(settings.listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (is compared)
+    own = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return [own, settings.peer] if settings.party == 0 else [settings.peer, own]
 
 
 def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, dict[str, Any]]:
@@ -116,16 +140,27 @@ def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, 
         if option is not None:
             given[name] = option
         elif name in given:
-            given[name] = kind(given[name])
+            given[name] = _of_kind(name, given[name], kind)
     return given, limits, storage, floors
+
+
+def _of_kind(name: str, value: Any, kind: type[Any]) -> Any:
+    """A setting of the file; raises ParameterError if it is of another type."""
+    wanted = int if kind is int else str
+    if type(value) is not wanted:
+        word = "a whole number" if kind is int else "text in quotes"
+        raise ParameterError(f"{name} = {value!r} in the settings file: it is {word}")
+    return kind(value)
 
 
 def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
     from torchfsl.service.net.channels import TlsFiles
 
-    if "tls" in given:
-        return TlsFiles.in_folder(given["tls"], f"server-{given['party']}")
     names = ("tls-cert", "tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca")
+    if "tls" in given:
+        if twice := [name for name in names if name in given]:
+            raise ParameterError(f"tls names a folder with all files: leave out {twice[0]}, or it")
+        return TlsFiles.in_folder(given["tls"], f"server-{given['party']}")
     missing = [name for name in names if name not in given]
     if missing:
         raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
@@ -154,6 +189,9 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
         raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
     if not all(type(value) in (int, float) and value > 0 for value in values.values()):
         raise ParameterError(f"the settings in [{name}] are positive numbers")
+    for key, value in values.items():
+        if known[key].type == "int" and type(value) is not int:
+            raise ParameterError(f"{key} = {value} in [{name}]: it is a whole number")
     return kind(**values)
 
 

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.calls import FRAME_LIMIT
-from torchfsl.service.net.identity import Authorities, Identity, server_name
+from torchfsl.service.net.identity import Authorities, Identity, load_certificate, server_name
 
 _SCHEMES: Final = ("https://", "grpcs://")
 _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
@@ -65,12 +67,31 @@ class TlsFiles:
         return Authorities((_read(first), _read(second)), _read(self.clients_authority))
 
     def pair(self) -> tuple[bytes, bytes]:
-        """Key and certificate chain."""
-        return _read(self.key), _read(self.certificate)
+        """Key and certificate chain.
+
+        Raises:
+            ParameterError: a file cannot be read, or the key is not the certificate's.
+        """
+        key, chain = _read(self.key), _read(self.certificate)
+        try:
+            public = load_pem_private_key(key, None).public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ParameterError(f"{self.key} holds no private key without a password") from error
+        if public != load_certificate(chain).public_key():
+            raise ParameterError(
+                f"{self.key} is not the key of the certificate {self.certificate}: put both of one "
+                "pair there"
+            )
+        return key, chain
+
+    @property
+    def seal_certificate(self) -> Path:
+        """A server's certificate for seals; its key lies beside it."""
+        return self.certificate.with_stem(f"{self.certificate.stem}-seal")
 
     def seal_pair(self) -> tuple[SealKey, bytes]:
         """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
-        certificate = self.certificate.with_stem(f"{self.certificate.stem}-seal")
+        certificate = self.seal_certificate
         return SealKey.from_pem(_read(certificate.with_suffix(".key"))), _read(certificate)
 
     def identity(self) -> Identity:
@@ -83,12 +104,12 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
-    """Mutual TLS for server `party`: callers are clients, the owner and the other server.
+    """Mutual TLS for server `party`: callers are clients, the owner, both servers.
 
     Key and certificate are read again when the files change, so a rotation needs no restart.
     """
     authorities = files.authorities()
-    roots = authorities.clients_pem + authorities.server_pems[1 - party]
+    roots = b"".join((authorities.clients_pem, *authorities.server_pems))
     stamp: list[Any] = [_stamp(files)]
 
     def configuration() -> grpc.ServerCertificateConfiguration:

@@ -25,6 +25,9 @@ from torchfsl.service.state.steps import StoredState, steps_of
 log = logging.getLogger("torchfsl.service.coordinator")
 
 _POLL_SECONDS: Final = 0.25
+_STALLED_SECONDS: Final = 15.0
+"""After which an attempt that is under way counts as waiting."""
+
 _ANSWER_SECONDS: Final = 5.0
 """After which an owner who waits for a step hears how far it is, and asks again."""
 
@@ -145,7 +148,11 @@ class Coordinator:
             await self._collect(number)
         ours = await station.run(node.exchange, number, kind)
         limit = messages.max_bytes(node.plan, kind)
-        theirs = await self._link.insist("Step", ours, limit=limit, still=self._patient(kind))
+        slow = asyncio.get_running_loop().call_later(_STALLED_SECONDS, self._stalled, kind)
+        try:
+            theirs = await self._link.insist("Step", ours, limit=limit, still=self._patient(kind))
+        finally:
+            slow.cancel()
         station.stalled = ""
         await station.run(node.exchange, number, kind, theirs)
         await station.count(number, kind)
@@ -176,13 +183,20 @@ class Coordinator:
         return bool(json.loads(answer).get("complete", 0) >= expected)
 
     def _patient(self, kind: Kind) -> Callable[[], bool]:
-        """Keep trying for ever, and say so in the state."""
+        """Keep trying for ever; from the second attempt on say so in the state."""
+        is_again = False
 
         def still() -> bool:
-            self._station.stalled = f"waiting for the other server's {kind.name}"
+            nonlocal is_again
+            if is_again:
+                self._stalled(kind)
+            is_again = True
             return True
 
         return still
+
+    def _stalled(self, kind: Kind) -> None:
+        self._station.stalled = f"waiting for the other server's {kind.name}"
 
     async def _give_up(self, number: int, error: FslError) -> None:
         """The peer refused a step, or the round ended here: end it, if it can still be ended."""

@@ -33,8 +33,8 @@ def all_methods(
     desk: FetchDesk,
     side: Coordinator | Follower,
     certificate: bytes,
-) -> Mapping[Role, Methods]:
-    """By role, what it may call.
+) -> Mapping[Role | None, Methods]:
+    """By role, what it may call; under None what the server's own certificate may.
 
     Args:
         station: the server.
@@ -45,6 +45,7 @@ def all_methods(
     """
     common = _Everybody(station, certificate).methods()
     return {
+        None: common,
         Role.CLIENT: common | _Clients(station, relays, desk).methods(),
         Role.SERVER: common | _OtherServer(station, desk, side).methods(),
         Role.OWNER: common | _Owner(station, side).methods(),

@@ -1,19 +1,29 @@
-"""Metrics in Prometheus' text format, a health answer, and logs as JSON lines. Never a secret."""
+"""Metrics in Prometheus' text format, pages for operators, and logs as JSON lines."""
 
 from __future__ import annotations
 
 import http.server
 import json
 import logging
+import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from torchfsl.service.server.streams import Stream
+
+log = logging.getLogger("torchfsl.service.observe")
+
+Page = tuple[int, str, bytes]
+"""Status, content type, body."""
+
+_REQUESTS_AT_ONCE: Final = 32
 
 _FIELDS = (
     "round", "clients", "reason", "method", "caller", "code", "plan", "why", "server_state",
@@ -84,45 +94,56 @@ class Observer:
         self._bytes.labels(method, "sent").inc(stream.sent)
         self._seconds.labels(method).observe(seconds)
 
+    def count(self, name: str, text: str, values: Callable[[], Mapping[str, float]]) -> None:
+        """A counter that is read when somebody looks: one value under "", or one by `why`."""
+        self.registry.register(_Counted(f"torchfsl_{name}", text, values))
+
+    def page(self) -> Page:
+        """All of them, as Prometheus reads them."""
+        return 200, prometheus_client.CONTENT_TYPE_LATEST, generate_latest(self.registry)
+
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is read when somebody looks."""
         Gauge(f"torchfsl_{name}", text, registry=self.registry).set_function(value)
 
 
+class _Counted(Collector):
+    """A counter whose values are elsewhere."""
+
+    def __init__(self, name: str, text: str, values: Callable[[], Mapping[str, float]]) -> None:
+        self._name, self._text, self._values = name, text, values
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        values = dict(self._values())
+        if set(values) == {""}:
+            yield CounterMetricFamily(self._name, self._text, values[""])
+            return
+        family = CounterMetricFamily(self._name, self._text, labels=["why"])
+        for why, value in values.items():
+            family.add_metric([why], value)
+        yield family
+
+
 class ObservationServer:
-    """A status page, `/metrics` and `/health` over plain HTTP, for the operator's own network.
+    """Pages over plain HTTP, for the operator's own network.
 
     Args:
-        host: address to listen on.
-        port: 0 for a free one.
-        observer: what `/metrics` shows.
-        health: state as JSON values; `ok` decides between status 200 and 503.
-        page: what `/` shows to people, as HTML.
+        listening: bound socket.
+        pages: by path; called in a thread of the request's own.
+
+    Attributes:
+        port: of the socket.
     """
 
-    def __init__(
-        self, host: str, port: int, observer: Observer, health: Callable[[], dict[str, Any]],
-        page: Callable[[], bytes],
-    ) -> None:  # fmt: skip
+    def __init__(self, listening: socket.socket, pages: Mapping[str, Callable[[], Page]]) -> None:
         """Start to answer in a thread."""
 
         class Handler(http.server.BaseHTTPRequestHandler):
             timeout = 10
 
             def do_GET(self) -> None:
-                if self.path == "/metrics":
-                    body = prometheus_client.generate_latest(observer.registry)
-                    self._answer(200, prometheus_client.CONTENT_TYPE_LATEST, body)
-                elif self.path == "/health":
-                    state = health()
-                    status = 200 if state["ok"] else 503
-                    self._answer(status, "application/json", json.dumps(state).encode())
-                elif self.path == "/":
-                    self._answer(200, "text/html; charset=utf-8", page())
-                else:
-                    self._answer(404, "text/plain", b"/, /metrics or /health\n")
-
-            def _answer(self, status: int, kind: str, body: bytes) -> None:
+                page = pages.get(self.path.partition("?")[0])
+                status, kind, body = page() if page is not None else _nothing(pages)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -134,12 +155,43 @@ class ObservationServer:
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
+        self.port = int(listening.getsockname()[1])
+        self._server = _FewThreads(listening, Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         """Stop."""
         self._server.shutdown()
         self._server.server_close()
+
+
+class _FewThreads(http.server.ThreadingHTTPServer):
+    """A thread a request, a few at a time: whoever comes beyond is hung up on."""
+
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, handler: Any) -> None:
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_activate()
+        self._room = threading.BoundedSemaphore(_REQUESTS_AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("a request for metrics or health failed", exc_info=True)
+
+
+def _nothing(pages: Mapping[str, Any]) -> Page:
+    return 404, "text/plain", f"there are {', '.join(pages)}\n".encode()

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import json
 import logging
-import shutil
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,17 +27,19 @@ from torchfsl.service.server.descriptors import connections_for, files_for, rais
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
+from torchfsl.service.server.gauges import watch_all
 from torchfsl.service.server.handlers import all_methods
+from torchfsl.service.server.health import Health
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
-from torchfsl.service.server.observe import ObservationServer, Observer
+from torchfsl.service.server.observe import ObservationServer, Observer, Page
 from torchfsl.service.server.overview import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
-from torchfsl.service.server.router import Router
+from torchfsl.service.server.probes import GrpcProbes
+from torchfsl.service.server.router import Methods, Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.server.supervision import supervised
-from torchfsl.service.state.steps import StoredState
 
 log = logging.getLogger("torchfsl.service")
 
@@ -52,6 +55,7 @@ class ServeSettings:
         state: folder of the durable state.
         tls: key, certificates, authorities.
         metrics: `HOST:PORT` of metrics and health; empty for none.
+        grpc_health: `HOST:PORT` of the gRPC health protocol; empty for none.
         node: limits of the state.
         limits: limits of the traffic.
     """
@@ -62,6 +66,7 @@ class ServeSettings:
     state: Path
     tls: TlsFiles
     metrics: str = ""
+    grpc_health: str = ""
     node: NodeSettings = field(default_factory=NodeSettings)
     limits: Limits = field(default_factory=Limits)
 
@@ -72,11 +77,7 @@ class ServerProcess:
     def __init__(self, settings: ServeSettings) -> None:
         """Recover the state; no socket is open yet."""
         identity = settings.tls.identity()
-        for name, check in (("listen", split_address), ("peer", target)):
-            try:
-                check(getattr(settings, name))
-            except ParameterError as error:
-                raise ParameterError(f"--{name}: {error}") from None
+        _check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
                 f"the certificate is that of {identity}, this is to be server {settings.party}"
@@ -87,126 +88,127 @@ class ServerProcess:
         if self._authorities.seal_key(settings.party, self._seal_certificate) != key.public:
             raise ParameterError("the sealing certificate is of another key than the one beside it")
         self._limits = _fitting(settings.limits)
-        self._lock = _lock(settings.state)
+        self._ending = contextlib.AsyncExitStack()
+        self._ending.callback(_lock(settings.state).close)
+        self.observer = Observer()
+        self._health = Health(settings.party, settings.node.reserve_bytes)
+        self.metrics_port = self._observe() if settings.metrics else 0
         self.node = Node(settings.party, settings.state, self._authorities, settings.node, key)
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
-        self.observer = Observer()
-        self.metrics_port = 0
 
     async def start(self) -> None:
         """Listen, and go on with an interrupted round."""
-        settings, limits = self.settings, self._limits
-        self.station = Station(self.node, limits)
-        other = 1 - settings.party
-        self._link = PeerLink(settings.peer, other, settings.tls)
-        self._relays = Relays(self.station, self._link)
-        self._coordinator: Coordinator | None = None
+        settings, ending = self.settings, self._ending
+        self.station = Station(self.node, self._limits)
+        ending.push_async_callback(asyncio.to_thread, self.station.close)
+        link = PeerLink(settings.peer, 1 - settings.party, settings.tls)
+        ending.push_async_callback(link.close)
+        relays = Relays(self.station, link)
+        ending.callback(relays.stop)
+        coordinator: Coordinator | None = None
         side: Coordinator | Follower
         if settings.party == 0:
-            side = self._coordinator = Coordinator(self.station, self._link, self._relays)
+            side = coordinator = Coordinator(self.station, link, relays)
+            ending.push_async_callback(coordinator.stop)
         else:
-            side = Follower(self.station, self._relays)
-        desk = FetchDesk(self.station, self._link)
-        methods = all_methods(self.station, self._relays, desk, side, self._seal_certificate)
-        self._door = Door(limits)
-        self._server = grpc.aio.server(options=_options(limits))
-        self._server.add_generic_rpc_handlers(
-            (Router(self.station, self._authorities, methods, self.observer, self._door),)
+            side = Follower(self.station, relays)
+        desk = FetchDesk(self.station, link)
+        door = await self._answer(
+            all_methods(self.station, relays, desk, side, self._seal_certificate)
         )
-        credentials = server_credentials(settings.tls, settings.party)
-        self._server.add_secure_port(f"unix:{self._door.inside}", credentials)
-        await self._server.start()
-        self._door.open(self._listening)
-        self._watch()
+        self._health.begin(self.node, self.station)
+        ending.callback(asyncio.create_task(self._health.live()).cancel)
+        watch_all(self.observer, self.node, self.station, link, door, self._health)
         if settings.metrics:
-            host, _, port = settings.metrics.rpartition(":")
-            self._overview = Overview(self.station, self._link, self.observer)
-            self._http = ObservationServer(
-                host, int(port), self.observer, self.health, self._overview.page
-            )
-            self.metrics_port = self._http.port
+            overview = Overview(self.station, link, self.observer)
+            ending.callback(overview.close)
+            self._pages["/"] = lambda: (200, "text/html; charset=utf-8", overview.page())
+        if settings.grpc_health:
+            probes = GrpcProbes(settings.grpc_health, self._health)
+            ending.push_async_callback(probes.stop)
+            await probes.start()
         if self.station.is_open:
-            self._relays.restart()
-        if self._coordinator is not None:
-            self._coordinator.resume()
+            relays.restart()
+        if coordinator is not None:
+            coordinator.resume()
         log.info("server %d listens on port %d", settings.party, self.port)
 
     async def stop(self) -> None:
         """Stop taking calls, let those that run end, close everything."""
-        self._door.close_listening()
-        await self._server.stop(grace=5.0)
-        self._door.close()
-        if self._coordinator is not None:
-            await self._coordinator.stop()
-        self._relays.stop()
-        await self._link.close()
-        if self.metrics_port:
-            self._http.close()
-            self._overview.close()
-        await asyncio.to_thread(self.station.close)
-        self._lock.close()
+        self._health.stop()
+        await self._ending.aclose()
 
-    def health(self) -> dict[str, Any]:
-        """Whether the server can do its work, and why not."""
-        node, station, storage = self.node, self.station, self.node.storage
-        last = storage.ledger.last_round()
-        free = shutil.disk_usage(storage.folder).free
-        return {
-            "ok": not (storage.halted or station.stalled)
-            and free > self.settings.node.reserve_bytes,
-            "party": node.party,
-            "task": node.task is not None,
-            "round": last.number if last else -1,
-            "state": last.state if last else "",
-            "halted": storage.halted,
-            "stalled": station.stalled,
-            "disk_free_bytes": free,
+    async def _answer(self, methods: Mapping[Role | None, Methods]) -> Door:
+        """Take calls."""
+        door = Door(self._limits)
+        self._ending.callback(door.close)
+        server = grpc.aio.server(options=_options(self._limits))
+        router = Router(self.station, self._authorities, methods, self.observer, door)
+        server.add_generic_rpc_handlers((router,))
+        credentials = server_credentials(self.settings.tls, self.settings.party)
+        server.add_secure_port(f"unix:{door.inside}", credentials)
+        self._ending.push_async_callback(server.stop, grace=5.0)
+        await server.start()
+        self._ending.callback(door.close_listening)
+        door.open(self._listening)
+        return door
+
+    def _observe(self) -> int:
+        """Answer operators, also while the state is recovered; the port."""
+        health = self._health
+        self._pages: dict[str, Callable[[], Page]] = {
+            "/": lambda: (503, "text/plain", b"starting\n"),
+            "/metrics": self.observer.page,
+            "/livez": lambda: _told(health.lives(), "the event loop does not turn"),
+            "/readyz": lambda: _told(not health.unready(), health.unready()),
+            "/health": lambda: _described(health.state()),
         }
-
-    def _watch(self) -> None:
-        station, node = self.station, self.node
-        watch = self.observer.watch
-        watch("bytes_in_flight", "Bytes of requests in flight.", lambda: float(station.budget.used))
-        watch("calls_in_flight", "Calls in flight.", lambda: float(station.slots.used))
-        door = self._door
-        watch("connections", "Connections with a caller.", lambda: float(door.guests.num_callers))
-        watch("handshakes", "Others.", lambda: float(door.guests.num_strangers))
-        watch("round", "Number of the last round.", lambda: _number(node))
-        watch("rounds_applied", "Rounds applied.", lambda: _rounds(node, StoredState.APPLIED))
-        watch(
-            "rounds_unopened",
-            "Rounds that ended unopened.",
-            lambda: _rounds(node, StoredState.UNOPENED),
-        )
-        watch("round_open", "1 while reports are taken.", lambda: float(station.is_open))
-        watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
-        watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
-        watch(
-            "peer_unreachable", "1 if the last call to the other server got no answer.",
-            lambda: float(self._link.unreachable),
-        )  # fmt: skip
-        watch(
-            "disk_free_bytes", "Free bytes on the disk of the state folder.",
-            lambda: float(shutil.disk_usage(node.storage.folder).free),
-        )  # fmt: skip
+        try:
+            server = ObservationServer(bound_socket(self.settings.metrics), self._pages)
+        except ParameterError as error:
+            raise ParameterError(f"--metrics: {error}") from None
+        self._ending.callback(server.close)
+        return server.port
 
 
 async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
     """Run until SIGTERM or SIGINT; `ready` is called with the process once it listens."""
-    process = ServerProcess(settings)
-    await process.start()
-    if ready is not None:
-        ready(process)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stopped.set)
-    async with supervised():
-        await stopped.wait()
-    log.info("server %d stops", settings.party)
-    await process.stop()
+    process = ServerProcess(settings)
+    try:
+        await process.start()
+        if ready is not None:
+            ready(process)
+        async with supervised():
+            await stopped.wait()
+        log.info("server %d stops", settings.party)
+    finally:
+        await process.stop()
+
+
+def _told(good: bool, why: str) -> Page:
+    return (200, "text/plain", b"ok\n") if good else (503, "text/plain", f"{why}\n".encode())
+
+
+def _described(state: Mapping[str, Any]) -> Page:
+    return 200 if state["ok"] else 503, "application/json", json.dumps(state).encode()
+
+
+def _check_addresses(settings: ServeSettings) -> None:
+    """Refuse what is no address; raises ParameterError."""
+    checks = {"listen": split_address, "peer": target, "metrics": split_address,
+              "grpc_health": split_address}  # fmt: skip
+    for name, check in checks.items():
+        if address := getattr(settings, name):
+            try:
+                check(address)
+            except ParameterError as error:
+                raise ParameterError(f"--{name.replace('_', '-')}: {error}") from None
 
 
 def _fitting(limits: Limits) -> Limits:
@@ -228,10 +230,16 @@ def _lock(folder: Path) -> IO[bytes]:
     """Take the state folder; the lock ends with the process, however it ends.
 
     Raises:
-        ParameterError: another process has it.
+        ParameterError: another process has it, or this one may not write in it.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = (folder / "lock").open("wb")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (folder / "lock").open("wb")
+    except OSError as error:
+        raise ParameterError(
+            f"cannot write in the state folder {folder}: {error.strerror}; name one that the user "
+            "of this process owns"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -255,12 +263,3 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ]
-
-
-def _number(node: Node) -> float:
-    last = node.storage.ledger.last_round()
-    return float(last.number) if last else -1.0
-
-
-def _rounds(node: Node, state: StoredState) -> float:
-    return float(len(node.storage.ledger.rounds("WHERE state = ?", state)))

@@ -1,0 +1,144 @@
+"""`torchfsl doctor` finds what would keep a server from working, and names it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from torchfsl.service import doctor
+from torchfsl.service.command import main
+from torchfsl.service.local import LocalServers, free_ports
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.server import descriptors
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_development_certificates(tmp_path / "certs", [0, 1])
+    return tmp_path
+
+
+def settings(folder: Path, **changed: str) -> Path:
+    """A file of settings for server 0, of files in one folder."""
+    ports, certs = free_ports(2), folder / "certs"
+    given = {
+        "listen": f"127.0.0.1:{ports[0]}", "peer": f"https://127.0.0.1:{ports[1]}",
+        "state": str(folder / "state"), "tls-cert": f"{certs}/server-0.pem",
+        "tls-key": f"{certs}/server-0.key", "tls-server-ca-0": f"{certs}/ca-server-0.pem",
+        "tls-server-ca-1": f"{certs}/ca-server-1.pem", "tls-clients-ca": f"{certs}/ca-clients.pem",
+        **{name.replace("_", "-"): value for name, value in changed.items()},
+    }  # fmt: skip
+    path = folder / "serve.toml"
+    path.write_text("party = 0\n" + "".join(f'{k} = "{v}"\n' for k, v in given.items()))
+    return path
+
+
+def failures(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[str]:
+    status = main(["doctor", *map(str, arguments)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
+    assert status == bool(lines)
+    return lines
+
+
+def test_all_is_well_with_a_folder_of_development_certificates(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failures(capsys, "--tls", folder / "certs") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("server-0.key", "is not the key of the certificate"),
+        ("server-1-seal.key", "is of another key than the one beside it"),
+        ("client-1.key", "is not the key of the certificate"),
+        ("owner.pem", "is not the key of the certificate"),
+    ],
+)
+def test_a_key_of_another_certificate_is_found_in_a_folder(
+    folder: Path, name: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_development_certificates(folder / "others", [1])
+    (folder / "certs" / name).write_bytes((folder / "others" / name).read_bytes())
+    found = failures(capsys, "--tls", folder / "certs")
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+def test_only_the_peer_is_missing_before_the_other_server_is_started(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = failures(capsys, "--config", settings(folder))
+    assert [line.split(":")[0] for line in found] == ["FAILED  server 1"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"tls_key": "owner.key"}, "certificate and key: "),
+        ({"tls_cert": "server-1.pem"}, "certificate and key: "),
+        ({"tls_server_ca_0": "ca-server-1.pem"}, "authorities of their own"),
+        ({"tls_clients_ca": "missing.pem"}, "cannot read"),
+        ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
+        ({"grpc_health": "7000"}, "'7000' is no address"),
+        ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
+        ({"colour": "red"}, "settings: unknown settings ['colour']"),
+    ],
+)
+def test_what_would_keep_a_server_from_working_is_named(
+    folder: Path, changed: dict[str, str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {
+        name: f"{folder}/certs/{value}" if name.startswith("tls") else value
+        for name, value in changed.items()
+    }
+    found = failures(capsys, "--config", settings(folder, **changed))
+    assert any(complaint in line for line in found), found
+
+
+def test_too_few_files_and_open_keys_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 256)
+    (folder / "certs" / "server-0.key").chmod(0o644)
+    found = failures(capsys, "--config", settings(folder))
+    assert any("others can read" in line and "chmod 600" in line for line in found)
+    assert any("this process may open 256 files" in line for line in found)
+
+
+def test_a_running_server_is_asked_with_its_own_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LocalServers(tmp_path, clients=0) as servers:
+        servers.start()
+        path = settings(
+            tmp_path, listen=f"127.0.0.1:{servers.ports[0]}", peer=servers.urls[1],
+            state=str(servers.state(0)),
+        )  # fmt: skip
+        assert failures(capsys, "--config", path) == []
+        assert main(["status", "--config", str(path)]) == 0
+        said = capsys.readouterr().out
+        assert "server 0: torchfsl" in said
+        assert "server 1: torchfsl" in said
+
+
+def test_a_server_with_a_wrong_key_does_not_say_that_the_port_is_in_use(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = settings(folder, tls_key=f"{folder}/certs/owner.key")
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", str(path)])
+    said = capsys.readouterr().err
+    assert "owner.key is not the key of the certificate" in said
+    assert "listen" not in said
+
+
+def test_an_address_in_use_is_a_note_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        report = doctor.Report()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        report.check("listen", lambda: doctor._address(address, report))
+    assert not report.failed
+    assert f"note    {address} is in use" in capsys.readouterr().out

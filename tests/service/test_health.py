@@ -1,0 +1,146 @@
+"""What probes hear, by HTTP and by the gRPC health protocol."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.network import Pair, wait_until
+from torchfsl.service.local import free_ports
+from torchfsl.service.net.addresses import bound_socket
+from torchfsl.service.server.health import Health
+from torchfsl.service.server.observe import ObservationServer, Observer
+
+SERVING, NOT_SERVING = (
+    health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+)  # fmt: skip
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 (our own server)
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+class Poller:
+    """Asks both servers for pages every 10 ms."""
+
+    def __init__(self, ports: list[int], *pages: str) -> None:
+        self.found: Counter[tuple[str, int]] = Counter()
+        self._done = threading.Event()
+        urls = [(page, f"http://127.0.0.1:{port}/{page}") for port in ports for page in pages]
+        self._threads = [threading.Thread(target=self._poll, args=one) for one in urls]
+
+    def __enter__(self) -> Poller:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _poll(self, page: str, url: str) -> None:
+        while not self._done.wait(0.01):
+            self.found[page, status(url)] += 1
+
+
+def test_rounds_go_by_without_a_probe_that_fails(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    config = f'grpc-health = "127.0.0.1:{port}"\n'
+    with Pair(tmp_path, config=config) as pair:
+        pair.start(0)
+        service = health_pb2_grpc.HealthStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+        for name in ("", "torchfsl.v1", "live"):
+            asked = health_pb2.HealthCheckRequest(service=name)
+            wait_until(lambda asked=asked: service.Check(asked).status == SERVING)  # type: ignore[misc]
+        with pytest.raises(grpc.RpcError, match="NOT_FOUND"):
+            service.Check(health_pb2.HealthCheckRequest(service="elsewhere"))
+        pair.config.write_text("min-clients = 1\n")
+        pair.start(1)
+        pair.set_up()
+        with Poller(pair.metrics_ports, "livez", "readyz", "health") as poller:
+            for _ in range(4):
+                pair.open()
+                pair.assert_serves((0, 1))
+        assert set(poller.found) == {("livez", 200), ("readyz", 200), ("health", 200)}
+        assert poller.found["readyz", 200] > 50
+        pair.kill(1)
+        pair.number += 1
+        opening = threading.Thread(target=pair.owner.open_round, args=(pair.number,))
+        opening.start()
+        urls = [f"http://127.0.0.1:{pair.metrics_ports[0]}/{p}" for p in ("health", "readyz")]
+        wait_until(lambda: status(urls[0]) == 503)  # stalled: server 1 does not answer
+        assert status(urls[1]) == 200  # and server 0 can do all it could
+        watched = service.Watch(health_pb2.HealthCheckRequest())
+        assert next(watched).status == SERVING
+        pair.start(1)
+        opening.join()
+        wait_until(lambda: status(urls[0]) == 200)
+        processes = [process for process in pair.processes if process is not None]
+        processes[0].terminate()
+        assert next(watched).status == NOT_SERVING
+        processes[0].wait()
+
+
+def test_a_server_told_to_stop_when_it_is_ready_stops(tmp_path: Path) -> None:
+    with Pair(tmp_path) as pair:
+        for _ in range(3):
+            pair.spawn(0)
+            process = pair.processes[0]
+            assert process is not None
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready")
+            process.terminate()
+            assert process.wait(timeout=120) == 0
+            process.stdout.close()
+        pair.processes[0] = None
+        assert pair.log(0).count("server 0 stops") == 3
+
+
+def test_a_server_that_is_starting_or_stopping_lives_and_is_not_ready() -> None:
+    health = Health(0, 1)
+    assert health.lives()
+    assert health.unready().startswith("starting")
+    assert health.state() == {
+        "ok": False, "ready": False, "why": health.unready(), "party": 0,
+    }  # fmt: skip
+    health.stop()
+    assert health.unready() == "stopping"
+
+
+def test_pages_are_served_on_ipv6_and_callers_beyond_the_few_are_hung_up_on() -> None:
+    try:
+        listening = bound_socket("[::1]:0")
+    except Exception:
+        pytest.skip("this machine has no IPv6")
+    server = ObservationServer(listening, {"/metrics": Observer().page})
+    url = f"http://[::1]:{server.port}/metrics"
+    assert status(url) == 200
+    held = [socket.create_connection(("::1", server.port)) for _ in range(32)]
+    time.sleep(0.2)
+    with pytest.raises((urllib.error.URLError, ConnectionError)):
+        status(url)
+    for one in held:
+        one.close()
+    wait_until(lambda: _answers(url))
+    server.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return status(url) == 200
+    except (urllib.error.URLError, ConnectionError):
+        return False

@@ -1,0 +1,269 @@
+"""What `torchfsl doctor` looks at: this machine, and whether a server would work with settings."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from torchfsl.errors import FslError, ParameterError
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.kernels.backends import backend
+from torchfsl.service import serving
+from torchfsl.service.net.addresses import bound_socket
+from torchfsl.service.net.certificates import file_name
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.identity import Identity, Role, load_certificate
+from torchfsl.version import __version__
+
+if TYPE_CHECKING:
+    from torchfsl.service.server.process import ServeSettings
+
+_CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
+_SOON_DAYS = 14
+
+
+class Report:
+    """What was found; each line begins with ok, note or FAILED.
+
+    Attributes:
+        failed: something is wrong.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was looked at."""
+        self.failed = False
+
+    def check(self, what: str, look: Callable[[], str]) -> None:
+        """Print what `look` says, or its complaint."""
+        try:
+            print(f"ok      {what}: {look()}")
+        except (FslError, OSError) as error:
+            self.failed = True
+            print(f"FAILED  {what}: {error}")
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+        print(f"note    {text}")
+
+
+def examine(options: argparse.Namespace) -> int:
+    """Look at the machine, and at the settings if some are given; 1 if something is wrong."""
+    report = Report()
+    _machine(report)
+    if options.config is not None or options.party is not None:
+        try:
+            settings, _ = serving.read_settings(options)
+        except FslError as error:
+            print(f"FAILED  settings: {error}")
+            return 1
+        _server(report, settings)
+    elif options.tls is not None:
+        _folder(report, options.tls)
+    else:
+        report.note("no settings given: --config serve.toml, or the options of torchfsl serve")
+    return int(report.failed)
+
+
+def _machine(report: Report) -> None:
+    print(f"torchfsl {__version__}, wire version {WIRE_VERSION}")
+    print(f"python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} processors")
+    active = backend()
+    print(f"backend: {active}" + ("" if active == "native" else " (slow; build the extension)"))
+    found = [flag for flag in _CPU_FLAGS if flag in _cpu_flags()]
+    print("processor features: " + (", ".join(found) or "unknown"))
+    print(f"AES-128: {aes_rate() / 1e6:.0f} million blocks a second (one thread, OpenSSL)")
+    for package in ("numpy", "cryptography", "grpcio", "grpcio-health-checking",
+                    "prometheus-client"):  # fmt: skip
+        try:
+            print(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            print(f"{package}: missing; install torchfsl[service]")
+            report.failed = True
+    if importlib.util.find_spec("torch") is None:
+        print("torch: not installed (a server does not need it)")
+    else:
+        print(f"torch {importlib.metadata.version('torch')} (a server does not load it)")
+
+
+def _server(report: Report, settings: ServeSettings) -> None:
+    """What `torchfsl serve` would find, before it does."""
+    from torchfsl.service.server import descriptors
+
+    files, party = settings.tls, settings.party
+    report.check("certificate and key", lambda: _party(files, Identity(Role.SERVER, party)))
+    report.check("sealing certificate and key", lambda: _seal(files, party))
+    for path in (files.key, files.seal_certificate.with_suffix(".key")):
+        report.check(f"mode of {path.name}", lambda path=path: _mode(path))  # type: ignore[misc]
+    for path in (*files.server_authorities, files.clients_authority):
+        report.check(f"authority {path.name}", lambda path=path: _validity(path))  # type: ignore[misc]
+    for name in ("listen", "metrics", "grpc_health"):
+        if address := getattr(settings, name):
+            report.check(name.replace("_", "-"), lambda a=address: _address(a, report))  # type: ignore[misc]
+    report.check("state", lambda: _state(settings))
+    wanted = settings.limits.connections
+    report.check("open files", lambda: _open_files(descriptors.file_limit(), wanted, report))
+    report.check(f"server {1 - party}", lambda: _peer(settings))
+
+
+def _folder(report: Report, tls: Path) -> None:
+    """A folder of `torchfsl certs`: every certificate in it, with its key."""
+    parties = [Identity(Role.SERVER, 0), Identity(Role.SERVER, 1), Identity(Role.OWNER)]
+    numbers = sorted(
+        int(path.stem.removeprefix("client-")) for path in tls.glob("client-*.pem")
+        if path.stem.removeprefix("client-").isdigit()
+    )  # fmt: skip
+    parties += [Identity(Role.CLIENT, number) for number in numbers]
+    there = [one for one in parties if (tls / f"{file_name(one)}.pem").exists()]
+    for one in there:
+        files = TlsFiles.in_folder(tls, file_name(one))
+        if one.role is not Role.CLIENT:
+            report.check(file_name(one), lambda f=files, o=one: _party(f, o))  # type: ignore[misc]
+        if one.role is Role.SERVER:
+            seal = f"{file_name(one)}-seal"
+            report.check(seal, lambda f=files, o=one: _seal(f, o.number))  # type: ignore[misc]
+    if numbers:
+        report.check(f"{len(numbers)} clients", lambda: _clients(tls, numbers))
+    for path in sorted(tls.glob("ca-*.pem")):
+        report.check(path.stem, lambda path=path: _validity(path))  # type: ignore[misc]
+    report.check("keys", lambda: _modes(tls))
+    if not there:
+        report.failed = True
+        print(f"FAILED  no certificates in {tls}: `torchfsl certs {tls}` makes development ones")
+
+
+def _clients(tls: Path, numbers: list[int]) -> str:
+    said = ""
+    for number in numbers:
+        client = Identity(Role.CLIENT, number)
+        said = _party(TlsFiles.in_folder(tls, file_name(client)), client)
+    return said
+
+
+def _party(files: TlsFiles, wanted: Identity) -> str:
+    """Key and certificate are a pair, from the right authority, for this party, in date."""
+    files.pair()
+    found = files.identity()
+    if found != wanted:
+        raise ParameterError(f"{files.certificate} is that of {found}, not of {wanted}")
+    return f"{wanted.uri}, {_validity(files.certificate)}"
+
+
+def _seal(files: TlsFiles, party: int) -> str:
+    key, certificate = files.seal_pair()
+    if files.authorities().seal_key(party, certificate) != key.public:
+        raise ParameterError(
+            f"{files.seal_certificate} is of another key than the one beside it: put the right "
+            "one there"
+        )
+    return _validity(files.seal_certificate)
+
+
+def _validity(path: Path) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        certificate = load_certificate(path.read_bytes())
+    except OSError as error:
+        raise ParameterError(f"cannot read {path}: {error.strerror}") from error
+    if certificate.not_valid_before_utc > now:
+        raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
+    left = (certificate.not_valid_after_utc - now).days
+    if left < 0:
+        raise ParameterError(f"{path} has EXPIRED: issue it again")
+    return f"{left} days left" + (", RENEW IT SOON" if left < _SOON_DAYS else "")
+
+
+def _mode(path: Path) -> str:
+    if path.stat().st_mode & 0o077:
+        raise ParameterError(f"others can read {path}: chmod 600 it")
+    return "nobody else can read it"
+
+
+def _modes(tls: Path) -> str:
+    for path in sorted(tls.glob("*.key")):
+        _mode(path)
+    return "nobody else can read them"
+
+
+def _address(address: str, report: Report) -> str:
+    try:
+        bound_socket(address).close()
+    except ParameterError as error:
+        if "in use" not in str(error):
+            raise
+        report.note(f"{address} is in use: by this server, if it runs; else stop who has it")
+        return f"{address} is an address of this machine"
+    return f"{address} is free"
+
+
+def _state(settings: ServeSettings) -> str:
+    folder = settings.state
+    existing = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ParameterError(
+            f"cannot write in {existing}: {error.strerror}; give it to the user that serves"
+        ) from error
+    free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
+    if free <= settings.node.reserve_bytes:
+        raise ParameterError(
+            f"{free} bytes are free for {folder}, less than reserve_bytes = "
+            f"{settings.node.reserve_bytes}: make room"
+        )
+    return f"{folder}, {free / 1e9:.1f} GB free" + ("" if folder.exists() else ", to be made")
+
+
+def _open_files(limit: int, wanted: int, report: Report) -> str:
+    from torchfsl.service.server import descriptors
+
+    fit = descriptors.connections_for(limit, wanted)
+    if fit < wanted:
+        needed = descriptors.files_for(wanted)
+        report.note(f"{wanted} connections need a limit of {needed} open files, LimitNOFILE=")
+    return f"limit {limit}, enough for {fit} connections"
+
+
+def _peer(settings: ServeSettings) -> str:
+    from torchfsl.service.client.links import Links, RetryPolicy
+
+    urls = serving.urls_of(settings)
+    links = Links(urls, settings.tls, RetryPolicy(attempt_seconds=5, total_seconds=5))
+    try:
+        info = links.info(1 - settings.party)
+    finally:
+        links.close()
+    return f"answers at {settings.peer}, torchfsl {info['library']}"
+
+
+def aes_rate(num_bytes: int = 1 << 24) -> float:
+    """AES-128 blocks a second of OpenSSL in ECB mode, one thread."""
+    data = bytes(num_bytes)
+    encryptor = Cipher(algorithms.AES128(bytes(16)), modes.ECB()).encryptor()  # noqa: S305 (a benchmark)
+    encryptor.update(data)
+    start = time.perf_counter()
+    encryptor.update(data)
+    return num_bytes / 16 / (time.perf_counter() - start)
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()

@@ -1,0 +1,88 @@
+"""Whether a server lives, whether it can do its work, and whether its round goes on.
+
+Three questions for three kinds of asker. It *lives* while its event loop turns; a supervisor starts
+it again if not. It is *ready* unless an operator has to do something here. Whether the other server
+answers does not count: a server that is not ready is taken off the way by many a balancer, and of
+two that wait for each other on such a way neither would come back. It is *well* if its round goes
+on, too: for people and for alerts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from typing import Any, Final
+
+from torchfsl.service.server.node import Node
+from torchfsl.service.server.station import Station
+
+_BEAT_SECONDS: Final = 1.0
+_DEAD_SECONDS: Final = 60.0
+"""After which a loop that did not turn is not expected to."""
+
+
+class Health:
+    """Answers from any thread.
+
+    Args:
+        party: of the server.
+        reserve_bytes: free disk space below which reports are refused.
+    """
+
+    def __init__(self, party: int, reserve_bytes: int) -> None:
+        """The server is starting."""
+        self._party, self._reserve = party, reserve_bytes
+        self._served: tuple[Node, Station] | None = None
+        self._is_stopping = False
+        self._beat = 0.0
+
+    async def live(self) -> None:
+        """Note that the loop turns, until cancelled."""
+        while True:
+            self._beat = time.monotonic()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    def begin(self, node: Node, station: Station) -> None:
+        """The server answers from now on."""
+        self._beat = time.monotonic()
+        self._served = node, station
+
+    def stop(self) -> None:
+        """It will not for much longer."""
+        self._is_stopping = True
+
+    def lives(self) -> bool:
+        """Whether the event loop turns; while the state is being recovered there is none."""
+        return self._served is None or time.monotonic() - self._beat < _DEAD_SECONDS
+
+    def unready(self) -> str:
+        """Why the server cannot do its work, or empty."""
+        if self._is_stopping:
+            return "stopping"
+        if self._served is None:
+            return "starting: the state is being recovered"
+        node, _ = self._served
+        if node.storage.halted:
+            return f"halted: {node.storage.halted}"
+        if shutil.disk_usage(node.storage.folder).free <= self._reserve:
+            return f"the disk has less than the {self._reserve} bytes of reserve_bytes"
+        return ""
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON values; `ok` if there is nothing to do."""
+        why = self.unready()
+        state: dict[str, Any] = {"ok": not why, "ready": not why, "why": why, "party": self._party}
+        if self._served is None:
+            return state
+        node, station = self._served
+        last = node.storage.ledger.last_round()
+        return state | {
+            "ok": not why and not station.stalled,
+            "task": node.task is not None,
+            "round": last.number if last else -1,
+            "state": last.state if last else "",
+            "halted": node.storage.halted,
+            "stalled": station.stalled,
+            "disk_free_bytes": shutil.disk_usage(node.storage.folder).free,
+        }
