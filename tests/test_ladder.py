@@ -187,7 +187,8 @@ def test_only_faces_and_backends_import_our_files_by_name() -> None:
 def test_the_library_imports_only_its_stated_dependencies() -> None:
     allowed = {"torchfsl", "numpy", "cryptography", "torch", *sys.stdlib_module_names}
     for name, tree in SOURCES.items():
-        extra = {"grpc", "prometheus_client"} if name.startswith("torchfsl.service.") else set()
+        served = {"grpc", "grpc_health", "prometheus_client"}
+        extra = served if name.startswith("torchfsl.service.") else set()
         assert {n.split(".")[0] for n in imported(tree)} <= allowed | extra, name
 
 
