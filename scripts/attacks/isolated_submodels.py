@@ -219,7 +219,7 @@ def _any_read(found: Iterable[Array | None], samples: list[Sample]) -> bool:
 def run() -> AttackResult:
     """Rounds of the fewest clients that can open, and of some that a plan accepts."""
     images = synthetic_images(0, train=400, test=1, shape=(1, 8, 8), classes=10)
-    network, rounds = Network.around(images.train, hidden=80), 20
+    network, rounds = Network.around(images.train, hidden=80), 8
     off = cohorts(network, network.plan(6, NO_LIMIT), rounds)
     try:
         network.plan(6, SesaPlan.max_isolation)
@@ -235,6 +235,7 @@ def run() -> AttackResult:
         f"{rounds} rounds; single units gave a sample in {on.units}, which no limit stops",
         worked_off=off.submodels > 0,
         worked_on=on.submodels > 0 or not refused,
+        cost="a rule: more clients a round",
     )
 
 

@@ -26,19 +26,18 @@ def test_sums_of_two_clients_give_both_samples_whether_positions_are_known_or_no
     assert narrow >= 19
 
 
-def test_the_sums_of_a_few_clients_give_samples_and_their_plan_is_refused(network: Network) -> None:
-    found = attack.cohorts(network, network.plan(6, NO_LIMIT), 6)
-    assert found.submodels >= 2
-    with pytest.raises(ParameterError, match="max_isolation"):
-        network.plan(6, SesaPlan.max_isolation)
+def test_sums_of_a_few_clients_give_samples_and_of_those_that_a_plan_accepts_do_not() -> None:
+    result = attack.run()
+    assert result.worked_off
+    assert not result.worked_on
+
+
+def test_plans_of_too_few_clients_are_refused(network: Network) -> None:
+    for clients in (6, 20):
+        with pytest.raises(ParameterError, match="max_isolation"):
+            network.plan(clients, SesaPlan.max_isolation)
     with pytest.raises(ParameterError, match="answers"):
         network.plan(2, NO_LIMIT)
-
-
-def test_a_plan_that_is_accepted_leaves_no_submodel_to_one_client(network: Network) -> None:
-    with pytest.raises(ParameterError, match="max_isolation"):
-        network.plan(20, SesaPlan.max_isolation)
-    assert attack.cohorts(network, network.plan(30, SesaPlan.max_isolation), 4).submodels == 0
 
 
 def test_a_shard_of_two_clients_is_not_taken_for_one(network: Network) -> None:
