@@ -27,7 +27,7 @@ Every option can be given in a TOML file instead (--config), options win:
   party = 0
   listen = "0.0.0.0:7000"
   peer = "https://fsl.other.example:7000"
-  state = "/var/lib/torchfsl"
+  state = "/var/lib/torchfsl/state"
   tls-cert = "/etc/torchfsl/server-0.pem"
   tls-key = "/etc/torchfsl/server-0.key"
   tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
