@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.federation import mixed_plan
 from tests.support.network import Pair, assert_sums
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -61,7 +62,7 @@ class Composed(Pair):
     """Both services, as processes of this machine: other paths and ports, the same commands."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+        super().__init__(folder, mixed_plan(min_clients=2))
         for path in self.tls.iterdir():
             path.unlink()
         words = self.here(COMPOSE["services"]["certificates"]["command"])
