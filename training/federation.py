@@ -121,7 +121,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
     rows: int | dict[str, int] | None = None
     if engine.rows is not None and task.widths is not None:
         # One plan for all: the narrow send as much as the widest, who need not be known then.
-        of_each = [_by_segment(handle, rows) for rows in task.widths.rows]
+        of_each = [rows_by_segment(handle, rows) for rows in task.widths.rows]
         rows = {name: max(one[name] for one in of_each) for name in of_each[0]}
     elif engine.rows is not None and task.retrieves:
         rows = config.din.rows_per_client
@@ -144,7 +144,7 @@ def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handl
             f"sesa.collusion is {config.sesa.collusion} of {config.clients_per_round} clients, "
             "which is not one: raise it"
         )
-    rows = [_by_segment(handle, of_class) for of_class in task.widths.rows]
+    rows = [rows_by_segment(handle, of_class) for of_class in task.widths.rows]
     return engine.sesa_plan(
         handle,
         widths=list(zip(rows, task.widths.counts, strict=True)),
@@ -155,7 +155,7 @@ def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handl
     )
 
 
-def _by_segment(handle: Handle, rows: Mapping[str, int]) -> dict[str, int]:
+def rows_by_segment(handle: Handle, rows: Mapping[str, int]) -> dict[str, int]:
     """Rows by table as rows by segment; a segment holds tables with rows of equal length.
 
     Raises:

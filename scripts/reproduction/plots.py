@@ -27,6 +27,7 @@ def draw() -> None:
     _server_seconds()
     _accuracy()
     _din_auc()
+    _sesa()
 
 
 def _save(figure: Any, name: str, legend: float = 0.0) -> None:
@@ -255,3 +256,23 @@ def _din_auc() -> None:
     axis.legend()
     axis.grid(alpha=0.3)
     _save(figure, "din_auc")
+
+
+def _sesa() -> None:
+    """Accuracy by round of every choice of shards: mean over seeds, and the seeds beside it."""
+    figures = read_result("sesa")
+    if not figures:
+        return
+    figure, axis = plt.subplots(figsize=SIZE)
+    styles = {"full": "k", "random": "tab:red", "random, scaled": "tab:orange",
+              "rolling": "tab:blue", "static": "tab:green"}  # fmt: skip
+    for name, color in styles.items():
+        curves = [run["curve"] for run in figures["accuracy"][name].values()]
+        rounds = [at for at, _ in curves[0]]
+        values = 100 * np.array([[accuracy for _, accuracy in curve] for curve in curves])
+        axis.plot(rounds, values.mean(axis=0), color=color, label=name)
+        axis.plot(rounds, values.T, color=color, linewidth=0.5, alpha=0.4)
+    axis.set(xlabel="round", ylabel="accuracy, %", title="MNIST, two labels a client")
+    axis.legend()
+    axis.grid(alpha=0.3)
+    _save(figure, "sesa")

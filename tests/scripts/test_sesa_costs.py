@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reproduction import sesa
+from scripts.reproduction import sesa, sesa_report
+from scripts.reproduction.results import write_result
 from training.sections import Partition, Sesa
 
 
@@ -44,3 +45,43 @@ def test_a_curve_resumes_and_keeps_its_rounds(
     assert longer["curve"][0] == first["curve"][0]
     assert longer["exact_rounds"] == longer["rounds"] == 2
     assert sesa.curve(None, tmp_path, "rolling", 0, 1)["curve"] == first["curve"]
+
+
+def test_the_section_shows_means_over_seeds_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "Not run yet: `scripts/reproduce sesa`" in sesa_report.section()
+    widths = ("1", "0.5", "0.25")
+    kinds = ("shares", "masked", "answer", "survivors")
+    one = {
+        "bytes": {
+            width: {"upload": 5e6 + n, "download": 7e6, "phases": dict.fromkeys(kinds, 1e6)}
+            for n, width in enumerate(widths)
+        },
+        "cpu_seconds": 8.0, "server_share": 0.25, "collusion": 4, "segments": [],
+    }  # fmt: skip
+    shape = {"parameters": 1000, "clients": 3, "planned_dropouts": 1, "secagg_plus": None}
+    shape |= dict.fromkeys(sesa.AGGREGATIONS, one)
+    accuracy = {
+        name: {str(seed): {"curve": [(20, 0.7 + seed / 100), (40, 0.8)]} for seed in range(3)}
+        for name in sesa.CHOICES
+    }
+    accuracy["static"]["2"] = {"curve": [(20, 0.9)]}
+    figures = {
+        "costs": {"MLP": shape},
+        "accuracy": accuracy,
+        "date": "2026-01-01",
+        "command": "scripts/reproduce sesa --data /x",
+        "machine": "2 cores of X",
+    }
+    write_result(tmp_path / "results" / "sesa.json", figures)
+    text = sesa_report.section()
+    assert (
+        "| **SESA**: random shards, divided by the cohort | 71.0 ± 1.0 | 80.0 ± 0.0 | - |" in text
+    )
+    assert "divided by owners | 77.0 ± 11.3 | - | - |" in text
+    assert "not run: flwr is absent" in text
+    assert "| `sesa` | 1 | 5 MB | 7 MB | 2 s | 2 s |" in text
+    assert "no figures of round 60" in text
+    assert "`scripts/reproduce sesa --data DATA`" in text

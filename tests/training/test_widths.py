@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import models
 from tests.training.test_checkpoint import Interrupted, Listener
+from torchfsl import Rows, SubmodelEngine
 from torchfsl.errors import ProtocolError
 from torchfsl.sesa import SesaPlan
 from training import experiment
 from training.aggregations.plain import Plain
 from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
-from training.federation import Federation, build
+from training.federation import Federation, build, rows_by_segment
 from training.presets import PRESETS
 from training.run_folder import summarise
 from training.sections import ConfigError, Din, Partition, Sesa
@@ -316,6 +318,16 @@ def test_every_preset_of_widths_has_a_plan_that_isolates_nothing(preset: str) ->
     assert plan.collusion == 4
     assert plan.refusal(config.num_dropouts) == 0
     assert plan.isolation([width.clients for width in plan.widths], config.num_dropouts) == 0
+
+
+def test_a_plan_that_cannot_tell_how_likely_a_row_is_is_not_made() -> None:
+    """A segment of two tables, of which clients train one row in four and one in sixteen."""
+    units, links = torch.nn.Embedding(4, 6), torch.nn.Embedding(16, 6)
+    tables = torch.nn.ModuleDict({"units": units, "links": links})
+    handle = SubmodelEngine(rows=Rows()).attach(tables, torch.optim.SGD(tables.parameters(), lr=1))
+    assert rows_by_segment(handle, {"units.weight": 4, "links.weight": 16}) == {"rows6": 20}
+    with pytest.raises(ConfigError, match="different shares of each"):
+        rows_by_segment(handle, {"units.weight": 1, "links.weight": 1})
 
 
 def test_the_collusion_of_the_paper_is_refused_by_the_isolation_limit() -> None:
