@@ -7,12 +7,14 @@ Clients run in this process: each has a certificate and connections of its own, 
 retrieves its rows, submits a report. Printed beside the load: the processor time that bare
 evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
 transport or storage. It is a fixed part and one for each client, from rounds of two sizes
-(--sample). Transport and storage is what the server processes' processor time exceeds that by.
+(--sample). Transport and storage, seals included, is what the server processes' processor time
+exceeds that by.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import resource
 import sys
@@ -197,6 +199,7 @@ def raw_evaluation(
     plan: Plan, state: dict[str, Any], clients: int, sample: tuple[int, int]
 ) -> dict[str, float]:
     """CPU seconds of both servers' bare evaluation, and clients a second if it were all."""
+    plan = dataclasses.replace(plan, server_keys=())  # nobody is in between in one process
     few, many = (min(clients, count) for count in sample)
     bench_evaluation(plan, state, few)  # warm
     first, second = (bench_evaluation(plan, state, count) for count in (few, many))
