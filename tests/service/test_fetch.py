@@ -71,7 +71,7 @@ def fetch_messages(pair: Pair, client: int) -> dict[int, bytes]:
 
 def report_files(pair: Pair) -> list[Path]:
     """What the report logs of both servers hold; the first message makes the first file."""
-    found = (file for p in (0, 1) for file in pair.state(p).glob("reports/**/*"))
+    found = (file for p in (0, 1) for file in pair.state(p).glob("reports/*/*.log"))
     return [file for file in found if file.is_file()]
 
 

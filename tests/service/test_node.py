@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.service.test_records import flip
 from tests.support.federation import (
     make_plan,
     make_segment,
@@ -21,7 +22,7 @@ from tests.support.federation import (
 )
 from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
-from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -33,7 +34,7 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.state import vault
-from torchfsl.service.state.ledger import LedgerError, RoundRow
+from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.records import StoreFull
 from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState, steps_of
 from torchfsl.service.task import Task, bind_plan, encode_task
@@ -353,24 +354,82 @@ def test_nothing_of_a_round_is_left_after_it(authorities: Authorities, tmp_path:
                 assert not any(seed in path.read_bytes() for seed in seeds), path
 
 
+def test_nothing_of_ended_sessions_and_older_shares_is_left_while_the_server_runs(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    table = make_segment("t", "rows", (13, 3), k_max=4, tau=3, theta=3, stash=1, retrieve=True)
+    duo = Duo(tmp_path, authorities, make_plan(table, max_epochs=2))
+    update = random_update(duo.plan, np.random.default_rng(0), rows=3)
+    session = Client(duo.plan, duo, client_id=1).open_session(indices={"t": update["t"].indices})  # type: ignore[dict-item]
+    seeds: list[bytes] = []
+    shares: list[bytes] = []
+    for number in range(5):  # two epochs a set of trees: the first two sets have ended
+        duo.step(number, Kind.ROUND_STATE)
+        one = session.start_round(number)
+        one.retrieve()
+        one.submit(update)
+        for node in duo.nodes:
+            seeds += [
+                bytes(r.master_seed) for r in node.storage.sessions().values() if r.master_seed
+            ]
+        for kind in STEPS[1:]:
+            duo.step(number, kind)
+        shares += [node.exchange(number, Kind.SHARE)[HEADER_BYTES:] for node in duo.nodes]
+    live = [bytes(r.master_seed or b"?") for n in duo.nodes for r in n.storage.sessions().values()]
+    ended = [seed for seed in seeds if seed not in live]
+    assert ended
+    assert live
+    content = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(seed in text for seed in live for text in content)  # the search finds what is there
+    assert not any(seed in text for seed in ended for text in content)
+    assert not any(share in text for share in shares[:-2] for text in content)
+
+
 def test_a_state_folder_of_the_other_server_is_refused(
     authorities: Authorities, tmp_path: Path
 ) -> None:
     Node(0, tmp_path, authorities, SETTINGS).storage.ledger.close()
-    with pytest.raises(LedgerError, match="server 0"):
+    with pytest.raises(ParameterError, match="holds the state of server 0"):
         Node(1, tmp_path, authorities, SETTINGS)
 
 
-def test_a_lost_report_log_is_noticed(authorities: Authorities, tmp_path: Path) -> None:
+LOST = {
+    "the folder is gone": shutil.rmtree,
+    "a bit is flipped": lambda folder: flip(folder / "000000.log", 100),
+    "a file is gone": lambda folder: (folder / "000000.log").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("place", range(len(STEPS)), ids=STEPS)
+def test_a_lost_report_ends_the_round_unopened_and_the_next_one_goes_on(
+    place: int, how: str, authorities: Authorities, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     duo = Duo(tmp_path, authorities, mixed_plan())
-    duo.step(1, Kind.ROUND_STATE)
-    update = some_updates(duo.plan, 3)[0]
-    client = Client(duo.plan, duo, client_id=0)
-    client.start_round(1, indices=wanted_rows(duo.plan, update)).submit(update)  # type: ignore[arg-type]
-    duo.nodes[0].exchange(1, Kind.REPORT_SET)
-    shutil.rmtree(tmp_path / "0" / "reports")
-    with pytest.raises(LedgerError, match="restore the state folder"):
-        duo.crash(0)
+    quiet = Duo(tmp_path / "quiet", authorities, mixed_plan())
+    duo.play(1, some_updates(duo.plan, 3), STEPS[: place + 1])
+    if place:
+        duo.nodes[0].exchange(1, STEPS[place])
+    ended = place == len(STEPS) - 1
+    if not ended:
+        LOST[how](tmp_path / "0" / "reports" / "1")
+    duo.crash(0)
+    row = duo.nodes[0].storage.ledger.round(1)
+    assert row is not None
+    assert row.state == ("applied" if ended else "unopened")
+    assert not list((tmp_path / "0" / "reports").iterdir())
+    if ended:
+        return
+    assert "the report log is damaged" in row.reason
+    assert "acknowledged reports are lost" in caplog.text
+    assert ("counts as opened" in row.reason) == (place >= STEPS.index(Kind.SHARE_COMMIT))
+    assert duo.nodes[0].storage.rounds_opened == (place >= STEPS.index(Kind.SHARE_COMMIT))
+    assert duo.nodes[0].server.state is RoundState.IDLE
+    duo.nodes[1].abandon(1, "server 0 went on", forced=True)
+    updates = some_updates(duo.plan, 4)
+    duo.play(2, updates)
+    quiet.play(2, updates)
+    assert set(duo.digests()) == set(quiet.digests())
 
 
 def test_a_refused_message_stays_refused_after_a_crash(

@@ -34,22 +34,77 @@ def test_a_log_gives_back_what_was_appended_before_and_after_a_restart(tmp_path:
     assert again.num_bytes == sum(map(len, MESSAGES)) + 4
 
 
-@pytest.mark.parametrize("broken", range(len(MESSAGES)))
-def test_a_damaged_record_ends_the_log_and_is_overwritten(tmp_path: Path, broken: int) -> None:
-    log = fill(tmp_path / "log")
+def damage(log: ReportLog, broken: int) -> None:
+    """Flip one bit in a record, and close the log."""
     segment, start, length = log._places[broken]
     path = log._segments[segment].path
     log.close()
-    with path.open("r+b") as file:
-        file.seek(start + max(length - 1, 0) if length else start - 1)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
+    flip(path, start + max(length - 1, 0) if length else start - 1)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("broken", range(len(MESSAGES)))
+def test_a_damaged_record_is_noticed_wherever_it_is(tmp_path: Path, broken: int) -> None:
+    damage(fill(tmp_path / "log"), broken)
     again = ReportLog(tmp_path / "log", segment_bytes=8192)
     assert [bytes(m) for m in again] == MESSAGES[:broken]
+    behind = len(MESSAGES) - broken - 1
+    assert f"{broken} messages can be read and {behind} behind a damaged one" in again.damage
+    with pytest.raises(StoreDamaged):
+        again.append([b"new"])
+
+
+@pytest.mark.parametrize("broken", range(len(MESSAGES)))
+def test_a_record_that_nobody_was_told_of_is_overwritten(tmp_path: Path, broken: int) -> None:
+    log = ReportLog(tmp_path / "log", segment_bytes=8192)
+    for message in MESSAGES[:broken]:
+        log.append([message])
+    log._write(MESSAGES[broken])  # and the power fails before it is whole
+    damage(log, broken)
+    again = ReportLog(tmp_path / "log", segment_bytes=8192)
+    assert [bytes(m) for m in again] == MESSAGES[:broken]
+    assert not again.damage
     again.append([b"new"])
-    kept = [bytes(m) for m in ReportLog(tmp_path / "log", segment_bytes=8192)]
-    assert kept[: broken + 1] == [*MESSAGES[:broken], b"new"]
+    assert [bytes(m) for m in ReportLog(tmp_path / "log")] == [*MESSAGES[:broken], b"new"]
+
+
+@pytest.mark.parametrize("name", ["acknowledged", "000000.log", "000001.log", "000002.log"])
+@pytest.mark.parametrize("how", ["missing", "emptied", "flipped"])
+def test_a_log_that_lost_a_file_says_so(tmp_path: Path, name: str, how: str) -> None:
+    log = fill(tmp_path / "log")
+    assert len(log._segments) == 3
+    log.close()
+    path = tmp_path / "log" / name
+    if how == "missing":
+        path.unlink()
+    elif how == "emptied":
+        path.write_bytes(b"")
+    else:
+        flip(path, 9)
+    assert ReportLog(tmp_path / "log", segment_bytes=8192).damage
+
+
+def test_a_damaged_log_is_overwritten_as_a_whole_before_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(fill(tmp_path / "log"), 0)
+    again = ReportLog(tmp_path / "log", segment_bytes=8192)
+    left: list[bytes] = []
+    unlink = Path.unlink
+
+    def look(self: Path, missing_ok: bool = False) -> None:
+        left.append(self.read_bytes())
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    again.wipe(iter([]))
+    assert not any(left[0] + left[1])
+    assert not (tmp_path / "log").exists()
 
 
 def test_a_full_disk_refuses_one_message_and_takes_the_rest(

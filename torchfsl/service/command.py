@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +76,7 @@ or --tls DIR alone for a folder of `torchfsl certs`. Exit status 1 if a check fa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 done, 1 a check failed, 2 bad usage."""
+    """Run the command; returns the status: 0 done, 1 a check failed, 2 bad usage."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
@@ -183,16 +185,26 @@ def _add_backups(commands: Any) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED
     from torchfsl.service.server.observe import log_to_stderr
     from torchfsl.service.server.process import ServerProcess, serve
+    from torchfsl.service.state.ledger import LedgerError
 
+    os.umask(0o077)  # whatever the process writes is this user's alone
     settings, level = serving.read_settings(options)
     log_to_stderr(level)
 
     def ready(process: ServerProcess) -> None:
         print(f"ready port={process.port} metrics={process.metrics_port}", flush=True)
 
-    asyncio.run(serve(settings, ready=ready))
+    try:
+        asyncio.run(serve(settings, ready=ready))
+    except LedgerError as error:
+        print(f"torchfsl: {error}", file=sys.stderr)
+        return EXIT_STATE_REFUSED
+    except (OSError, sqlite3.Error) as error:
+        print(f"torchfsl: the state cannot be read or written: {error}", file=sys.stderr)
+        return EXIT_STATE_FAILED
     return 0
 
 

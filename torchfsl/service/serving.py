@@ -22,6 +22,10 @@ Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwis
 The server waits for a task (plan and model), which the owner's program hands to both servers, and
 goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must.
 
+It ends with status 74 when its state cannot be read or written (a full disk, no descriptors): a
+supervisor starts it again, and it goes on. It ends with status 65 when the state must not be used
+(damaged, gone, or an older copy): a person has to look. Status 2 is wrong usage.
+
 Every option can be given in a TOML file instead (--config), options win:
 
   party = 0
@@ -54,6 +58,13 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("listen", "HOST:PORT", str, "address for clients and the other server"),
     ("peer", "URL", str, "the other server, https://HOST:PORT"),
     ("state", "DIR", Path, "folder of the durable state, made when missing"),
+    (
+        "witness",
+        "FILE",
+        Path,
+        "how far the state has come, by which older copies of its folder are "
+        "known; outside of it, never copied back (default DIR.witness)",
+    ),
     ("tls", "DIR", Path, "folder made by `torchfsl certs`, instead of the five files below"),
     ("tls-cert", "FILE", Path, "this server's certificate"),
     ("tls-key", "FILE", Path, "its private key"),
@@ -104,7 +115,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
         given.get("metrics", ""), given.get("grpc-health", ""), node,
-        _section(Limits, limits, "limits"),
+        _section(Limits, limits, "limits"), given.get("witness"),
     )  # fmt: skip
     return settings, level
 

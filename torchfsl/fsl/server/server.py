@@ -129,8 +129,8 @@ class Server:
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
-                "the servers hold different models: the session halts; restore both from the last "
-                "common state"
+                "the servers hold different models: the session halts; go on with a new task from "
+                "the model of one, and never from older copies of their states"
             )
         self.reports.open(self.last_round)
         self.state = Step.START.after

@@ -44,6 +44,7 @@ class Owner:
         """Nothing is sent yet."""
         self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
         self.links = Links(servers, self.files, policy or RetryPolicy())
+        self._begun: dict[str, int] = {}  # by plan, the highest round that this owner has opened
 
     def bind(
         self,
@@ -94,10 +95,18 @@ class Owner:
         """Open a round; returns when clients may send. See `Coordinator.open`.
 
         Raises:
+            ProtocolError: they may not: the round has closed or ended, with the reason; the session
+                is halted; or a server does not know of a round that this owner has opened.
             NotReady: they may not before the policy's time is over; the servers go on trying.
         """
+        digest = self._check_not_rolled_back()
         fields = {"round": number, "expected": expected, "seconds": float(seconds)}
-        self._wait("Open", {StoredState.OPENING}, fields)
+        row = self._wait("Open", {StoredState.OPENING}, fields)
+        if row["state"] != StoredState.OPEN:
+            raise ProtocolError(
+                f"round {number} is not open, it is {row['state']} {row['reason']}".rstrip()
+            )
+        self._begun[digest] = max(number, self._begun.get(digest, -1))
 
     def close_round(self, number: int) -> dict[str, Any]:
         """Close a round and wait for its end.
@@ -135,16 +144,21 @@ class Owner:
         data = link.call("Result", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
         return vault.decode_opened(data)
 
-    def model(self, current: Task) -> ServerModel:
+    def model(self, current: Task, *, party: int | None = None) -> ServerModel:
         """The model after the last round; both servers must hold this one.
+
+        Args:
+            current: the task.
+            party: the model of this server, whatever the other one holds: to go on with a new task
+                after the other one has lost its state, or the two differ.
 
         Raises:
             ProtocolError: they do not.
         """
-        link = self.links.links[0]
+        link = self.links.links[party or 0]
         data = link.call("State", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
         model = task.decode_model(current, data)
-        if model.digest().hex() != self.links.common_model()[1]:
+        if party is None and model.digest().hex() != self.links.common_model()[1]:
             raise ProtocolError("the servers hold different models: tell their operators")
         return model
 
@@ -157,6 +171,27 @@ class Owner:
     def close(self) -> None:
         """Close the channels."""
         self.links.close()
+
+    def _check_not_rolled_back(self) -> str:
+        """The plan's digest, if server 0 knows of the last round that this owner has opened.
+
+        Each server refuses an older copy of its own state; this is for those who put back whole
+        machines, witnesses included, while the owner's program goes on. One server alone is
+        noticed by the other.
+
+        Raises:
+            ProtocolError: it does not.
+        """
+        info = self.links.info(0)
+        digest = str(info["plan_digest"])
+        begun = self._begun.get(digest, -1)
+        if info["round"] < begun:
+            raise ProtocolError(
+                f"server 0 knows of no round above {info['round']}, and round {begun} was opened: "
+                "an older state was put back. Nothing is opened; tell both operators, and go on "
+                "with a new task"
+            )
+        return digest
 
     def _wait(
         self, method: str, states: Collection[str], fields: Mapping[str, Any]

@@ -41,6 +41,7 @@ class Coordinator:
         self._ledger = station.node.storage.ledger
         self._driver: asyncio.Task[None] | None = None
         self._driven = self._to_close = -1
+        self._deadline = 0.0
 
     def resume(self) -> None:
         """Go on with a round that a crash interrupted."""
@@ -67,7 +68,9 @@ class Coordinator:
         )
         if self._driver is not None and self._driven != number:
             await asyncio.wait([self._driver])  # of a round that has ended: it is about to return
-        self._start(number)
+        row = self._ledger.round(number)
+        if row is not None and not row.state.has_ended:
+            self._start(number)
         await self._until(number, lambda row: row.state is not StoredState.OPENING)
         return await self.row(number)
 
@@ -86,13 +89,16 @@ class Coordinator:
     async def abandon(self, number: int, reason: str) -> dict[str, Any]:
         """End a round unopened at both servers. Again for one that has ended so is no error.
 
+        A server 0 that has lost its state and runs no round ends what runs at server 1.
+
         Raises:
             ProtocolError: it can only be finished, or was never begun.
             NotReady: it has ended here, and the other server does not answer.
         """
         station = self._station
         row = self._ledger.round(number)
-        if row is None or row.state is not StoredState.UNOPENED:
+        knows = row is not None or station.node.storage.running() is not None
+        if knows and (row is None or row.state is not StoredState.UNOPENED):
             await station.run(station.node.abandon, number, reason)
             await self.stop()
             await self._over(number)
@@ -104,6 +110,8 @@ class Coordinator:
                 f"round {number} has ended here, and the other server does not answer: ask again, "
                 "or open the next round, by which it ends there"
             ) from None
+        if not knows:
+            return {"number": number, "state": StoredState.UNOPENED, "reason": reason}
         return await self.row(number)
 
     async def row(self, number: int) -> dict[str, Any]:
@@ -124,7 +132,18 @@ class Coordinator:
     def _start(self, number: int) -> None:
         if self._driver is None or self._driver.done():
             self._driven, self._to_close = number, -1
+            self._deadline = time.monotonic() + self._seconds_left(number)
             self._driver = asyncio.create_task(self._drive(number))
+            self._driver.add_done_callback(self._station.failures.watch)
+
+    def _seconds_left(self, number: int) -> float:
+        """Until the round closes. The wall clock is asked once, when the driver starts.
+
+        Between that and the close it may jump; so may it while the server is down, by which a
+        round is never open for longer than it was opened for.
+        """
+        row = self._ledger.running_round(number)
+        return min(row.closes_at - time.time(), row.closes_at - row.opened_at)
 
     async def _drive(self, number: int) -> None:
         """Every step in order; those that were made before a crash return at once."""
@@ -164,10 +183,11 @@ class Coordinator:
         assert row is not None
         if row.log_end is None:
             self._relays.restart()
-            while not (self._to_close == number or time.time() >= row.closes_at):
+            while not (self._to_close == number or time.monotonic() >= self._deadline):
                 if row.expected and await self._have(row.expected):
                     break
-                await station.wait(max(0.01, min(_POLL_SECONDS, row.closes_at - time.time())))
+                left = self._deadline - time.monotonic()
+                await station.wait(max(0.01, min(_POLL_SECONDS, left)))
         await station.gate.close()
 
     async def _have(self, expected: int) -> bool:
@@ -199,13 +219,17 @@ class Coordinator:
         self._station.stalled = f"waiting for the other server's {kind.name}"
 
     async def _give_up(self, number: int, error: FslError) -> None:
-        """The peer refused a step, or the round ended here: end it, if it can still be ended."""
+        """The peer refused a step for good, or the round ended here: end it.
+
+        Also where this server's share may have left it: the sum counts as opened then, and if the
+        peer has applied it, the session halts at the next round.
+        """
         station = self._station
         row = self._ledger.round(number)
         if row is None or row.state.has_ended:
             return
         try:
-            await station.run(station.node.abandon, number, str(error))
+            await station.run(station.node.abandon, number, str(error), forced=True)
         except ProtocolError:
             station.stalled = f"round {number} cannot be finished: {error}"
 
@@ -225,5 +249,6 @@ class Coordinator:
             if row is None or done(row) or time.monotonic() >= deadline:
                 return
             if self._driver is None or self._driver.done():
-                raise ProtocolError(f"round {number} stands still: {self._station.stalled}")
+                why = self._station.stalled or self._station.failures.unready
+                raise ProtocolError(f"round {number} stands still: {why}")
             await self._station.wait(_POLL_SECONDS)

@@ -60,7 +60,6 @@ class Follower:
 
     def _counted(self, task: asyncio.Task[None]) -> None:
         self._counting.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            known = isinstance(error, FslError)
-            log.log(logging.WARNING if known else logging.ERROR, "a step failed: %s", error)
+        self._station.failures.watch(task)
+        if not task.cancelled() and isinstance(task.exception(), FslError):
+            log.warning("a step failed: %s", task.exception())

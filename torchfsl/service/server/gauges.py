@@ -25,6 +25,11 @@ def watch_all(
     watch("handshakes", "Connections without one yet.", lambda: float(guests.num_strangers))
     observer.count("connections_dropped", "Connections dropped, by why.", lambda: door.dropped)
     watch("ready", "1 if the server can do its work.", lambda: float(not health.unready()))
+    observer.count("failures", "Errors that nobody expects, by where.", station.failures.by_kind)
+    observer.count(
+        "ends_unclean", "How often the server has ended without being told to.",
+        lambda: {"": float(node.storage.ends_unclean)},
+    )  # fmt: skip
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
     watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
     watch(
@@ -43,7 +48,7 @@ def _watch_rounds(observer: Observer, node: Node, station: Station) -> None:
         return float(last.number) if last else -1.0
 
     def rounds(state: StoredState) -> float:
-        return float(len(node.storage.ledger.rounds("WHERE state = ?", state)))
+        return float(node.storage.ledger.num_rounds(state))
 
     observer.watch("round", "Number of the last round.", number)
     observer.watch("round_open", "1 while reports are taken.", lambda: float(station.is_open))

@@ -62,7 +62,9 @@ class Health:
             return "stopping"
         if self._served is None:
             return "starting: the state is being recovered"
-        node, _ = self._served
+        node, station = self._served
+        if station.failures.unready:
+            return station.failures.unready
         if node.storage.halted:
             return f"halted: {node.storage.halted}"
         if shutil.disk_usage(node.storage.folder).free <= self._reserve:

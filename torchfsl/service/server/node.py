@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.bodies import ReportSet
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -26,7 +26,7 @@ from torchfsl.service.net.identity import Authorities
 from torchfsl.service.server import recovery
 from torchfsl.service.server.storage import NodeSettings, Storage
 from torchfsl.service.server.transcript import Transcript
-from torchfsl.service.state.ledger import RoundRow
+from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
 from torchfsl.service.state.steps import OPEN_STATES, SHARE_MAY_HAVE_LEFT, StoredState, steps_of
 from torchfsl.service.task import Task, decode_task
 from torchfsl.submodel.opened import Opened
@@ -45,26 +45,24 @@ class Node:
         task: the task, or None before the first.
 
     Raises:
-        LedgerError: the folder belongs to another party, is in use, or is damaged.
+        LedgerError: the state must not be used; see `Storage`.
+        OSError, sqlite3.Error: it cannot be read or written.
     """
 
     def __init__(
         self, party: int, folder: Path, authorities: Authorities, settings: NodeSettings,
-        key: SealKey | None = None,
+        key: SealKey | None = None, *, witness: Path | None = None,
     ) -> None:  # fmt: skip
         """Go on where the state in the folder ends."""
         self.party, self._authorities, self._key = party, authorities, key
-        self.storage = Storage(party, folder, settings)
+        self.storage = Storage(party, folder, settings, witness)
         self._ledger = self.storage.ledger
         self._transcript = Transcript(self._ledger, party)
         self.storage.delete_old_logs()
-        self.task: Task | None = self.storage.task()
+        self.task: Task | None = recovery.stored_task(self.storage)
         self._server: Server | None = None
-        if self.task is not None:
-            self.task.check(authorities)
-            self._server = recovery.restored_server(self.storage, self.task, key)
-        running = self.storage.running()
-        if running is not None:
+        self._restore()
+        if (running := self.storage.running()) is not None:
             self._replay(running)
 
     @property
@@ -129,8 +127,7 @@ class Node:
         if stored is not None:
             return stored
         self.storage.check_not_halted()
-        running = self.storage.running()
-        if running is not None:
+        if (running := self.storage.running()) is not None:
             raise ProtocolError(f"round {running.number} is running ({running.state})")
         message = self._make(number, Kind.ROUND_STATE)
         self.storage.open_log(number)
@@ -220,8 +217,7 @@ class Node:
 
     def _own(self, number: int, kind: Kind) -> bytes:
         """This server's message for a step; stored, so that it is the same whenever asked for."""
-        stored = self._transcript.said(number, kind)
-        if stored is not None:
+        if (stored := self._transcript.said(number, kind)) is not None:
             return stored
         if kind is Kind.ROUND_STATE:
             return self.begin(number)
@@ -304,10 +300,15 @@ class Node:
 
     # --- after a start ------------------------------------------------------------------------
 
+    def _restore(self) -> None:
+        if self.task is not None:
+            self.task.check(self._authorities)
+            self._server = recovery.restored_server(self.storage, self.task, self._key)
+
     def _replay(self, row: RoundRow) -> None:
         """Go through what is stored of the running round."""
         number = row.number
-        self.storage.open_log(number)
+        self.storage.open_log(number, begun=True)
         for kind in steps_of(self.plan):
             if self._transcript.said(number, kind) is None:
                 break
@@ -320,7 +321,10 @@ class Node:
             except ProtocolError as error:
                 log.warning("round ended in recovery", extra={"reason": str(error)})
                 return
-            if kind is Kind.ROUND_STATE:
-                recovery.file_again(self.storage, self.server, row)
-        fields = {"round": number, "server_state": self.server.state.value}
-        log.info("round recovered", extra=fields)
+            except DecodeError as error:
+                raise LedgerError(f"the stored {kind.name} is damaged: {REMEDY}") from error
+            if kind is Kind.ROUND_STATE and not recovery.file_again(self.storage, self.server, row):
+                self._restore()
+                return
+        state = self.server.state.value
+        log.info("round recovered", extra={"round": number, "server_state": state})

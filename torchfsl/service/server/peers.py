@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.service.net import calls
@@ -55,9 +55,7 @@ class PeerLink:
         Raises:
             FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
         """
-        if self._channel is None:
-            self._channel = aio_channel(self._url, self._party, self._files)
-        channel = self._channel
+        channel = self._channel or self._open()
         invoke = channel.stream_stream(calls.path(method))
         answer: list[bytes] = []
         size = 0
@@ -103,6 +101,19 @@ class PeerLink:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise calls.NotReady("the other server did not answer before the round ended")
+
+    def _open(self) -> grpc.aio.Channel:
+        """A channel with key and certificate as they are now.
+
+        Raises:
+            NotReady: they cannot be read, as in the middle of a rotation: to be tried again.
+        """
+        try:
+            self._channel = aio_channel(self._url, self._party, self._files)
+        except ParameterError as error:
+            log.warning("no call to the other server: %s", error)
+            raise calls.NotReady(str(error)) from None
+        return self._channel
 
     def _leave(self, channel: grpc.aio.Channel) -> None:
         """Close a channel once the other calls on it have ended."""

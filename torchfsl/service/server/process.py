@@ -58,6 +58,7 @@ class ServeSettings:
         grpc_health: `HOST:PORT` of the gRPC health protocol; empty for none.
         node: limits of the state.
         limits: limits of the traffic.
+        witness: see `Storage`.
     """
 
     party: int
@@ -69,6 +70,7 @@ class ServeSettings:
     grpc_health: str = ""
     node: NodeSettings = field(default_factory=NodeSettings)
     limits: Limits = field(default_factory=Limits)
+    witness: Path | None = None
 
 
 class ServerProcess:
@@ -93,7 +95,10 @@ class ServerProcess:
         self.observer = Observer()
         self._health = Health(settings.party, settings.node.reserve_bytes)
         self.metrics_port = self._observe() if settings.metrics else 0
-        self.node = Node(settings.party, settings.state, self._authorities, settings.node, key)
+        self.node = Node(
+            settings.party, settings.state, self._authorities, settings.node, key,
+            witness=settings.witness,
+        )  # fmt: skip
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
-from torchfsl.service.state.ledger import LedgerError, RoundRow
+from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT
 from torchfsl.service.task import Task, decode_model
 from torchfsl.submodel.server_model import ServerModel
@@ -38,34 +38,74 @@ def new_server(
 
 
 def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:
-    """The server as it was before the running round, if one runs, else after the last."""
+    """The server as it was before the running round, if one runs, else after the last.
+
+    Raises:
+        LedgerError: the model or a session's trees are not those that were stored.
+    """
     last = storage.ledger.last_round()
     running = storage.running()
     used = -1 if last is None else last.number - (running is not None)
     # The running round counts once more when it is gone through.
     spent = running is not None and running.state in SHARE_MAY_HAVE_LEFT
     opened = storage.rounds_opened - spent
-    model = decode_model(task, storage.model_bytes())
+    model = stored_model(storage, task)
     server = new_server(storage, task, model, key, last_round=used, rounds_opened=opened)
-    server.reports.sessions.update(storage.sessions())
+    try:
+        server.reports.sessions.update(storage.sessions())
+    except (DecodeError, KeyError, ValueError) as error:
+        raise LedgerError(f"the trees of a session are damaged ({error}): {REMEDY}") from error
     return server
 
 
-def file_again(storage: Storage, server: Server, row: RoundRow) -> None:
-    """File what the report log holds, in its order; what was refused is refused again.
+def stored_task(storage: Storage) -> Task | None:
+    """The task, or None before the first.
 
     Raises:
-        LedgerError: messages that counted at the close are not in the log any more.
+        LedgerError: it is damaged.
+    """
+    try:
+        return storage.task()
+    except (DecodeError, ValueError) as error:
+        raise LedgerError(f"the stored task is damaged ({error}): {REMEDY}") from error
+
+
+def stored_model(storage: Storage, task: Task) -> ServerModel:
+    """The model of the last applied round, as the ledger names it.
+
+    Raises:
+        LedgerError: its file is missing, damaged, or of another version.
+    """
+    try:
+        said = storage.model_version
+        model = decode_model(task, storage.model_bytes())
+        if model.digest().hex() != said["digest"]:
+            raise DecodeError("it is another model than the ledger names")
+    except (DecodeError, ProtocolError, FileNotFoundError, KeyError, ValueError) as error:
+        raise LedgerError(
+            f"the current model in {storage.folder / 'models'} cannot be used ({error}): {REMEDY}"
+        ) from error
+    return model
+
+
+def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:
+    """File what the report log holds, in its order; what was refused is refused again.
+
+    Returns:
+        Whether all that was acknowledged is in it. If not, the round has ended unopened: a sum
+        without a report that counts would break the promise to its client.
     """
     report_log = storage.report_log
     count = len(report_log) if row.log_end is None else row.log_end
-    if count > len(report_log):
-        raise LedgerError(
-            f"round {row.number}: {count} messages were stored, the log has {len(report_log)}: "
-            "restore the state folder from the backup"
-        )
-    for position in range(count):
+    damage = report_log.damage
+    if count > len(report_log) and not damage:
+        damage = f"{count} messages counted at the close, {len(report_log)} can be read"
+    for position in range(min(count, len(report_log))):
         try:
             server.receive(report_log[position])
         except RejectedSubmission as error:
             log.info("refused again: %s", error)
+    if damage:
+        log.error("round %d: acknowledged reports are lost: %s", row.number, damage)
+        storage.end_unopened(row.number, f"the report log is damaged: {damage}", server)
+    return not damage

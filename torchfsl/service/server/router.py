@@ -71,6 +71,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             except asyncio.CancelledError:
                 self._observer.call(name, "CANCELLED", stream, time.perf_counter() - start)
                 raise
+            except Exception as failure:
+                self._observer.call(name, "UNKNOWN", stream, time.perf_counter() - start)
+                self._station.failures.take("handler", failure)
+                raise
             code = calls.status_of(error) if error is not None else grpc.StatusCode.OK
             self._observer.call(name, code.name, stream, time.perf_counter() - start)
             if error is not None:

@@ -14,6 +14,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
+from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
 from torchfsl.version import __version__
@@ -30,6 +31,7 @@ class Station:
         gate: open while messages are taken.
         counts: protocol messages of this process by kind, and resends.
         stalled: why the round does not go on, or empty.
+        failures: errors that nobody expects; those of the state end the process.
     """
 
     def __init__(self, node: Node, limits: Limits) -> None:
@@ -39,6 +41,7 @@ class Station:
         self.writer = GroupWriter()
         self.counts: Counter[str] = Counter()
         self.stalled = ""
+        self.failures = Failures()
         self._filed = asyncio.Condition()
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._engine = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-node")
@@ -56,8 +59,19 @@ class Station:
         return self.node.task is not None and self.node.server.state is RoundState.OPENING
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the node in its thread; calls are made one after the other, in this order."""
-        return await asyncio.wrap_future(self._engine.submit(function, *args, **kwargs))
+        """Call the node in its thread; calls are made one after the other, in this order.
+
+        A call that cannot read or write the state ends the process, before anybody hears of it.
+        """
+
+        def call() -> T:
+            try:
+                return function(*args, **kwargs)
+            except STATE_ERRORS as error:
+                self.failures.end(error)
+                raise
+
+        return await asyncio.wrap_future(self._engine.submit(call))
 
     async def wait_for_begin(self) -> None:
         """Hold a caller that is early until the servers have compared their models.
@@ -134,7 +148,11 @@ class Station:
 
     async def _store(self, message: bytes) -> None:
         with self.gate.enter():
-            view = await self.writer.append(self.node.storage.report_log, message)
+            try:
+                view = await self.writer.append(self.node.storage.report_log, message)
+            except STATE_ERRORS as error:
+                self.failures.end(error)
+                raise
             try:
                 await self.run(lambda: self.node.open_server().receive(view))
             finally:
@@ -183,4 +201,5 @@ class Station:
     def close(self) -> None:
         """Stop the threads once what runs has ended."""
         self._engine.shutdown(wait=True)
-        self.node.storage.ledger.close()
+        self.failures.stop()
+        self.node.storage.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.server.reports import TreeRecord
@@ -19,9 +19,10 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
-from torchfsl.service.state.ledger import Ledger, LedgerError, RoundRow
+from torchfsl.service.state.ledger import REMEDY, Ledger, LedgerError, RoundRow
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
+from torchfsl.service.state.witness import Witness
 from torchfsl.service.task import Task, encode_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -54,25 +55,42 @@ class Storage:
 
     Args:
         party: 0 or 1.
-        folder: made when missing.
+        folder: made when missing; nobody else may read it.
         settings: limits.
+        witness: file outside the folder, see `Witness`; beside it by default.
 
     Attributes:
         ledger: task, rounds and their steps.
         coins: tossed for the hash seeds of tasks to come.
 
     Raises:
-        LedgerError: the folder belongs to another party, is in use, or is damaged.
+        ParameterError: the folder belongs to another party, or the witness lies in it.
+        LedgerError: the folder is damaged, or older than its witness.
+        OSError, sqlite3.Error: it cannot be read or written.
     """
 
-    def __init__(self, party: int, folder: Path, settings: NodeSettings) -> None:
+    def __init__(
+        self, party: int, folder: Path, settings: NodeSettings, witness: Path | None = None
+    ) -> None:
         """Open the folder."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _keep_from_others(folder)
         self.party, self.folder, self.settings = party, folder, settings
+        _check_not_lost(folder)
         self.ledger = Ledger(folder / "state.sqlite")
         if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
-            raise LedgerError(f"{folder} holds the state of server {1 - party}: name another one")
-        self.ledger.put_setting("party", b"%d" % party)
+            raise ParameterError(f"{folder} holds the state of server {1 - party}: name another")
+        witness = witness or folder.with_name(folder.name + ".witness")
+        if folder.resolve() in witness.resolve().parents:
+            raise ParameterError(
+                f"the witness {witness} lies in the state folder, with which it would be copied "
+                "back: name a file outside, --witness FILE"
+            )
+        self.ledger.testify(Witness(witness))
+        with self.ledger.transaction():
+            self.ledger.put_setting("party", b"%d" % party)
+            self.ledger.put_setting("ends_unclean", b"%d" % self._count_ends())
+            self.ledger.put_setting("ended", None)
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
         self._stored_sessions: dict[int, tuple[int, int]] = {}
@@ -108,8 +126,15 @@ class Storage:
         return None if last is None or last.state.has_ended else last
 
     def model_bytes(self) -> bytes:
-        """The current model with its optimizer, as stored."""
-        return self._model_file(int(self.model_version["version"])).read_bytes()
+        """The current model with its optimizer, as stored.
+
+        Raises:
+            ProtocolError: there is no task yet.
+        """
+        said = self.model_version
+        if not said:
+            raise ProtocolError("this server has no task yet, and no model")
+        return self._model_file(int(said["version"])).read_bytes()
 
     def result_bytes(self) -> bytes:
         """The sums opened last."""
@@ -144,12 +169,28 @@ class Storage:
             self.ledger.put_setting(used, b"1")
             self.ledger.put_setting("opened", None)
             self._put_model_version(0, model.digest())
+        self.ledger.forget_log()
         self._stored_sessions = {}
 
     def task(self) -> Task | None:
         """The stored task, or None."""
         stored = self.ledger.setting("task")
         return None if stored is None else Task.from_settings(json.loads(stored))
+
+    @property
+    def ends_unclean(self) -> int:
+        """How often the server has ended without `close`: killed, or at an error of the disk."""
+        return int(self.ledger.setting("ends_unclean") or b"0")
+
+    def close(self) -> None:
+        """Close the ledger; the server ends because it was told to."""
+        self.ledger.put_setting("ended", b"1")
+        self.ledger.forget_log()
+        self.ledger.close()
+
+    def _count_ends(self) -> int:
+        was_running = self.ledger.setting("ends_unclean") is not None
+        return self.ends_unclean + (was_running and self.ledger.setting("ended") is None)
 
     def sessions(self) -> dict[int, TreeRecord]:
         """By client the stored trees that outlive rounds. Secret."""
@@ -159,13 +200,17 @@ class Storage:
 
     # --- a round ------------------------------------------------------------------------------
 
-    def open_log(self, number: int) -> None:
-        """Begin the report log of a round, or go on with it."""
+    def open_log(self, number: int, *, begun: bool = False) -> None:
+        """Begin the report log of a round, or go on with it if the round was begun before."""
+        folder = self.folder / "reports" / str(number)
+        missing = begun and not folder.exists()
         self._log = ReportLog(
-            self.folder / "reports" / str(number),
+            folder,
             segment_bytes=self.settings.segment_bytes,
             reserve_bytes=self.settings.reserve_bytes,
         )
+        if missing:
+            self._log.damage = f"{folder} is missing"
 
     @property
     def rounds_opened(self) -> int:
@@ -182,6 +227,7 @@ class Storage:
             self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
         self._model_file(version - _KEPT_MODELS).unlink(missing_ok=True)
         self._wipe_log()
+        self.ledger.forget_log()
         log.info("round applied", extra={"round": number, "clients": opened.num_clients})
 
     def end_unopened(self, number: int, reason: str, server: Server) -> None:
@@ -199,6 +245,7 @@ class Storage:
                 self.ledger.put_setting("halted", reason.encode())
             self._end(number, server, state=StoredState.UNOPENED, reason=reason)
         self._wipe_log()
+        self.ledger.forget_log()
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
 
     def delete_old_logs(self) -> None:
@@ -234,6 +281,39 @@ class Storage:
         if self._log is not None:
             self._log.wipe(_secrets(self._log))
             self._log = None
+
+
+def _keep_from_others(folder: Path) -> None:
+    """Let nobody but this user read the folder and what is in it.
+
+    Raises:
+        LedgerError: the folder is another user's.
+    """
+    for path in (folder, *folder.rglob("*")):
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            try:
+                path.chmod(mode & 0o700)
+            except PermissionError:
+                raise LedgerError(
+                    f"others may read {path}, and it is another user's: give it to this one, or "
+                    "name another folder"
+                ) from None
+
+
+def _check_not_lost(folder: Path) -> None:
+    """Refuse to begin anew beside what an earlier server has left.
+
+    Raises:
+        LedgerError: the ledger is missing or empty, and models or reports are there.
+    """
+    path = folder / "state.sqlite"
+    left = [name for name in ("models", "reports", "opened.fsl") if (folder / name).exists()]
+    if left and (not path.exists() or not path.stat().st_size):
+        raise LedgerError(
+            f"{path} is gone, and {', '.join(left)} beside it are of a server that was here "
+            f"before: {REMEDY}"
+        )
 
 
 def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:

@@ -1,12 +1,15 @@
 """A server's durable state but reports and models: task, rounds, what was said to the peer.
 
 SQLite with a write-ahead log and `synchronous=FULL`: a transaction that returned survives a crash.
-`secure_delete` overwrites what is deleted. Every change is one transaction.
+`secure_delete` overwrites what is deleted, `forget_log` empties the write-ahead log. Every change
+is one transaction and counts as one generation, which a `Witness` outside the folder knows, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import sqlite3
 import threading
 import time
@@ -15,9 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import FslError, ProtocolError
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.state.steps import StoredState
+from torchfsl.service.state.witness import IDENTITY_BYTES, Progress, Witness
+
+log = logging.getLogger("torchfsl.service.ledger")
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -31,6 +38,7 @@ CREATE TABLE IF NOT EXISTS steps (
     round TEXT NOT NULL, sent INTEGER NOT NULL, kind INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (round, sent, kind));
 CREATE TABLE IF NOT EXISTS sessions (client TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS rounds_by_state ON rounds (state);
 """
 _FORMAT: Final = b"1"
 _COLUMNS: Final = (
@@ -39,8 +47,11 @@ _COLUMNS: Final = (
 )
 
 
+REMEDY: Final = "see 'When the state is refused' in docs/operations.md"
+
+
 class LedgerError(FslError):
-    """The state folder cannot be used. The message says why."""
+    """The state must not be used as it is, and a person has to look. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +94,80 @@ class Ledger:
     """The SQLite file of one server. Usable from any thread.
 
     Args:
-        path: made when missing.
+        path: made when missing, for this user alone.
 
     Raises:
-        LedgerError: another process uses it, or another version wrote it.
+        LedgerError: it is damaged, or another version wrote it.
+        OSError, sqlite3.Error: it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the file."""
         self._lock = threading.RLock()
+        self._path = path
+        self._witness: Witness | None = None
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)  # before SQLite copies the mode to its log
         try:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA secure_delete=ON")
+            damage = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
             self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise LedgerError(f"cannot use the state in {path}: {error}") from error
-        path.chmod(0o600)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            damage = str(error)
+        if damage != "ok":
+            raise LedgerError(f"{path} is damaged ({damage}): {REMEDY}")
         if (self.setting("format") or _FORMAT) != _FORMAT:
             raise LedgerError(f"{path} was written by a newer torchfsl: upgrade this server")
-        self.put_setting("format", _FORMAT)
+
+    def testify(self, witness: Witness) -> None:
+        """Refuse a ledger that is older than the witness says, and tell it of every change to come.
+
+        Raises:
+            LedgerError: it is older, or another one, or the witness is gone.
+        """
+        said, identity, folder = witness.read(), self.setting("identity"), self._path.parent
+        if identity is None:
+            if said is not None and said.generation:
+                raise LedgerError(
+                    f"{self._path} is empty or from before the witness {witness.path}, which says "
+                    f"that this server has done {said.generation} steps: {REMEDY}"
+                )
+            identity = random_bytes(IDENTITY_BYTES)
+            witness.mark(Progress(identity, 0))
+        elif said is None:
+            raise LedgerError(
+                f"the state in {folder} has no witness in {witness.path}, so nobody can tell "
+                f"whether it is the newest: {REMEDY}"
+            )
+        elif said.identity != identity:
+            raise LedgerError(f"{witness.path} is the witness of another state: {REMEDY}")
+        elif self.generation < said.generation:
+            raise LedgerError(
+                f"the state in {folder} is an old copy: it has done {self.generation} steps, and "
+                f"the witness {witness.path} knows of {said.generation}. To go on from it could "
+                f"open a round a second time: {REMEDY}"
+            )
+        self._witness, self._identity = witness, identity
+        with self.transaction():
+            self.put_setting("format", _FORMAT)
+            self.put_setting("identity", identity)
+
+    @property
+    def generation(self) -> int:
+        """How many changes were made, since the first start."""
+        return int(self.setting("generation") or b"0")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside is stored together, or nothing is. May be nested."""
+        """Everything inside is stored together, or nothing is; then the witness knows of it.
+
+        May be nested: only the outermost stores.
+        """
         with self._lock:
             if self._db.in_transaction:
                 yield
@@ -115,15 +175,29 @@ class Ledger:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                generation = self.generation + 1
+                self.put_setting("generation", b"%d" % generation)
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+            if self._witness is not None:
+                self._witness.mark(Progress(self._identity, generation))
+
+    def forget_log(self) -> None:
+        """Empty the write-ahead log, which holds what was deleted from the file."""
+        with self._lock:
+            busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            log.warning("the ledger is being read: what was deleted goes with the next round")
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._db.close()
+            if self._witness is not None:
+                self._witness.close()
 
     # --- settings -----------------------------------------------------------------------------
 
@@ -185,7 +259,14 @@ class Ledger:
         with self._lock:
             query = f"SELECT {_COLUMNS} FROM rounds {clause}"  # noqa: S608 (clauses are ours)
             found = self._db.execute(query, values).fetchall()
-        return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in found]
+        try:
+            return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in found]
+        except ValueError as error:
+            raise LedgerError(f"{self._path} is damaged ({error}): {REMEDY}") from error
+
+    def num_rounds(self, state: StoredState) -> int:
+        """How many rounds are in a state; by an index, without their rows."""
+        return int(self._one("SELECT COUNT(*) FROM rounds WHERE state = ?", state)[0])
 
     def delete_rounds(self) -> None:
         """Forget all rounds and what was said in them."""

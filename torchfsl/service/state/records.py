@@ -6,8 +6,9 @@ shows when a segment is started and never in the middle of a record. A record is
     0  magic "TFSR"    4  CRC-32 of the rest    8  sequence number    16  length    24  message
 
 and starts on a multiple of eight. Reading stops at the first record that is not whole: after a
-crash that is what had not been acknowledged. Messages are read as views of the mapped file, so a
-round of many reports takes page cache, not memory.
+crash that is what had not been acknowledged. So that a damaged record is not taken for that, the
+file `acknowledged` has the number of records of which somebody may have been told. Messages are
+read as views of the mapped file, so a round of many reports takes page cache, not memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torchfsl.errors import FslError
 
 _HEADER: Final = struct.Struct("<4sIQQ")
 _MAGIC: Final = b"TFSR"
+_COUNT: Final = struct.Struct("<QI")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SEGMENT_BYTES: Final = 64 << 20
 """Default size of a segment file."""
@@ -64,7 +66,8 @@ class _Segment:
             path.unlink(missing_ok=True)
             raise
         self.size = os.fstat(self.handle).st_size
-        self.view = memoryview(mmap.mmap(self.handle, self.size, access=mmap.ACCESS_READ))
+        self.map = mmap.mmap(self.handle, self.size, access=mmap.ACCESS_READ)
+        self.view = memoryview(self.map)
 
     def close(self) -> None:
         """Give the file back; views of it stay valid until they are dropped."""
@@ -79,6 +82,10 @@ class ReportLog:
         segment_bytes: size of a segment file.
         reserve_bytes: space on the disk that reports may not use, so that a round whose reports
             filled the disk can still be finished.
+
+    Attributes:
+        damage: what is wrong with a log that was read, or empty. Messages that were acknowledged
+            are missing then, and the log takes no more.
     """
 
     def __init__(
@@ -87,14 +94,20 @@ class ReportLog:
         """Read what is there."""
         self.folder = folder
         self._segment_bytes, self._reserve = segment_bytes, reserve_bytes
+        self.damage = ""
         new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if new:
-            sync_folder(folder.parent)
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         self._segments: list[_Segment] = []
         self._places: list[tuple[int, int, int]] = []  # segment, start, length of each message
         self._end = 0
         self._failed = False
+        self._count = os.open(folder / "acknowledged", os.O_RDWR | os.O_CREAT, 0o600)
+        if new:
+            self._acknowledge()
+            os.fsync(self._count)
+            sync_folder(folder)
+            sync_folder(folder.parent)
         for path in sorted(folder.glob("*.log")):
             if path.stat().st_size:
                 self._segments.append(_Segment(path, 0))
@@ -124,7 +137,7 @@ class ReportLog:
         Raises:
             StoreDamaged: the disk failed; nothing of this call may be acknowledged.
         """
-        if self._failed:
+        if self._failed or self.damage:
             raise StoreDamaged("the report log failed to write before: restart the server")
         results: list[memoryview | StoreFull] = []
         touched: set[int] = set()
@@ -138,6 +151,7 @@ class ReportLog:
                     results.append(error)
             for segment in touched:
                 os.fdatasync(self._segments[segment].handle)
+            self._acknowledge()
         except OSError as error:
             self._failed = True
             del self._places[first:]
@@ -154,9 +168,13 @@ class ReportLog:
             segment, offset, _ = self._places[position]
             os.pwrite(self._segments[segment].handle, bytes(stop - start), offset + start)
         for part in self._segments:
+            if self.damage:  # what cannot be read may be secret
+                for start in range(0, part.size, 1 << 20):
+                    os.pwrite(part.handle, bytes(min(1 << 20, part.size - start)), start)
             os.fsync(part.handle)
             part.path.unlink(missing_ok=True)
         self.close()
+        (self.folder / "acknowledged").unlink(missing_ok=True)
         if self.folder.exists():
             self.folder.rmdir()
             sync_folder(self.folder.parent)
@@ -165,7 +183,18 @@ class ReportLog:
         """Close the files."""
         for segment in self._segments:
             segment.close()
-        self._segments, self._places = [], []
+        if self._count >= 0:
+            os.close(self._count)
+        self._segments, self._places, self._count = [], [], -1
+
+    def _acknowledge(self) -> None:
+        """Note how many messages are on disk, before anybody is told.
+
+        Not synced: it outlives the process, and after a loss of power `_scan` sees a number that
+        is too low, never one that is too high.
+        """
+        number = struct.pack("<Q", len(self._places))
+        os.pwrite(self._count, number + struct.pack("<I", zlib.crc32(number)), 0)
 
     def _write(self, message: bytes) -> memoryview:
         size = _HEADER.size + len(message)
@@ -199,24 +228,55 @@ class ReportLog:
         self._end = 0
 
     def _scan(self) -> None:
-        """Find the whole records; the log goes on behind the last one."""
+        """Find the whole records; the log goes on behind the last one, if none is missing."""
+        rest, empty = 0, self._segments[len(self._segments) :]
         for number, segment in enumerate(self._segments):
             end = 0
-            while end + _HEADER.size <= segment.size:
-                magic, crc, sequence, length = _HEADER.unpack_from(segment.view, end)
-                start = end + _HEADER.size
-                if magic != _MAGIC or length > segment.size - start:
-                    break
-                if sequence != len(self._places):
-                    break
-                if zlib.crc32(segment.view[end + 8 : start + length]) != crc:
-                    break
+            while (record := _record_at(segment, end)) and record[0] == len(self._places):
+                start, length = end + _HEADER.size, record[1]
                 self._places.append((number, start, length))
                 end = start + length + -(length + _HEADER.size) % 8
             self._end = end
+            rest += _num_records(segment, end)
             if not end:  # nothing behind an empty segment was ever written
-                for later in self._segments[number + 1 :]:
-                    later.close()
-                    later.path.unlink(missing_ok=True)
-                del self._segments[number + 1 :]
+                empty = self._segments[number + 1 :]
+                rest += sum(_num_records(later, 0) for later in empty)
                 break
+        data = os.pread(self._count, _COUNT.size + 1, 0)
+        count, crc = _COUNT.unpack(data) if len(data) == _COUNT.size else (0, -1)
+        num_whole = len(self._places)
+        if zlib.crc32(data[:8]) != crc:
+            self.damage = "the number of acknowledged messages is not readable"
+        elif rest or count > num_whole:
+            self.damage = (
+                f"{num_whole} messages can be read and {rest} behind a damaged one, of {count} "
+                "that were acknowledged"
+            )
+        else:
+            for later in empty:
+                later.close()
+                later.path.unlink(missing_ok=True)
+            del self._segments[len(self._segments) - len(empty) :]
+
+
+def _record_at(segment: _Segment, at: int) -> tuple[int, int] | None:
+    """Sequence number and length of the whole record at a place, or None."""
+    if at + _HEADER.size > segment.size:
+        return None
+    magic, crc, sequence, length = _HEADER.unpack_from(segment.view, at)
+    start = at + _HEADER.size
+    if magic != _MAGIC or length > segment.size - start:
+        return None
+    if zlib.crc32(segment.view[at + 8 : start + length]) != crc:
+        return None
+    return sequence, length
+
+
+def _num_records(segment: _Segment, at: int) -> int:
+    """How many whole records begin in a segment at a place or behind it."""
+    found = 0
+    while (at := segment.map.find(_MAGIC, at)) >= 0:
+        record = None if at % 8 else _record_at(segment, at)
+        found += record is not None
+        at += 1 if record is None else _HEADER.size + record[1]
+    return found

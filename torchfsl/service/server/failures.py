@@ -1,0 +1,89 @@
+"""What a server does about errors that nobody expects: its disk ends it, anything else shows.
+
+A state that cannot be written leaves memory ahead of the disk, and nothing may leave a server that
+is not on its disk. So the process ends there and then: no answer, no clean-up. Started again it
+goes on from what is stored, as after any crash, and callers try again meanwhile. Any other error is
+a bug: the call or round ends with it, the log has the traceback, and the server says that it is
+not ready until somebody has looked and started it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from torchfsl.errors import FslError
+from torchfsl.service.state.records import StoreDamaged
+
+log = logging.getLogger("torchfsl.service.failures")
+
+EXIT_STATE_FAILED: Final = 74
+"""Exit status when the state cannot be read or written (`EX_IOERR`): start the server again."""
+
+EXIT_STATE_REFUSED: Final = 65
+"""When the state must not be used, see `LedgerError` (`EX_DATAERR`): a person has to look."""
+
+STATE_ERRORS: Final = (OSError, sqlite3.Error, StoreDamaged)
+"""What the disk, or a want of descriptors, makes of a call to the state."""
+
+
+class Failures:
+    """The failures of one server process.
+
+    Args:
+        end: ends the process with a status, at once.
+
+    Attributes:
+        counts: by kind: `state`, `driver` of the rounds, `handler` of a call.
+        unready: why the server is to get no more work, or empty.
+    """
+
+    def __init__(self, end: Callable[[int], Any] = os._exit) -> None:
+        """None so far."""
+        self._end = end
+        self._stopping = False
+        self.counts: Counter[str] = Counter()
+        self.unready = ""
+
+    def by_kind(self) -> dict[str, float]:
+        """The counts, for a metric."""
+        return {kind: float(self.counts[kind]) for kind in ("state", "driver", "handler")}
+
+    def stop(self) -> None:
+        """The server stops: its state is being closed, and errors of that end nothing any more."""
+        self._stopping = True
+
+    def take(self, kind: str, error: BaseException) -> None:
+        """Note an error that is no `FslError`; one of the state ends the process."""
+        network = isinstance(error, TimeoutError | ConnectionError)
+        if isinstance(error, STATE_ERRORS) and not network:
+            self.end(error)
+            return
+        self.counts[kind] += 1
+        self.unready = f"a {kind} failed with {type(error).__name__}: see the log, start again"
+        log.error("a %s failed, which is a bug", kind, exc_info=error)
+
+    def end(self, error: BaseException) -> None:
+        """The state cannot be used: end the process."""
+        if self._stopping:
+            log.warning("while stopping: %s", error)
+            return
+        self.counts["state"] += 1
+        self.unready = "the state cannot be read or written"
+        log.critical(
+            "the state cannot be read or written: this process ends with status %d, and goes on "
+            "from what is stored when it is started again: %s", EXIT_STATE_FAILED, error,
+            exc_info=error,
+        )  # fmt: skip
+        self._end(EXIT_STATE_FAILED)
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Take the error with which a task of the rounds ends; for `add_done_callback`."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, STATE_ERRORS) or not isinstance(error, FslError | None):
+            self.take("driver", error)
