@@ -19,7 +19,13 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
-from torchfsl.service.state.ledger import REMEDY, Ledger, LedgerError, RoundRow
+from torchfsl.service.state.folder import check_not_lost, keep_from_others
+from torchfsl.service.state.ledger import (
+    Ledger,
+    RoundRow,
+    forget_log,
+    testify,
+)
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.service.state.witness import Witness
@@ -62,6 +68,7 @@ class Storage:
     Attributes:
         ledger: task, rounds and their steps.
         coins: tossed for the hash seeds of tasks to come.
+        ends_unclean: how often the server has ended without `close`: killed, or as its disk failed.
 
     Raises:
         ParameterError: the folder belongs to another party, or the witness lies in it.
@@ -74,9 +81,9 @@ class Storage:
     ) -> None:
         """Open the folder."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _keep_from_others(folder)
+        keep_from_others(folder)
         self.party, self.folder, self.settings = party, folder, settings
-        _check_not_lost(folder)
+        check_not_lost(folder)
         self.ledger = Ledger(folder / "state.sqlite")
         if (self.ledger.setting("party") or b"%d" % party) != b"%d" % party:
             raise ParameterError(f"{folder} holds the state of server {1 - party}: name another")
@@ -86,10 +93,11 @@ class Storage:
                 f"the witness {witness} lies in the state folder, with which it would be copied "
                 "back: name a file outside, --witness FILE"
             )
-        self.ledger.testify(Witness(witness))
+        testify(self.ledger, Witness(witness))
         with self.ledger.transaction():
             self.ledger.put_setting("party", b"%d" % party)
-            self.ledger.put_setting("ends_unclean", b"%d" % self._count_ends())
+            self.ends_unclean = _ends_unclean(self.ledger)
+            self.ledger.put_setting("ends_unclean", b"%d" % self.ends_unclean)
             self.ledger.put_setting("ended", None)
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
@@ -163,13 +171,13 @@ class Storage:
         with self.ledger.transaction():
             self.ledger.delete_rounds()  # numbers are per session, which the plan names
             for client in self.ledger.sessions():
-                self.ledger.delete_session(client)
+                self.ledger.put_session(client, None)
             self.ledger.put_setting("task", json.dumps(task.settings()).encode())
             self.ledger.put_setting("halted", None)
             self.ledger.put_setting(used, b"1")
             self.ledger.put_setting("opened", None)
-            self._put_model_version(0, model.digest())
-        self.ledger.forget_log()
+            _put_model_version(self.ledger, 0, model.digest())
+        forget_log(self.ledger)
         self._stored_sessions = {}
 
     def task(self) -> Task | None:
@@ -177,20 +185,11 @@ class Storage:
         stored = self.ledger.setting("task")
         return None if stored is None else Task.from_settings(json.loads(stored))
 
-    @property
-    def ends_unclean(self) -> int:
-        """How often the server has ended without `close`: killed, or at an error of the disk."""
-        return int(self.ledger.setting("ends_unclean") or b"0")
-
     def close(self) -> None:
         """Close the ledger; the server ends because it was told to."""
         self.ledger.put_setting("ended", b"1")
-        self.ledger.forget_log()
+        forget_log(self.ledger)
         self.ledger.close()
-
-    def _count_ends(self) -> int:
-        was_running = self.ledger.setting("ends_unclean") is not None
-        return self.ends_unclean + (was_running and self.ledger.setting("ended") is None)
 
     def sessions(self) -> dict[int, TreeRecord]:
         """By client the stored trees that outlive rounds. Secret."""
@@ -223,11 +222,11 @@ class Storage:
         vault.write_whole(self.folder / "opened.fsl", vault.encode_opened(opened, number))
         vault.write_whole(self._model_file(version), encode_model(server.model, version))
         with self.ledger.transaction():
-            self._put_model_version(version, server.model.digest())
+            _put_model_version(self.ledger, version, server.model.digest())
             self._end(number, server, state=StoredState.APPLIED, accepted=opened.num_clients)
         self._model_file(version - _KEPT_MODELS).unlink(missing_ok=True)
         self._wipe_log()
-        self.ledger.forget_log()
+        forget_log(self.ledger)
         log.info("round applied", extra={"round": number, "clients": opened.num_clients})
 
     def end_unopened(self, number: int, reason: str, server: Server) -> None:
@@ -245,7 +244,7 @@ class Storage:
                 self.ledger.put_setting("halted", reason.encode())
             self._end(number, server, state=StoredState.UNOPENED, reason=reason)
         self._wipe_log()
-        self.ledger.forget_log()
+        forget_log(self.ledger)
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
 
     def delete_old_logs(self) -> None:
@@ -263,15 +262,11 @@ class Storage:
         self.ledger.put_setting("share", None)
         current = _versions(server.reports.sessions)
         for client in set(self._stored_sessions) - set(current):
-            self.ledger.delete_session(client)
+            self.ledger.put_session(client, None)
         for client, version in current.items():
             if self._stored_sessions.get(client) != version:
                 self.ledger.put_session(client, vault.encode_trees(server.reports.sessions[client]))
         self._stored_sessions = current
-
-    def _put_model_version(self, version: int, digest: bytes) -> None:
-        value = {"version": version, "digest": digest.hex()}
-        self.ledger.put_setting("model", json.dumps(value).encode())
 
     def _model_file(self, version: int) -> Path:
         return self.folder / "models" / f"version-{version}.fsl"
@@ -281,39 +276,6 @@ class Storage:
         if self._log is not None:
             self._log.wipe(_secrets(self._log))
             self._log = None
-
-
-def _keep_from_others(folder: Path) -> None:
-    """Let nobody but this user read the folder and what is in it.
-
-    Raises:
-        LedgerError: the folder is another user's.
-    """
-    for path in (folder, *folder.rglob("*")):
-        mode = path.stat().st_mode
-        if mode & 0o077:
-            try:
-                path.chmod(mode & 0o700)
-            except PermissionError:
-                raise LedgerError(
-                    f"others may read {path}, and it is another user's: give it to this one, or "
-                    "name another folder"
-                ) from None
-
-
-def _check_not_lost(folder: Path) -> None:
-    """Refuse to begin anew beside what an earlier server has left.
-
-    Raises:
-        LedgerError: the ledger is missing or empty, and models or reports are there.
-    """
-    path = folder / "state.sqlite"
-    left = [name for name in ("models", "reports", "opened.fsl") if (folder / name).exists()]
-    if left and (not path.exists() or not path.stat().st_size):
-        raise LedgerError(
-            f"{path} is gone, and {', '.join(left)} beside it are of a server that was here "
-            f"before: {REMEDY}"
-        )
 
 
 def _versions(sessions: Mapping[int, TreeRecord]) -> dict[int, tuple[int, int]]:
@@ -327,3 +289,14 @@ def _secrets(report_log: ReportLog) -> Iterator[tuple[int, int, int]]:
         span = messages.master_seed_span(message)
         if span is not None:
             yield position, *span
+
+
+def _put_model_version(ledger: Ledger, version: int, digest: bytes) -> None:
+    value = {"version": version, "digest": digest.hex()}
+    ledger.put_setting("model", json.dumps(value).encode())
+
+
+def _ends_unclean(ledger: Ledger) -> int:
+    """Those before, and one more if the last start was not followed by `Storage.close`."""
+    before = ledger.setting("ends_unclean")
+    return 0 if before is None else int(before) + (ledger.setting("ended") is None)

@@ -96,6 +96,9 @@ class Ledger:
     Args:
         path: made when missing, for this user alone.
 
+    Attributes:
+        generation: how many changes were made, since the first start.
+
     Raises:
         LedgerError: it is damaged, or another version wrote it.
         OSError, sqlite3.Error: it cannot be opened.
@@ -104,8 +107,9 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Open the file."""
         self._lock = threading.RLock()
-        self._path = path
+        self.path = path
         self._witness: Witness | None = None
+        self._identity = b""
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)  # before SQLite copies the mode to its log
         try:
@@ -123,44 +127,10 @@ class Ledger:
             raise LedgerError(f"{path} is damaged ({damage}): {REMEDY}")
         if (self.setting("format") or _FORMAT) != _FORMAT:
             raise LedgerError(f"{path} was written by a newer torchfsl: upgrade this server")
-
-    def testify(self, witness: Witness) -> None:
-        """Refuse a ledger that is older than the witness says, and tell it of every change to come.
-
-        Raises:
-            LedgerError: it is older, or another one, or the witness is gone.
-        """
-        said, identity, folder = witness.read(), self.setting("identity"), self._path.parent
-        if identity is None:
-            if said is not None and said.generation:
-                raise LedgerError(
-                    f"{self._path} is empty or from before the witness {witness.path}, which says "
-                    f"that this server has done {said.generation} steps: {REMEDY}"
-                )
-            identity = random_bytes(IDENTITY_BYTES)
-            witness.mark(Progress(identity, 0))
-        elif said is None:
-            raise LedgerError(
-                f"the state in {folder} has no witness in {witness.path}, so nobody can tell "
-                f"whether it is the newest: {REMEDY}"
-            )
-        elif said.identity != identity:
-            raise LedgerError(f"{witness.path} is the witness of another state: {REMEDY}")
-        elif self.generation < said.generation:
-            raise LedgerError(
-                f"the state in {folder} is an old copy: it has done {self.generation} steps, and "
-                f"the witness {witness.path} knows of {said.generation}. To go on from it could "
-                f"open a round a second time: {REMEDY}"
-            )
-        self._witness, self._identity = witness, identity
-        with self.transaction():
-            self.put_setting("format", _FORMAT)
-            self.put_setting("identity", identity)
-
-    @property
-    def generation(self) -> int:
-        """How many changes were made, since the first start."""
-        return int(self.setting("generation") or b"0")
+        try:
+            self.generation = int(self.setting("generation") or b"0")
+        except ValueError as error:
+            raise LedgerError(f"{path} is damaged ({error}): {REMEDY}") from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -182,15 +152,9 @@ class Ledger:
                     self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+            self.generation = generation
             if self._witness is not None:
                 self._witness.mark(Progress(self._identity, generation))
-
-    def forget_log(self) -> None:
-        """Empty the write-ahead log, which holds what was deleted from the file."""
-        with self._lock:
-            busy = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        if busy:
-            log.warning("the ledger is being read: what was deleted goes with the next round")
 
     def close(self) -> None:
         """Close the file."""
@@ -262,7 +226,7 @@ class Ledger:
         try:
             return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in found]
         except ValueError as error:
-            raise LedgerError(f"{self._path} is damaged ({error}): {REMEDY}") from error
+            raise LedgerError(f"{self.path} is damaged ({error}): {REMEDY}") from error
 
     def num_rounds(self, state: StoredState) -> int:
         """How many rounds are in a state; by an index, without their rows."""
@@ -300,13 +264,12 @@ class Ledger:
             found = self._db.execute("SELECT client, body FROM sessions").fetchall()
         return {int(client): bytes(body) for client, body in found}
 
-    def put_session(self, client: int, body: bytes) -> None:
-        """Store a client's trees."""
-        self._do("INSERT OR REPLACE INTO sessions VALUES (?, ?)", _key(client), body)
-
-    def delete_session(self, client: int) -> None:
-        """Forget a client's trees."""
-        self._do("DELETE FROM sessions WHERE client = ?", _key(client))
+    def put_session(self, client: int, body: bytes | None) -> None:
+        """Store a client's trees; None forgets them."""
+        if body is None:
+            self._do("DELETE FROM sessions WHERE client = ?", _key(client))
+        else:
+            self._do("INSERT OR REPLACE INTO sessions VALUES (?, ?)", _key(client), body)
 
     def _one(self, query: str, *values: Any) -> Any:
         with self._lock:
@@ -315,3 +278,46 @@ class Ledger:
     def _do(self, query: str, *values: Any) -> None:
         with self.transaction():
             self._db.execute(query, values)
+
+
+def testify(ledger: Ledger, witness: Witness) -> None:
+    """Refuse a ledger that is older than the witness says, and tell it of every change to come.
+
+    Raises:
+        LedgerError: it is older, or another one, or the witness is gone.
+    """
+    path = ledger.path
+    said, identity, folder = witness.read(), ledger.setting("identity"), path.parent
+    if identity is None:
+        if said is not None and said.generation:
+            raise LedgerError(
+                f"{path} is empty or from before the witness {witness.path}, which says "
+                f"that this server has done {said.generation} steps: {REMEDY}"
+            )
+        identity = random_bytes(IDENTITY_BYTES)
+        witness.mark(Progress(identity, 0))
+    elif said is None:
+        raise LedgerError(
+            f"the state in {folder} has no witness in {witness.path}, so nobody can tell "
+            f"whether it is the newest: {REMEDY}"
+        )
+    elif said.identity != identity:
+        raise LedgerError(f"{witness.path} is the witness of another state: {REMEDY}")
+    elif ledger.generation < said.generation:
+        raise LedgerError(
+            f"the state in {folder} is an old copy: it has done {ledger.generation} steps, and "
+            f"the witness {witness.path} knows of {said.generation}. To go on from it could "
+            f"open a round a second time: {REMEDY}"
+        )
+    ledger._witness, ledger._identity = witness, identity
+    with ledger.transaction():
+        ledger.put_setting("format", _FORMAT)
+        ledger.put_setting("identity", identity)
+
+
+def forget_log(ledger: Ledger) -> None:
+    """Empty the write-ahead log, which holds what was deleted from the file."""
+    with ledger._lock:
+        busy = ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if busy:
+        log.warning("the ledger is being read: what was deleted goes with the next round")

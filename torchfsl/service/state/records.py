@@ -242,10 +242,10 @@ class ReportLog:
                 empty = self._segments[number + 1 :]
                 rest += sum(_num_records(later, 0) for later in empty)
                 break
-        data = os.pread(self._count, _COUNT.size + 1, 0)
-        count, crc = _COUNT.unpack(data) if len(data) == _COUNT.size else (0, -1)
+        stored = os.pread(self._count, _COUNT.size + 1, 0)
+        count, crc = _COUNT.unpack(stored) if len(stored) == _COUNT.size else (0, -1)
         num_whole = len(self._places)
-        if zlib.crc32(data[:8]) != crc:
+        if zlib.crc32(stored[:8]) != crc:
             self.damage = "the number of acknowledged messages is not readable"
         elif rest or count > num_whole:
             self.damage = (

@@ -63,10 +63,10 @@ class Witness:
             OSError: the file cannot be read.
         """
         try:
-            data = self.path.read_bytes()
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        found = [_decode(data[start:]) for start in (0, _SLOT_BYTES)]
+        found = [_decode(content[start:]) for start in (0, _SLOT_BYTES)]
         whole = [progress for progress in found if progress is not None]
         return max(whole, key=lambda progress: progress.generation, default=None)
 
@@ -97,13 +97,13 @@ class Witness:
         sync_folder(self.path.parent)
 
 
-def _decode(data: bytes) -> Progress | None:
+def _decode(content: bytes) -> Progress | None:
     """A record, or None if it is not whole."""
     size = _RECORD.size + _CRC.size
     if (
-        len(data) < size
-        or zlib.crc32(data[: _RECORD.size]) != _CRC.unpack_from(data, _RECORD.size)[0]
+        len(content) < size
+        or zlib.crc32(content[: _RECORD.size]) != _CRC.unpack_from(content, _RECORD.size)[0]
     ):
         return None
-    magic, identity, generation = _RECORD.unpack_from(data)
+    magic, identity, generation = _RECORD.unpack_from(content)
     return Progress(identity, generation) if magic == _MAGIC else None
