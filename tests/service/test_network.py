@@ -276,9 +276,13 @@ def test_metrics_health_status_and_logs_show_the_rounds_and_no_secret(pair: Pair
             assert urllib.request.urlopen(f"{base}/{page}").read() == b"ok\n"  # noqa: S310
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{base}/elsewhere")  # noqa: S310
+        told = [json.loads(line) for line in pair.log(party).splitlines()]
+        for message in ("round open", "round closed", "round applied"):
+            assert pair.number in [one["round"] for one in told if one["message"] == message]
         for line in pair.log(party).splitlines():
             fields = json.loads(line)
-            assert fields["logger"].startswith("torchfsl")
+            assert fields["logger"].startswith(("torchfsl", "grpc"))
+            assert re.fullmatch(r"[\d-]{10}T[\d:.]{12}\+00:00", fields["time"])
             assert not re.search(r"\b[0-9a-f]{32}\b", json.dumps(fields))
     shown = _command("status", "--state", str(pair.state(0)))
     assert re.search(rf"^ +{pair.number} applied +2 +2 ", shown, re.MULTILINE)

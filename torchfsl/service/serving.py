@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.addresses import split_address
+from torchfsl.service.server.logs import LEVELS
 
 if TYPE_CHECKING:
     from torchfsl.fsl.floors import Floors
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
 The server waits for a task (plan and model), which the owner's program hands to both servers, and
-goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must.
+goes on with whatever is in the state folder. Stop it with SIGTERM; kill it if you must. SIGHUP
+reads authorities, the deny list and log-level of the file again.
 
 It ends with status 74 when its state cannot be read or written (a full disk, no descriptors): a
 supervisor starts it again, and it goes on. It ends with status 65 when the state must not be used
@@ -37,6 +39,7 @@ Every option can be given in a TOML file instead (--config), options win:
   tls-server-ca-0 = "/etc/torchfsl/ca-server-0.pem"
   tls-server-ca-1 = "/etc/torchfsl/ca-server-1.pem"
   tls-clients-ca = "/etc/torchfsl/ca-clients.pem"
+  deny = "/etc/torchfsl/deny"        # clients and owners that are shut out
   metrics = "127.0.0.1:9100"         # also /livez, /readyz and /health
   grpc-health = "127.0.0.1:9101"     # grpc.health.v1.Health, without TLS
   max-fetches = 16                   # of one client from one model
@@ -50,8 +53,6 @@ Every option can be given in a TOML file instead (--config), options win:
   [storage]                          # fields of torchfsl.service.server.storage.NodeSettings
   reserve_bytes = 268435456
 """
-
-LEVELS = ("debug", "info", "warning", "error")
 
 _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("party", "0|1", int, "which of the two servers this is"),
@@ -71,6 +72,7 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
     ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
     ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
+    ("deny", "FILE", Path, "clients and owners that are shut out, see the manual"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
@@ -115,7 +117,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
         given.get("metrics", ""), given.get("grpc-health", ""), node,
-        _section(Limits, limits, "limits"), given.get("witness"),
+        _section(Limits, limits, "limits"), given.get("witness"), given.get("deny"),
     )  # fmt: skip
     return settings, level
 

@@ -1,7 +1,7 @@
 """Who calls, and how bytes travel.
 
 `identity`, `certificates` (a development authority), `calls` (messages as streams), `channels`,
-`addresses`.
+`addresses`, `trust` (files read again, the deny list).
 
 Invariant: who a caller is comes from its certificate alone.
 """

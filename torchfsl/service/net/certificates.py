@@ -86,6 +86,7 @@ def _make_authority(folder: Path, name: str, days: int) -> None:
         _builder(title, title, key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     _write(folder, name, builder.sign(key, hashes.SHA256()), key)
 
@@ -101,11 +102,13 @@ def _issue(
     if identity.role is Role.SERVER:
         names.append(x509.DNSName(server_name(identity.number)))
         usage.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    vouching = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, file_name(identity))])
     builder = (
         _builder(title, issuer.subject, key, days)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        .add_extension(vouching, critical=False)  # tells authorities of one name apart
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     )
     return _write(folder, file_name(identity), builder.sign(issuer_key, hashes.SHA256()), key)

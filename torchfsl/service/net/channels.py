@@ -106,13 +106,13 @@ class TlsFiles:
 def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
     """Mutual TLS for server `party`: callers are clients, the owner, both servers.
 
-    Key and certificate are read again when the files change, so a rotation needs no restart.
+    All files are read again when one changes, so a rotation needs no restart.
     """
-    authorities = files.authorities()
-    roots = b"".join((authorities.clients_pem, *authorities.server_pems))
     stamp: list[Any] = [_stamp(files)]
 
     def configuration() -> grpc.ServerCertificateConfiguration:
+        authorities = files.authorities()
+        roots = b"".join((authorities.clients_pem, *authorities.server_pems))
         return grpc.ssl_server_certificate_configuration([files.pair()], root_certificates=roots)
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -187,5 +187,6 @@ def _read(path: Path) -> bytes:
 
 
 def _stamp(files: TlsFiles) -> tuple[int, ...]:
-    stats = [path.stat() for path in (files.key, files.certificate)]
+    paths = (files.key, files.certificate, *files.server_authorities, files.clients_authority)
+    stats = [path.stat() for path in paths]
     return tuple(value for stat in stats for value in (stat.st_mtime_ns, stat.st_size, stat.st_ino))

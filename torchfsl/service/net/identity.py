@@ -96,16 +96,17 @@ class Authorities:
 
     Args:
         servers: PEM of server 0's and server 1's authority.
-        clients: PEM of the clients' and the owner's authority.
+        clients: PEM of the clients' and the owner's authority, or of several in a row, as when one
+            takes the place of another.
     """
 
     def __init__(self, servers: tuple[bytes, bytes], clients: bytes) -> None:
         """Read the certificates."""
         self.server_pems, self.clients_pem = servers, clients
         self._servers = tuple(load_certificate(pem) for pem in servers)
-        self._clients = load_certificate(clients)
-        keys = [_public_key(c) for c in (*self._servers, self._clients)]
-        if len(set(keys)) != 3:
+        self._clients = load_certificates(clients)
+        own = {_public_key(certificate) for certificate in self._servers}
+        if len(own) != 2 or own & {_public_key(certificate) for certificate in self._clients}:
             raise ParameterError(
                 "server 0, server 1 and the clients need certificate authorities of their own: "
                 "one that vouches for two parties could pose as both"
@@ -134,7 +135,7 @@ class Authorities:
         certificate = load_certificate(pem)
         if _uris(certificate) != [seal_uri(party)]:
             raise NotAllowed(f"the sealing certificate does not name {seal_uri(party)}")
-        self._check_issuer(certificate, self._servers[party], f"server {party}'s seals")
+        self._check_issuer(certificate, self._servers[party : party + 1], f"server {party}'s seals")
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise NotAllowed(f"server {party}'s sealing certificate is out of date: renew it")
@@ -154,18 +155,22 @@ class Authorities:
         if len(uris) != 1:
             raise NotAllowed("a certificate must name exactly one party in a URI")
         identity = Identity.parse(uris[0])
-        issuer = self._servers[identity.number] if identity.role is Role.SERVER else self._clients
-        self._check_issuer(certificate, issuer, str(identity))
+        own = self._servers[identity.number : identity.number + 1]
+        issuers = own if identity.role is Role.SERVER else self._clients
+        self._check_issuer(certificate, issuers, str(identity))
         return identity
 
     @staticmethod
-    def _check_issuer(certificate: x509.Certificate, issuer: x509.Certificate, whose: str) -> None:
-        try:
-            certificate.verify_directly_issued_by(issuer)
-        except (ValueError, TypeError, InvalidSignature):
-            raise NotAllowed(
-                f"the certificate of {whose} is not from the authority for it"
-            ) from None
+    def _check_issuer(
+        certificate: x509.Certificate, issuers: tuple[x509.Certificate, ...], whose: str
+    ) -> None:
+        for issuer in issuers:
+            try:
+                certificate.verify_directly_issued_by(issuer)
+            except (ValueError, TypeError, InvalidSignature):
+                continue
+            return
+        raise NotAllowed(f"the certificate of {whose} is not from the authority for it")
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:
@@ -176,6 +181,18 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     """
     try:
         return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise ParameterError(f"not a PEM certificate: {error}") from error
+
+
+def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """One certificate or several, from PEM.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    try:
+        return tuple(x509.load_pem_x509_certificates(pem))
     except ValueError as error:
         raise ParameterError(f"not a PEM certificate: {error}") from error
 

@@ -48,7 +48,7 @@ class Door:
     Attributes:
         inside: path of gRPC's socket.
         guests: who is connected.
-        dropped: connections that were dropped, by why.
+        dropped: connections that were dropped or never had a caller, by why.
 
     Raises:
         ParameterError: the folder for temporary files has too long a name.
@@ -173,17 +173,22 @@ class Door:
     # --- who goes -----------------------------------------------------------------------------
 
     def gone(self, guest: Guest) -> None:
-        """A connection has ended by itself."""
+        """A connection has ended by itself; a stranger's, perhaps for want of a certificate."""
         if self.guests.leave(guest):
+            if guest.caller is None:
+                self._note(guest, "handshake")
             self._passages.pop(guest.name).close()
 
     def _drop(self, guest: Guest, why: str) -> None:
+        self._note(guest, why)
+        self._end(guest)
+
+    def _note(self, guest: Guest, why: str) -> None:
         self.dropped[why] += 1
         self._told[guest.group, why] += 1
         if self._telling is None:
             later = asyncio.get_running_loop().call_later
             self._telling = later(_TELL_SECONDS, self._tell)
-        self._end(guest)
 
     def _end(self, guest: Guest) -> None:
         if self.guests.leave(guest):

@@ -22,6 +22,9 @@ class Limits:
     Attributes:
         bytes_in_flight: of requests that are being read or stored; more wait, which stops their
             senders by flow control.
+        bytes_per_client: of those, of one client, which may always have one message.
+        bytes_per_second: least rate of a sender, over the time in which it is waited for, once it
+            was waited for longer than `idle_seconds`.
         calls: concurrent calls over all connections; more are refused.
         calls_per_client: concurrent calls of one client.
         calls_per_connection: streams that one connection may have open.
@@ -37,6 +40,8 @@ class Limits:
     """
 
     bytes_in_flight: int = 256 << 20
+    bytes_per_client: int = 64 << 20
+    bytes_per_second: int = 32 << 10
     calls: int = 512
     calls_per_client: int = 4
     calls_per_connection: int = 64
@@ -58,6 +63,7 @@ class Budget:
         """All of it is free."""
         self._limits = limits
         self._free = limits.bytes_in_flight
+        self._held: Counter[Identity] = Counter()
         self._changed = asyncio.Condition()
 
     @property
@@ -66,8 +72,8 @@ class Budget:
         return self._limits.bytes_in_flight - self._free
 
     @contextlib.asynccontextmanager
-    async def hold(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes, waiting for room if need be.
+    async def hold(self, size: int, whose: Identity | None = None) -> AsyncIterator[None]:
+        """Hold `size` bytes of a client, or of nobody in particular, waiting for room if need be.
 
         Raises:
             Overloaded: there was no room in time.
@@ -75,15 +81,26 @@ class Budget:
         size = min(size, self._limits.bytes_in_flight)
         try:
             async with asyncio.timeout(self._limits.wait_seconds), self._changed:
-                await self._changed.wait_for(lambda: self._free >= size)
-                self._free -= size
+                await self._changed.wait_for(lambda: self._has_room(size, whose))
+                self._change(size, whose)
         except TimeoutError:
             raise Overloaded("the server has too much in flight: try again later") from None
         try:
             yield
         finally:
-            self._free += size
+            self._change(-size, whose)
             await asyncio.shield(self._tell())
+
+    def _has_room(self, size: int, whose: Identity | None) -> bool:
+        held = self._held[whose] if whose is not None else 0
+        return self._free >= size and not (held and held + size > self._limits.bytes_per_client)
+
+    def _change(self, size: int, whose: Identity | None) -> None:
+        self._free -= size
+        if whose is not None:
+            self._held[whose] += size
+            if not self._held[whose]:
+                del self._held[whose]
 
     async def _tell(self) -> None:
         async with self._changed:

@@ -1,9 +1,8 @@
-"""Metrics in Prometheus' text format, pages for operators, and logs as JSON lines."""
+"""Metrics in Prometheus' text format, and pages for operators over plain HTTP."""
 
 from __future__ import annotations
 
 import http.server
-import json
 import logging
 import socket
 import threading
@@ -24,12 +23,7 @@ Page = tuple[int, str, bytes]
 """Status, content type, body."""
 
 _REQUESTS_AT_ONCE: Final = 32
-
-_FIELDS = (
-    "round", "clients", "reason", "method", "caller", "code", "plan", "why", "server_state",
-    "peer", "count", "files", "connections", "needed",
-)  # fmt: skip
-_HEADERS = (
+_HEADERS: Final = (
     ("Content-Security-Policy",
      "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
      "frame-ancestors 'none'"),
@@ -38,33 +32,6 @@ _HEADERS = (
     ("Cache-Control", "no-store"),
 )  # fmt: skip
 """Of every answer: a page of text, which loads nothing, and which no other page shows."""
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, logger, message, and known extra fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as a line."""
-        fields: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        fields |= {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
-        if record.exc_info:
-            fields["trace"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
-
-
-def log_to_stderr(level: str) -> None:
-    """Send everything under `torchfsl` to standard error as JSON lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
-    logger = logging.getLogger("torchfsl")
-    logger.handlers = [handler]
-    logger.setLevel(level.upper())
-    logger.propagate = False
 
 
 class Observer:

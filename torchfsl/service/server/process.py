@@ -22,6 +22,7 @@ from torchfsl.service.net.addresses import bound_socket, split_address
 from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
 from torchfsl.service.server.door import Door
@@ -59,6 +60,7 @@ class ServeSettings:
         node: limits of the state.
         limits: limits of the traffic.
         witness: see `Storage`.
+        deny: the deny list; None for nobody.
     """
 
     party: int
@@ -71,6 +73,7 @@ class ServeSettings:
     node: NodeSettings = field(default_factory=NodeSettings)
     limits: Limits = field(default_factory=Limits)
     witness: Path | None = None
+    deny: Path | None = None
 
 
 class ServerProcess:
@@ -85,9 +88,10 @@ class ServerProcess:
                 f"the certificate is that of {identity}, this is to be server {settings.party}"
             )
         self.settings = settings
-        self._authorities = settings.tls.authorities()
+        self._trust = Trust(settings.tls, settings.deny)
+        authorities = settings.tls.authorities()
         key, self._seal_certificate = settings.tls.seal_pair()
-        if self._authorities.seal_key(settings.party, self._seal_certificate) != key.public:
+        if authorities.seal_key(settings.party, self._seal_certificate) != key.public:
             raise ParameterError("the sealing certificate is of another key than the one beside it")
         self._limits = _fitting(settings.limits)
         self._ending = contextlib.AsyncExitStack()
@@ -96,7 +100,7 @@ class ServerProcess:
         self._health = Health(settings.party, settings.node.reserve_bytes)
         self.metrics_port = self._observe() if settings.metrics else 0
         self.node = Node(
-            settings.party, settings.state, self._authorities, settings.node, key,
+            settings.party, settings.state, authorities, settings.node, key,
             witness=settings.witness,
         )  # fmt: skip
         self._listening = bound_socket(settings.listen)
@@ -139,6 +143,10 @@ class ServerProcess:
             coordinator.resume()
         log.info("server %d listens on port %d", settings.party, self.port)
 
+    def reread(self) -> None:
+        """Read authorities and the deny list again, if they have changed."""
+        self._trust.look()
+
     async def stop(self) -> None:
         """Stop taking calls, let those that run end, close everything."""
         self._health.stop()
@@ -149,7 +157,7 @@ class ServerProcess:
         door = Door(self._limits)
         self._ending.callback(door.close)
         server = grpc.aio.server(options=_options(self._limits))
-        router = Router(self.station, self._authorities, methods, self.observer, door)
+        router = Router(self.station, self._trust, methods, self.observer, door)
         server.add_generic_rpc_handlers((router,))
         credentials = server_credentials(self.settings.tls, self.settings.party)
         server.add_secure_port(f"unix:{door.inside}", credentials)
@@ -177,8 +185,16 @@ class ServerProcess:
         return server.port
 
 
-async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
-    """Run until SIGTERM or SIGINT; `ready` is called with the process once it listens."""
+async def serve(
+    settings: ServeSettings, *, ready: Callable[[ServerProcess], None], reread: Callable[[], None]
+) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        settings: of the process.
+        ready: called with the process once it listens.
+        reread: called at SIGHUP, at which authorities and deny list are read again, too.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -187,8 +203,13 @@ async def serve(settings: ServeSettings, *, ready: Any = None) -> None:
     process = ServerProcess(settings)
     try:
         await process.start()
-        if ready is not None:
-            ready(process)
+
+        def hang_up() -> None:
+            process.reread()
+            reread()
+
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        ready(process)
         async with supervised():
             await stopped.wait()
         log.info("server %d stops", settings.party)

@@ -13,7 +13,8 @@ import grpc.aio
 
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.service.net import calls
-from torchfsl.service.net.identity import Authorities, Identity, NotAllowed, Role
+from torchfsl.service.net.identity import Identity, NotAllowed, Role
+from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.station import Station
@@ -32,7 +33,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     Args:
         station: the server.
-        authorities: who vouches for callers.
+        trust: who may call.
         methods: by role; under None what this server's own certificate may call.
         observer: hears of every call.
         door: by which callers came.
@@ -41,13 +42,13 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(
         self,
         station: Station,
-        authorities: Authorities,
+        trust: Trust,
         methods: Mapping[Role | None, Methods],
         observer: Observer,
         door: Door,
     ) -> None:
         """Ready to answer."""
-        self._station, self._authorities = station, authorities
+        self._station, self._trust = station, trust
         self._methods, self._observer, self._door = methods, observer, door
 
     def service(self, details: Any) -> Any:
@@ -64,6 +65,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             start, caller, error = time.perf_counter(), None, None
             try:
                 caller, method = self._admit(context, name)
+                stream.client = caller if caller.role is Role.CLIENT else None
                 with self._door.call(context.peer(), caller), self._station.slots.take(caller):
                     await method(caller, stream)
             except FslError as failure:
@@ -97,7 +99,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         if len(pems) != 1:
             raise NotAllowed("a certificate is needed")
         try:
-            caller = self._authorities.identify(bytes(pems[0]))
+            caller = self._trust.identify(bytes(pems[0]))
         except ParameterError as error:
             raise NotAllowed(str(error)) from None
         me = self._station.node.party

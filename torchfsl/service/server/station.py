@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
 from torchfsl.version import __version__
+
+log = logging.getLogger("torchfsl.service.station")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -120,8 +123,18 @@ class Station:
             self.gate.open()  # before the node takes messages, so that none is too late already
         try:
             await self.run(self.node.count, number, kind)
+            self._tell_round(number, kind)
         finally:
             await self.tell()
+
+    def _tell_round(self, number: int, kind: Kind) -> None:
+        """Log that a round has opened or closed; its end is logged where it is stored."""
+        if kind is Kind.ROUND_STATE and self.is_open:
+            log.info("round open", extra={"round": number})
+        elif kind is Kind.REPORT_SET:
+            row = self.node.storage.ledger.round(number)
+            reports = row.reports if row is not None else 0
+            log.info("round closed", extra={"round": number, "reports": reports})
 
     async def info(self) -> dict[str, Any]:
         """What anybody in the task may know of the state."""

@@ -16,18 +16,26 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net import calls
+from torchfsl.service.net.identity import Identity
 from torchfsl.service.server.intake import Budget, Limits
 
 Context = Any  # grpc.aio.ServicerContext, which has no types
 
 
 class Stream:
-    """A call's two directions, with the limits on them."""
+    """A call's two directions, with the limits on them.
+
+    Attributes:
+        received, sent: bytes so far.
+        client: who calls, if it is a client; what it sends counts as its own.
+    """
 
     def __init__(self, context: Context, limits: Limits, budget: Budget) -> None:
         """Nothing is read yet."""
         self._context, self._limits, self._budget = context, limits, budget
         self.received = self.sent = 0
+        self.client: Identity | None = None
+        self._waited = 0.0
 
     async def request(self, **kinds: type) -> dict[str, Any]:
         """A small request; see `calls.decode_request`."""
@@ -52,7 +60,7 @@ class Stream:
             first = await self._chunk()
         header = messages.decode_header(plan, first, *kinds)
         budget = (budgets or {}).get(header.kind, self._budget)
-        async with budget.hold(header.total_bytes):
+        async with budget.hold(header.total_bytes, self.client):
             async with self._deadline():
                 data = await self._rest(first, header.total_bytes)
             yield header, data
@@ -84,6 +92,7 @@ class Stream:
         parts, size = [first], len(first)
         while size <= total:
             chunk = await self._chunk()
+            self._check_rate()
             if not chunk:
                 break
             parts.append(chunk)
@@ -94,16 +103,27 @@ class Stream:
 
     async def _chunk(self) -> bytes:
         """The next chunk, empty at the end."""
+        clock = asyncio.get_running_loop().time
+        start = clock()
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
                 chunk = await self._context.read()
         except TimeoutError:
             raise calls.NotReady("nothing came for too long: the call is dropped") from None
+        self._waited += clock() - start
         if chunk is grpc.aio.EOF:
             return b""
         assert isinstance(chunk, bytes)
         self.received += len(chunk)
         return chunk
+
+    def _check_rate(self) -> None:
+        """Drop a sender that holds room by sending little."""
+        limits = self._limits
+        if self._waited > limits.idle_seconds + self.received / limits.bytes_per_second:
+            raise calls.NotReady(
+                f"less than {limits.bytes_per_second} bytes came in a second: the call is dropped"
+            )
 
     @contextlib.asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
