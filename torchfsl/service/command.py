@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import sqlite3
@@ -186,24 +187,19 @@ def _add_backups(commands: Any) -> None:
 
 def _serve(options: argparse.Namespace) -> int:
     from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED
-    from torchfsl.service.server.logs import json_on_stderr, set_level
+    from torchfsl.service.server.logs import json_on_stderr
     from torchfsl.service.server.process import ServerProcess, serve
     from torchfsl.service.state.ledger import LedgerError
 
     os.umask(0o077)  # whatever the process writes is this user's alone
     settings, level = serving.read_settings(options)
 
-    def reread() -> None:
-        try:
-            set_level(serving.read_settings(options)[1])
-        except FslError as error:
-            logging.getLogger("torchfsl.service").error("log-level stays as it was: %s", error)
-
     def ready(process: ServerProcess) -> None:
         print(f"ready port={process.port} metrics={process.metrics_port}", flush=True)
 
     try:
         with json_on_stderr(level):
+            reread = functools.partial(serving.reread_level, options)
             asyncio.run(serve(settings, ready=ready, reread=reread))
     except LedgerError as error:
         print(f"torchfsl: {error}", file=sys.stderr)

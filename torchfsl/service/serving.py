@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.addresses import split_address
-from torchfsl.service.server.logs import LEVELS
+from torchfsl.service.server.logs import LEVELS, set_level
 
 if TYPE_CHECKING:
     from torchfsl.fsl.floors import Floors
     from torchfsl.service.net.channels import TlsFiles
     from torchfsl.service.server.process import ServeSettings
+
+log = logging.getLogger("torchfsl.service.serving")
 
 DESCRIPTION = """\
 Run server 0 or server 1. Server 0 drives the rounds, server 1 follows; otherwise they are equal.
@@ -120,6 +123,14 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
         _section(Limits, limits, "limits"), given.get("witness"), given.get("deny"),
     )  # fmt: skip
     return settings, level
+
+
+def reread_level(options: argparse.Namespace) -> None:
+    """Log from the level on that the settings name now; what cannot be read is logged."""
+    try:
+        set_level(read_settings(options)[1])
+    except ParameterError as error:
+        log.error("log-level stays as it was: %s", error)
 
 
 def read_file(path: Path) -> ServeSettings:

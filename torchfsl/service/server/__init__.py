@@ -4,8 +4,9 @@
 the steps) and `recovery`; `station` (the node inside an event loop); `coordinator` and `follower`
 (server 0's side of a round and server 1's), `peers`, `fetching` (rows without a report); `door`,
 `guests` and `descriptors` (connections), `intake` and `streams` (limits), `handlers` and `router`,
-`failures` (what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and `overview` (the
-status `page`, with `problems`; what operators see), `supervision` (what systemd hears), `process`.
+`failures` (what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and `overview`
+(the status `page`, with `problems`; what operators see), `supervision` (what systemd hears),
+`process`.
 
 Invariant: a step is on disk before anybody hears of it.
 """
