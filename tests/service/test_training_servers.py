@@ -75,3 +75,20 @@ def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal
         with pytest.raises(ConfigError, match=r"torchfsl certs .* --clients 0-29"):
             run(config, tmp_path / "more")
         assert not (tmp_path / "more").exists()
+
+
+@pytest.mark.slow
+def test_clients_that_drop_out_are_missed_by_servers_elsewhere_as_by_those_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "build_task", small_task)
+    local = dataclasses.replace(small_config("din", "fsl"), rounds=2, dropouts=0.34)
+    wanted = run(local, tmp_path / "local")
+    with LocalServers(tmp_path / "servers", clients=30) as servers:
+        servers.start()
+        config = dataclasses.replace(local, servers=",".join(servers.urls), tls=str(servers.tls))
+        summary = run(config, tmp_path / "remote")
+    assert summary["model_sha256"] == wanted["model_sha256"]
+    assert summary["exact_rounds"] == 2
+    assert summary["dropouts_per_round"] == wanted["dropouts_per_round"] == 1
+    assert summary["bytes_by_phase"].keys() == wanted["bytes_by_phase"].keys()
