@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from scripts.checks.crash_clients import POLICY, acknowledged_rounds, make_plan, run_client, sums_of
+from torchfsl.errors import ProtocolError
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.local import LocalServers
 from torchfsl.service.state.steps import OPEN_STATES
@@ -198,7 +199,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def play(owner: Owner, number: int, expected: int, seconds: float) -> Opened | None:
     """One round; None if it ended unopened."""
-    owner.open_round(number, expected=expected, seconds=seconds)
+    with contextlib.suppress(ProtocolError):  # it may have ended before the answer came
+        owner.open_round(number, expected=expected, seconds=seconds)
     deadline = time.monotonic() + 600
     while True:
         row = owner.links.info(0)

@@ -226,12 +226,18 @@ def test_a_damaged_state_is_refused_and_left_as_it_is(damage: object, duo: Duo) 
     duo.play(2, some_updates(duo.plan, 2), STEPS[:1])
     for node in duo.nodes:
         node.storage.close()
-    folder = duo.folder / "0"
+    folder, before = duo.folder / "0", (duo.folder / "0.witness").read_bytes()
+    copied = duo.folder / "copy"
+    shutil.copytree(folder, copied / "0")
     damage(folder)  # type: ignore[operator]
     for _ in range(2):  # the first try leaves nothing that the second one takes for a state
         with pytest.raises(LedgerError, match=DAMAGES[damage] + ".*operations.md"):  # type: ignore[index]
             start(duo, 0)
     assert list((folder / "reports" / "2").iterdir())
+    assert (duo.folder / "0.witness").read_bytes() == before
+    shutil.rmtree(folder)
+    shutil.move(copied / "0", folder)  # the newest can be put back, however often it was tried
+    start(duo, 0)
 
 
 def test_nobody_else_can_read_the_state(authorities: Authorities, tmp_path: Path) -> None:

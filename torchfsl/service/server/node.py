@@ -58,10 +58,10 @@ class Node:
         self.storage = Storage(party, folder, settings, witness)
         self._ledger = self.storage.ledger
         self._transcript = Transcript(self._ledger, party)
-        self.storage.delete_old_logs()
         self.task: Task | None = recovery.stored_task(self.storage)
         self._server: Server | None = None
         self._restore()
+        self.storage.begin()
         if (running := self.storage.running()) is not None:
             self._replay(running)
 

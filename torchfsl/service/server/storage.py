@@ -94,11 +94,7 @@ class Storage:
                 "back: name a file outside, --witness FILE"
             )
         testify(self.ledger, Witness(witness))
-        with self.ledger.transaction():
-            self.ledger.put_setting("party", b"%d" % party)
-            self.ends_unclean = _ends_unclean(self.ledger)
-            self.ledger.put_setting("ends_unclean", b"%d" % self.ends_unclean)
-            self.ledger.put_setting("ended", None)
+        self.ends_unclean = _ends_unclean(self.ledger)
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
         self._stored_sessions: dict[int, tuple[int, int]] = {}
@@ -247,8 +243,15 @@ class Storage:
         forget_log(self.ledger)
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
 
-    def delete_old_logs(self) -> None:
-        """Wipe the reports of rounds that have ended."""
+    def begin(self) -> None:
+        """What was there is good: count this start, and wipe the reports of rounds that have ended.
+
+        Nothing of a state is changed before, so that one that is refused stays as it is.
+        """
+        with self.ledger.transaction():
+            self.ledger.put_setting("party", b"%d" % self.party)
+            self.ledger.put_setting("ends_unclean", b"%d" % self.ends_unclean)
+            self.ledger.put_setting("ended", None)
         running = self.running()
         for folder in (self.folder / "reports").glob("*"):
             if running is not None and folder.name == str(running.number):

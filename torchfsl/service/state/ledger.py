@@ -310,9 +310,10 @@ def testify(ledger: Ledger, witness: Witness) -> None:
             f"open a round a second time: {REMEDY}"
         )
     ledger._witness, ledger._identity = witness, identity
-    with ledger.transaction():
-        ledger.put_setting("format", _FORMAT)
-        ledger.put_setting("identity", identity)
+    if ledger.setting("identity") is None:
+        with ledger.transaction():
+            ledger.put_setting("format", _FORMAT)
+            ledger.put_setting("identity", identity)
 
 
 def forget_log(ledger: Ledger) -> None:
