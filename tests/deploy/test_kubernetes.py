@@ -25,8 +25,9 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 def test_there_is_one_server_on_one_disk_that_nothing_else_mounts() -> None:
     assert SET["spec"]["replicas"] == 1
-    (claim,) = SET["spec"]["volumeClaimTemplates"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    claims = {one["metadata"]["name"]: one["spec"] for one in SET["spec"]["volumeClaimTemplates"]}
+    assert set(claims) == {"state", "witness"}  # not in one snapshot
+    assert all(claim["accessModes"] == ["ReadWriteOncePod"] for claim in claims.values())
 
 
 def test_it_may_nothing_but_write_its_state() -> None:
@@ -38,7 +39,7 @@ def test_it_may_nothing_but_write_its_state() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     writable = {m["name"] for m in SERVER["volumeMounts"] if not m.get("readOnly")}
-    assert writable == {"state", "scratch"}
+    assert writable == {"state", "witness", "scratch"}
     user = POD["securityContext"]["runAsUser"]
     assert f"USER {user}:{user}\n" in (FOLDER.parent / "Dockerfile").read_text()
 
@@ -52,6 +53,8 @@ def test_the_settings_are_a_servers_and_fit_ports_and_mounts(tmp_path: Path) -> 
     mounts = {mount["name"]: Path(mount["mountPath"]) for mount in SERVER["volumeMounts"]}
     assert settings.state.parent == mounts["state"]
     assert settings.tls.key.parent == mounts["tls"]
+    assert settings.witness is not None
+    assert settings.witness.parent == mounts["witness"]
     services = [one["spec"]["ports"] for one in MANIFESTS if one["kind"] == "Service"]
     assert {port["targetPort"] for offered in services for port in offered} == set(ports)
 
