@@ -73,6 +73,13 @@ def finish(network: Network, clients: list[int]) -> None:
     pair.open()
 
 
+def test_a_handshake_that_takes_its_time_is_waited_for(network: Network) -> None:
+    network.set(delay=0.15)  # TLS goes to and fro twice
+    with network.pair.client(5) as connection:
+        for link in connection.links.links:
+            assert (link.attempts["Plan"], link.counts["Plan"]) == (1, 1)
+
+
 def test_delays_only_take_time(network: Network) -> None:
     network.set(delay=0.02, jitter=0.03)
     finish(network, [0, 1])

@@ -23,7 +23,7 @@ _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.max_send_message_length", FRAME_LIMIT),
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # what gRPC allows an attempt to connect
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 10_000),
