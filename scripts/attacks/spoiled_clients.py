@@ -20,8 +20,8 @@ from scripts.attacks.result import AttackResult
 from scripts.parties import bench_plan, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -93,14 +93,10 @@ def take_part(client: Client, round_number: int, update: Update) -> bool:
     return True
 
 
-def _stay(client_round: ClientRound) -> None:
-    """In place of a withdrawal."""
-
-
 @contextlib.contextmanager
 def defence(*, on: bool) -> Iterator[None]:
     """Whether clients withdraw when a server fails; off, they send dummies."""
-    off = mock.patch.object(ClientRound, "_withdraw", _stay)
+    off = mock.patch.object(client_round, "_withdrawn_on_error", contextlib.nullcontext)
     with contextlib.nullcontext() if on else off:
         yield
 

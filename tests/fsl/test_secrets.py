@@ -88,24 +88,25 @@ def test_a_digest_frames_its_pieces_as_one_part() -> None:
     assert kdf.digest(b"label", b"a", pieces=()) != kdf.digest(b"label", b"a")
 
 
-def test_the_dense_mask_differs_by_nonce_round_client_segment_and_seed() -> None:
+def test_the_dense_mask_differs_by_nonce_round_client_segment_seed_and_party() -> None:
     plan = make_plan(make_segment("a", "dense", (40,)), make_segment("b", "dense", (40,)))
     one, two = plan.segments
     tree = TreeContext(plan, 1, 2, bytes(16))
     nonce = bytes(range(16))
     masks = [
-        ReportContext(tree, 1, nonce).dense_mask(one, bytes(16)),
-        ReportContext(tree, 1, nonce).dense_mask(two, bytes(16)),
-        ReportContext(tree, 1, nonce).dense_mask(one, bytes(15) + b"\x01"),
-        ReportContext(tree, 1, bytes(16)).dense_mask(one, bytes(16)),
-        ReportContext(tree, 2, nonce).dense_mask(one, bytes(16)),
-        ReportContext(TreeContext(plan, 1, 3, bytes(16)), 1, nonce).dense_mask(one, bytes(16)),
-        ReportContext(TreeContext(plan, 1, 2, nonce), 1, nonce).dense_mask(one, bytes(16)),
+        ReportContext(tree, 1, nonce).dense_mask(one, bytes(16), 0),
+        ReportContext(tree, 1, nonce).dense_mask(two, bytes(16), 0),
+        ReportContext(tree, 1, nonce).dense_mask(one, bytes(15) + b"\x01", 0),
+        ReportContext(tree, 1, bytes(16)).dense_mask(one, bytes(16), 0),
+        ReportContext(tree, 2, nonce).dense_mask(one, bytes(16), 0),
+        ReportContext(TreeContext(plan, 1, 3, bytes(16)), 1, nonce).dense_mask(one, bytes(16), 0),
+        ReportContext(TreeContext(plan, 1, 2, nonce), 1, nonce).dense_mask(one, bytes(16), 0),
+        ReportContext(tree, 1, nonce).dense_mask(one, bytes(16), 1),
     ]
     assert len({mask.tobytes() for mask in masks}) == len(masks)
     for one_mask, other in itertools.combinations(masks, 2):
         assert np.mean(one_mask == other) < 0.1
-    again = ReportContext(tree, 1, nonce).dense_mask(one, bytes(16))
+    again = ReportContext(tree, 1, nonce).dense_mask(one, bytes(16), 0)
     assert np.array_equal(again, masks[0])
 
 

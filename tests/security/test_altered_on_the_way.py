@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scripts.attacks import altered_on_the_way as attack
+from scripts.attacks import another_model, carried_masks
 from tests.security.test_read_seeds import sealed, sealed_servers
 from tests.support.federation import (
     Event,
@@ -19,10 +20,11 @@ from tests.support.federation import (
     mixed_plan,
     random_update,
     submit,
+    wanted_rows,
 )
 from tests.support.reference import plaintext
 from tests.support.tags import tagged
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
@@ -166,3 +168,45 @@ def test_the_lying_clients_of_these_tests_tag_as_honest_ones_do() -> None:
     own = [e.data for e in wire.events if not e.is_reply and not e.is_relay]
     assert len(own) == 6
     assert [tagged(plan, data) for data in own] == own
+
+
+def test_masked_values_and_shares_do_not_come_apart_for_who_carries_both() -> None:
+    result = carried_masks.run()
+    assert result.worked_off
+    assert not result.worked_on
+    even, odd = carried_masks.read_halves(on=True)
+    assert np.abs(even.astype(np.int64)).max() > 1000
+    assert np.abs(odd.astype(np.int64)).max() > 1000
+
+
+def test_a_client_that_was_shown_another_model_does_not_count_dummy_or_not() -> None:
+    result = another_model.run()
+    assert result.worked_off
+    assert not result.worked_on
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_report_counts_whether_its_client_downloaded_the_model_or_not(heard: bool) -> None:
+    plan = sealed(mixed_plan())
+    wire = Wire(sealed_servers(plan))
+    begin_round(wire.servers, 1)
+    update = random_update(plan, np.random.default_rng(2))
+    taking = Client(plan, wire, client_id=2).start_round(1, indices=wanted_rows(plan, update))
+    if heard:
+        taking.download()
+    taking.retrieve()
+    taking.submit(update)
+    assert finish_round(wire.servers).clients == (2,)
+
+
+def test_a_model_that_is_not_finite_is_answered_by_silence() -> None:
+    plan = sealed(mixed_plan())
+    wire = Wire(sealed_servers(plan))
+    for server in wire.servers:
+        server.model.state["bias.0"][0] = np.inf
+    begin_round(wire.servers, 1)
+    update = random_update(plan, np.random.default_rng(2))
+    taking = Client(plan, wire, client_id=2).start_round(1, indices=wanted_rows(plan, update))
+    with pytest.raises(ProtocolError, match="not finite"), taking:
+        taking.download()
+    assert Kind.REPORT not in {event.kind for event in wire.events}

@@ -24,7 +24,7 @@ from tests.support.federation import (
 from tests.support.reference import plaintext
 from tests.support.tags import tagged
 from torchfsl.crypto import kdf
-from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import costs, messages
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -478,3 +478,25 @@ def test_dense_masks_differ_by_epoch() -> None:
     values = np.array([np.frombuffer(m, "<u4") for m in masked])
     for column in values.T:
         assert len(set(column.tolist())) == 5  # two equal words: 5 * 10 / 2**32, about 1e-8
+
+
+def test_wrong_positions_look_like_right_ones_in_every_round_of_a_session() -> None:
+    """Trees go up once, as dummies, and every round has a report; or the servers could tell."""
+    shapes = []
+    for rows in (positions(0), np.arange(TABLE.k_max + 1)):
+        wire = Wire(make_servers(PLAN))
+        session = Client(PLAN, wire, client_id=0).open_session(indices={"table": rows})
+        for epoch in (1, 2, 3):
+            begin_round(wire.servers, epoch)
+            if len(rows) > TABLE.k_max:
+                with pytest.raises(ParameterError, match="k_max"):
+                    session.start_round(epoch)
+            else:
+                with session.start_round(epoch) as taking:
+                    taking.download()
+                    if PLAN.retrieving:
+                        taking.retrieve()
+                    taking.abort()
+            assert finish_round(wire.servers).clients == (0,)
+        shapes.append([(e.party, e.kind, len(e.data)) for e in wire.events])
+    assert shapes[0] == shapes[1]

@@ -138,13 +138,22 @@ class Session:
         """Begin a round; uploads the trees if there are none yet or they served long enough.
 
         If the upload fails the next round starts with fresh trees.
+
+        Raises:
+            ParameterError: the positions are wrong; dummies were sent, and will be in every round
+                of these trees: the servers cannot tell. Open a new session with right ones.
         """
         round_number = check_number("round_number", round_number)
         trees = self._trees
         if trees is None or self._epochs == self._client.plan.max_epochs:
             trees = ClientTrees(self._client.plan, self._client.client_id, round_number)
             self._trees, self._epochs = None, 0
-        opened = ClientRound(self._client.servers, trees, round_number, self._indices)
-        self._trees = trees
-        self._epochs += 1
-        return opened
+        try:
+            return ClientRound(self._client.servers, trees, round_number, self._indices)
+        except Exception as error:
+            if error is not trees.wrong:
+                trees = None
+            raise
+        finally:
+            self._trees = trees
+            self._epochs += trees is not None

@@ -73,19 +73,16 @@ class ClientRound:
         self._sent, self._received = Counter[Kind](), Counter[Kind]()
         self._unmatched: dict[str, Indices] = {}
         self._submitted = self._withdrawn = False
-        if trees.uploaded:
-            return
-        try:
-            wanted = self._check_wanted(indices)
-        except Exception:  # whatever is wrong with private rows, the servers see a usual client
-            self._send_trees({s.name: nothing() for s in self._plan.early})
-            with contextlib.suppress(Exception):  # then it has withdrawn
-                self.download()
-                if self._plan.retrieving:
-                    self.retrieve()
-            self.abort()
-            raise
-        self._send_trees(wanted)
+        self._heard: tuple[bytes, ...] = ()
+        if not trees.uploaded:
+            try:
+                wanted = self._check_wanted(indices)
+            except Exception as error:  # in a session it stays wrong
+                trees.wrong, wanted = error, {s.name: nothing() for s in self._plan.early}
+            self._send_trees(wanted)
+        if trees.wrong is not None:
+            self._seem_usual()
+            raise trees.wrong
 
     def __repr__(self) -> str:
         client = self._context.trees.client
@@ -109,12 +106,16 @@ class ClientRound:
         One server sends it, the other its digest and that of the rows.
 
         Raises:
-            ProtocolError: the servers hold different models. The client has withdrawn.
+            ProtocolError: the servers hold different models, or one that is not finite. The
+                client has withdrawn.
         """
         first, second = self._parties()
         with _withdrawn_on_error(self):
-            model = self._receive(first, ModelBody)
-            return model.tensors(self._plan, self._receive(second, ModelDigest))
+            model, digests = self._receive(first, ModelBody), self._receive(second, ModelDigest)
+            tensors = model.tensors(self._plan, digests)
+            _check_finite(tensors)
+            self._heard = (digests.clear + digests.rows,)
+            return tensors
 
     def retrieve(self) -> dict[str, tuple[Indices, npt.NDArray[np.generic]]]:
         """The rows asked for in `start_round`, by segment: matched indices and `[k, tau]` values.
@@ -181,6 +182,14 @@ class ClientRound:
 
     # --- what the methods above are made of ---------------------------------------------------
 
+    def _seem_usual(self) -> None:
+        """Whatever is wrong with private rows, the servers see a client that selects nothing."""
+        with contextlib.suppress(Exception):  # then it has withdrawn
+            self.download()
+            if self._plan.retrieving:
+                self.retrieve()
+        self.abort()
+
     def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
         segments = {segment.name: segment for segment in self._plan.early}
         if set(indices) != set(segments):
@@ -232,8 +241,10 @@ class ClientRound:
         masked = tuple(dpf.bytes_of(self._mask(s, parts[s.name], weight)) for s in plan.dense)
         public = (*trees, *hints)
         (first, second), said = self._parties(), context.commitment(*public)
-        self._send(second, ReportCommit(*self._trees.report_heads(context, second, said), said))
-        heads = self._trees.report_heads(context, first, said, context.masked_digest(*masked))
+        heads = self._trees.report_heads(context, second, said, *self._heard)
+        self._send(second, ReportCommit(*heads, said))
+        hidden = context.masked_digest(*masked)
+        heads = self._trees.report_heads(context, first, said, hidden, *self._heard)
         self._send(first, ReportBody(*heads, public, masked))
         return {s.name: self._without_tree(s, parts[s.name]) for s in plan.with_trees}
 
@@ -263,14 +274,15 @@ class ClientRound:
         return np.intersect1d(missing, part.indices, assume_unique=True)
 
     def _mask(self, segment: TreeSegment, part: SegmentUpdate, weight: int) -> Bytes:
-        """The public party's share of a dense segment: values minus the other's mask."""
+        """A dense segment as it goes to the public party: values minus both parties' masks."""
         plan = self._plan
         flat = part.values.reshape(-1) * weight
         if plan.lane == "weight":
             flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
         plain = ring.from_int64(flat, plan.encoding.ring_bits)
-        seed = self._trees.master_seeds[1 - self._context.trees.public_party]
-        return ring.sub(plain, self._context.dense_mask(segment, seed))
+        for party, seed in enumerate(self._trees.master_seeds):
+            plain = ring.sub(plain, self._context.dense_mask(segment, seed, party))
+        return plain
 
     def _send(self, party: int, body: Body) -> None:
         context = self._context
@@ -296,6 +308,13 @@ def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
     except BaseException:
         client_round._withdrawn = True
         raise
+
+
+def _check_finite(tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    """Nobody can train on such a model: a dummy in its place would count towards `min_clients`."""
+    for name, values in tensors.items():
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            raise ProtocolError(f"the model's {name!r} has values that are not finite")
 
 
 def _by_weight(part: SegmentUpdate) -> SegmentUpdate:

@@ -55,6 +55,7 @@ class ClientTrees:
 
     The nonce and both master seeds are fresh; trees of two sets share nothing. `seeds_sent` are the
     seeds as they travel, the same bytes whenever they are sent: sealed where the plan has keys.
+    `wrong` is why these trees are all dummies, if they are.
     """
 
     def __init__(self, plan: Plan, client_id: int, round_number: int) -> None:
@@ -64,6 +65,7 @@ class ClientTrees:
         self.master_seeds = (random_bytes(16), random_bytes(16))
         self.seeds_sent = tuple(self._as_sent(party) for party in (0, 1))
         self.uploaded = False
+        self.wrong: Exception | None = None
         self._selections: dict[str, Selection] = {}
 
     def __repr__(self) -> str:

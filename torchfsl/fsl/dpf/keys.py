@@ -145,10 +145,14 @@ class ReportContext:
         context = kdf.frame(self.encoded, segment.name.encode())
         return kdf.derive(self.hint_nonce, kdf.LABEL_CONVERT, context)
 
-    def dense_mask(self, segment: TreeSegment, master_seed: bytes) -> Bytes:
-        """One party's share of a dense segment, `[values, l/8]`: uniform, fresh every report."""
+    def dense_mask(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
+        """One party's mask of a dense segment, `[values, l/8]`: uniform, fresh every report.
+
+        Both parties mask, so that what travels is one share plus a mask of its own addressee: who
+        carries it and later reads a server's share of the sum cannot take the one from the other.
+        """
         plan = self.trees.plan
-        context = kdf.frame(self.encoded, segment.name.encode())
+        context = kdf.frame(self.encoded, segment.name.encode(), bytes([party]))
         key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
         width = plan.encoding.ring_bits // 8
         return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
@@ -165,7 +169,7 @@ class ReportContext:
         return kdf.digest(kdf.LABEL_UPLOAD, pieces=masked)
 
     def upload_tag(self, master_seed: bytes, party: int, *said: bytes) -> bytes:
-        """As `TreeContext.upload_tag`."""
+        """As `TreeContext.upload_tag`; also of the model's digests, if the client downloaded it."""
         return upload_tag(self.encoded, master_seed, party, *said)
 
 

@@ -50,7 +50,7 @@ class ReportBook:
         self._plan, self._party, self._key = plan, party, key
         self.round_number = -1
         self.spool = Spool()
-        self._takes_messages = False
+        self._takes_messages, self._model = False, b""
         self._reports: dict[int, Report] = {}
         self._answers_sent: Counter[int] = Counter()
         self._sessions = Sessions(plan, max_sessions)
@@ -67,9 +67,9 @@ class ReportBook:
 
     # --- a round ------------------------------------------------------------------------------
 
-    def open(self, round_number: int) -> None:
-        """Begin a round: take messages, keep sessions with epochs left."""
-        self.round_number, self._takes_messages = round_number, True
+    def open(self, round_number: int, model: bytes) -> None:
+        """Begin a round on a model with these digests: take messages, keep sessions."""
+        self.round_number, self._takes_messages, self._model = round_number, True, model
         self._reports = {}
         self._answers_sent.clear()
         self.spool.clear()
@@ -222,7 +222,8 @@ class ReportBook:
     def _new_report(self, client: int) -> Report:
         trees = self._sessions.trees_of(self.round_number, client)
         return Report(
-            plan=self._plan, round_number=self.round_number, client=client, trees=trees
+            plan=self._plan, round_number=self.round_number, client=client, trees=trees,
+            model=self._model,
         )  # fmt: skip
 
     def _decode(self, data: Buffer) -> Message:

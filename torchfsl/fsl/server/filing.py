@@ -140,20 +140,22 @@ def _opened_seed(report: Report, body: Own, key: SealKey | None) -> bytes:
         report.reject("its master seed was not sealed to this server for these trees")
 
 
-def _check_tag(
-    report: Report,
-    body: Own,
-    identity: Identity,
-    seed: bytes,
-) -> None:
-    """Whoever carried the message here altered nothing in it, as far as the seed is sealed."""
+def _check_tag(report: Report, body: Own, identity: Identity, seed: bytes) -> None:
+    """Whoever carried the message here altered nothing in it, as far as the seed is sealed.
+
+    Nor in the model that came down before a report: a client that was shown another one, on which
+    its training might fail, must not count, dummy or not.
+    """
     context: TreeContext | ReportContext
+    said = [identity.said]
     if isinstance(body, ReportBody | ReportCommit):
         context = report.context_of(body.nonce, body.hint_nonce)
+        said.append((*identity.said, report.model))
     else:
         context = report.trees.context(report.plan, report.client, body.nonce)
-    tag = context.upload_tag(seed, _party_of(report, body), *identity.said)
-    if not kdf.digests_equal(tag, body.tag):
+    party = _party_of(report, body)
+    tags = [context.upload_tag(seed, party, *one) for one in said]
+    if not any(kdf.digests_equal(tag, body.tag) for tag in tags):
         report.reject("its message was altered on the way here: the tag does not fit")
 
 

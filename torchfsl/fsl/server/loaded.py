@@ -12,6 +12,7 @@ from torchfsl.fsl.dpf.ssa import Contribution
 from torchfsl.fsl.dpf.trees import Trees, decode_groups
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.server.reports import Report
+from torchfsl.kernels import ring
 from torchfsl.types import Bytes
 
 
@@ -61,11 +62,12 @@ class LoadedReport:
     def dense_share(self, segment: TreeSegment) -> Bytes:
         """This server's share of a dense segment, `[values, l/8]`."""
         report, plan = self.report, self.report.plan
+        assert report.trees.master_seed is not None
+        mask = report.context.dense_mask(segment, report.trees.master_seed, self._party)
         if report.context.trees.public_party != self._party:
-            assert report.trees.master_seed is not None
-            return report.context.dense_mask(segment, report.trees.master_seed)
-        share = np.frombuffer(report.masked[plan.dense.index(segment)], np.uint8)
-        return share.reshape(-1, plan.encoding.ring_bits // 8)
+            return mask
+        masked = np.frombuffer(report.masked[plan.dense.index(segment)], np.uint8)
+        return ring.add(masked.reshape(mask.shape), mask)
 
     def _open_trees(self, segment: TreeSegment) -> ServerTrees:
         report, plan = self.report, self.report.plan

@@ -72,6 +72,7 @@ class Report(Arrivals):
     """Everything a server knows of one client in one round. Seed and shares are secret.
 
     Attributes:
+        model: digests of the round's model, which a client that downloaded it has tagged, too.
         masked: values of the dense segments, at the server that gets the public part.
         rejected: out of this round, for good.
         failed: rejected for trees that did not pass the check.
@@ -81,6 +82,7 @@ class Report(Arrivals):
     round_number: int
     client: int
     trees: TreeRecord
+    model: bytes
     hint_nonce: bytes = b""
     masked: Pieces = field(default=(), repr=False)
     rejected: bool = False

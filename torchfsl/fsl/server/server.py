@@ -132,7 +132,7 @@ class Server:
                 "the servers hold different models: the session halts; go on with a new task from "
                 "the model of one, and never from older copies of their states"
             )
-        self.reports.open(self.last_round)
+        self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
     def receive(self, message: Buffer) -> tuple[Kind, int] | None:
