@@ -81,7 +81,7 @@ class ClientRound:
                 trees.wrong, wanted = error, {s.name: nothing() for s in self._plan.early}
             self._send_trees(wanted)
         if trees.wrong is not None:
-            self._seem_usual()
+            _seem_usual(self, retrieving=bool(self._plan.retrieving))
             raise trees.wrong
 
     def __repr__(self) -> str:
@@ -181,14 +181,6 @@ class ClientRound:
         return Receipt(sent, received, self._unmatched, phases)
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    def _seem_usual(self) -> None:
-        """Whatever is wrong with private rows, the servers see a client that selects nothing."""
-        with contextlib.suppress(Exception):  # then it has withdrawn
-            self.download()
-            if self._plan.retrieving:
-                self.retrieve()
-        self.abort()
 
     def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
         segments = {segment.name: segment for segment in self._plan.early}
@@ -298,6 +290,15 @@ class ClientRound:
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(f"server {party} answered for another server or round")
         return body.decode(self._plan, message.body)
+
+
+def _seem_usual(client_round: ClientRound, *, retrieving: bool) -> None:
+    """Whatever is wrong with private rows, the servers see a client that selects nothing."""
+    with contextlib.suppress(Exception):  # then it has withdrawn
+        client_round.download()
+        if retrieving:
+            client_round.retrieve()
+    client_round.abort()
 
 
 @contextlib.contextmanager
