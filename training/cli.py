@@ -118,6 +118,7 @@ _CHOICE_OPTIONS = (
 )
 _SWITCHES = (
     ("resume", "continue the run in --out from its last checkpoint"),
+    ("replace", "with --servers: put aside a task of theirs that has a model, see operations.md"),
     ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
     ("quiet", "no progress and no tables, errors only"),
 )
@@ -175,6 +176,7 @@ def config_from(options: argparse.Namespace) -> Config:
              "eval_every", "seed", "threads", "device", "servers", "tls",
              "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
+    chosen["replace"] = options.replace or None
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     config = merge(config, {name: value for name, value in chosen.items() if value is not None})

@@ -55,6 +55,7 @@ class Config:
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
         servers: `in-process`, or the URLs of both servers with a comma between.
         tls: folder of certificates for servers elsewhere.
+        replace: whether servers elsewhere may put aside a task that has a model.
     """
 
     preset: str
@@ -74,6 +75,7 @@ class Config:
     torch_threads: int = 0
     servers: str = "in-process"
     tls: str = ""
+    replace: bool = False
     din: Din = Din()
     sentences: Sentences = Sentences()
     images: Images = Images()

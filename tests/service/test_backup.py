@@ -102,7 +102,9 @@ def test_nothing_that_a_round_rests_on_is_in_a_backup(tmp_path: Path) -> None:
         task = Backup.read(tmp_path / "backup").task
         assert (task.coins, task.nonce) == ((), bytes(16))
         with pytest.raises(DecodeError, match="not bound to these two servers"):
-            pair.owner.set_up(task, make_state(task.plan))  # as it is, it is nobody's task
+            pair.owner.set_up(
+                task, make_state(task.plan), replace=True
+            )  # as it is, it is nobody's task
         pair.close()
 
 

@@ -200,7 +200,7 @@ def test_max_rounds_survives_crashes_and_a_new_task_has_its_own(
     other = bind_plan(mixed_plan(), authorities, bytes(15) + b"1")
     data = encode_task(Task(other, bytes(15) + b"1"), make_state(other))
     for node in duo.nodes:
-        node.set_up(data)
+        node.set_up(data, replace=True)
         node.begin(1)
 
 

@@ -40,7 +40,9 @@ from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState, steps_
 from torchfsl.service.task import Task, bind_plan, encode_task
 
 FLOORS = Floors(min_clients=1, joint_coin=False, sealed=False)
-SETTINGS = NodeSettings(segment_bytes=1 << 16, reserve_bytes=0, floors=FLOORS)
+SETTINGS = NodeSettings(
+    segment_bytes=1 << 16, reserve_bytes=0, floors=FLOORS, may_replace=True
+)  # fmt: skip
 NONCE = bytes(16)
 
 

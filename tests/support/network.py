@@ -49,11 +49,11 @@ class Pair(LocalServers):
         self.policy = QUICK
         self._plan = plan or mixed_plan()
 
-    def set_up(self) -> None:
+    def set_up(self, *, replace: bool = True) -> None:
         self.owner = Owner(self.urls, self.tls, policy=self.policy)
         self.task = self.owner.bind(self._plan)
         self.plan = self.task.plan
-        self.owner.set_up(self.task, make_state(self.plan))
+        self.owner.set_up(self.task, make_state(self.plan), replace=replace)
         self.number = 0
 
     def open(self, seconds: float = 900.0) -> int:

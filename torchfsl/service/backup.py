@@ -142,7 +142,7 @@ def restore(owner: Owner, backup: Backup) -> Task:
             )
         plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
     task = owner.bind(plan, optimizer=old.optimizer, source=old.source, reduce=old.reduce)
-    owner.set_up(task, backup.model.state, backup.model.optimizer.state())
+    owner.set_up(task, backup.model.state, backup.model.optimizer.state(), replace=True)
     owner.links.common_model()
     return task
 

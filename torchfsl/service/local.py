@@ -61,7 +61,8 @@ class LocalServers:
         self.ports = free_ports(2)
         self.seen_ports = list(self.ports)
         self.config = folder / "serve.toml"
-        self.config.write_text(f'min-clients = 1\nlog-level = "{level}"\n' + config)
+        settings = f'min-clients = 1\nreplace = "owner"\nlog-level = "{level}"\n'
+        self.config.write_text(settings + config)
         self.processes: list[subprocess.Popen[str] | None] = [None, None]
         self.metrics_ports = [0, 0]
 

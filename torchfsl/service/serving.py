@@ -48,6 +48,8 @@ Every option can be given in a TOML file instead (--config), options win:
   max-fetches = 16                   # of one client from one model
   min-clients = 100                  # refuse plans that open sums over fewer reports
 
+  replace = "nobody"                 # or "owner": who may replace a task that has a model
+
   [floors]                           # what a plan must keep: fields of torchfsl.fsl.Floors
   max_rounds = 1000
   lanes = ["none", "count"]
@@ -75,6 +77,7 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
     ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
     ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
+    ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
     ("deny", "FILE", Path, "clients and owners that are shut out, see the manual"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
@@ -115,8 +118,13 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
         if given.get(name, 1) < 1:
             raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
+    if given.get("replace", "nobody") not in ("owner", "nobody"):
+        raise ParameterError(f"replace is {given['replace']!r}: it is owner or nobody")
+    may_replace = given.get("replace") == "owner"
     most = given.get("max-fetches", node.max_fetches)
-    node = dataclasses.replace(node, floors=_floors(floors, given), max_fetches=most)
+    node = dataclasses.replace(
+        node, floors=_floors(floors, given), max_fetches=most, may_replace=may_replace
+    )
     settings = ServeSettings(
         given["party"], given["listen"], given["peer"], given["state"], files,
         given.get("metrics", ""), given.get("grpc-health", ""), node,

@@ -69,7 +69,9 @@ class RemoteServers:
             self.plan = self._task.plan
             if finished:
                 self._end_interrupted_round()
-            self._owner.set_up(self._task, model.state, model.optimizer.state() if finished else {})
+            moments = model.optimizer.state() if finished else {}
+            replace = config.replace or finished > 0  # who resumes means the task that was left
+            self._owner.set_up(self._task, model.state, moments, replace=replace)
         except FslError as error:
             raise ConfigError(f"the servers do not take the task: {error}") from error
 

@@ -85,11 +85,40 @@ class Owner:
         return tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
 
     def set_up(
-        self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None
-    ) -> None:
-        """Give both servers a task, its initial model, and its optimizer's state if it has one."""
+        self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None,
+        *, replace: bool = False,
+    ) -> None:  # fmt: skip
+        """Give both servers a task, its initial model, and its optimizer's state if it has one.
+
+        Args:
+            new: the task.
+            state: of the model.
+            moments: of the optimizer.
+            replace: also in place of a task to whose model rounds were applied. Both operators
+                must permit that; each server keeps that model.
+
+        Raises:
+            ProtocolError: a server holds such a task. Neither has taken the new one then.
+        """
         data = task.encode_task(new, state, moments)
-        self.links.both(lambda link: link.call("SetUp", data, limit=INFO_BYTES))
+        self._check_replaceable(new, replace)
+        method = "Replace" if replace else "SetUp"
+        self.links.both(lambda link: link.call(method, data, limit=INFO_BYTES))
+
+    def _check_replaceable(self, new: Task, replace: bool) -> None:
+        """Ask both servers first, so that one does not take what the other refuses."""
+        for party in (0, 1):
+            info = self.links.info(party)
+            is_other = info["live"] and info["plan_digest"] != new.plan.digest.hex()
+            if is_other and not (replace and info["may_replace"]):
+                remedy = (
+                    'its operator lets nobody replace it: replace = "owner" in the settings would'
+                    if replace else "set_up(..., replace=True), or --replace, puts it aside"
+                )  # fmt: skip
+                raise ProtocolError(
+                    f"server {party} holds another task, whose model has seen "
+                    f"{info['model']['version']} rounds: {remedy}"
+                )
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
         """Open a round; returns when clients may send. See `Coordinator.open`.

@@ -3,7 +3,7 @@
 Everybody           Info, Plan, Certificate
 clients             Model, Retrieve, Answer, Upload, Submit, Fetch
 the other server    Relay, RelayFetch, Step, Abandon
-the owner           Toss, Reveal, SetUp, Open, Close, Abandon, Result, State
+the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, State
                     (rounds at server 0)
 """
 
@@ -190,6 +190,7 @@ class _Owner:
             "Toss": self._toss,
             "Reveal": self._reveal,
             "SetUp": self._set_up,
+            "Replace": self._replace,
             "Open": self._open,
             "Close": self._close,
             "Abandon": self._abandon,
@@ -210,8 +211,15 @@ class _Owner:
         await stream.send(await self._station.run(self._coins.reveal, template, peer))
 
     async def _set_up(self, _: Identity, stream: Stream) -> None:
+        await self._take_task(stream, replace=False)
+
+    async def _replace(self, _: Identity, stream: Stream) -> None:
+        """Set up in place of a live task."""
+        await self._take_task(stream, replace=True)
+
+    async def _take_task(self, stream: Stream, *, replace: bool) -> None:
         data = await stream.blob(MAX_MESSAGE_BYTES)
-        await self._station.run(self._station.node.set_up, data)
+        await self._station.run(self._station.node.set_up, data, replace=replace)
         await stream.answer(await self._station.info())
 
     async def _open(self, _: Identity, stream: Stream) -> None:

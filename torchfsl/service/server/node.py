@@ -81,8 +81,8 @@ class Node:
         """The task's plan; raises as `server` does."""
         return self.server.plan
 
-    def set_up(self, data: bytes) -> None:
-        """Take a task and its initial model. The same task again changes nothing.
+    def set_up(self, data: bytes, *, replace: bool = False) -> None:
+        """Take a task and its initial model; `replace`: also in place of a live one. Idempotent.
 
         Raises:
             DecodeError, ParameterError: it is not valid, not for this server, or below its floors.
@@ -97,7 +97,7 @@ class Node:
                 "a round of another task is running: see torchfsl close and torchfsl abandon"
             )
         server = recovery.new_server(self.storage, task, model, self._key)
-        self.storage.put_task(task, model)
+        self.storage.put_task(task, model, replace=replace)
         self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})
 

@@ -152,6 +152,8 @@ class Station:
             "closes_at": last.closes_at if last else 0.0,
             "complete": await self.run(self.num_complete) if self.is_open else 0,
             "halted": storage.halted,
+            "live": storage.is_live,
+            "may_replace": storage.settings.may_replace,
             "stalled": self.stalled,
         }
 

@@ -17,6 +17,7 @@ from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
+from torchfsl.service.server import succession
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.folder import check_not_lost, keep_from_others
@@ -47,6 +48,7 @@ class NodeSettings:
         reserve_bytes: disk space that reports may not use.
         max_sessions, max_fetches: see `Server`.
         floors: refuse plans below them.
+        may_replace: whether the owner may put another task in place of a live one.
     """
 
     segment_bytes: int = SEGMENT_BYTES
@@ -54,6 +56,7 @@ class NodeSettings:
     max_sessions: int = 100_000
     max_fetches: int = 16
     floors: Floors = field(default_factory=Floors)
+    may_replace: bool = False
 
 
 class Storage:
@@ -149,12 +152,12 @@ class Storage:
 
     # --- the task -----------------------------------------------------------------------------
 
-    def put_task(self, task: Task, model: ServerModel) -> None:
+    def put_task(self, task: Task, model: ServerModel, *, replace: bool = False) -> None:
         """Store a task and its initial model in place of everything that belongs to another.
 
         Raises:
             ParameterError: the plan's coins are not those that were tossed.
-            ProtocolError: the plan was used before.
+            ProtocolError: the plan was used before, or a live task is not to be replaced.
         """
         if task.coins:
             self.coins.check(task.plan, task.coins)
@@ -163,6 +166,9 @@ class Storage:
             raise ProtocolError(
                 "this plan was used before: its round numbers are spent; make one of another nonce"
             )
+        if not replace or not self.settings.may_replace:
+            succession.check(self.party, self.is_live, self.model_version, consents=replace)
+        succession.put_aside(self.folder, self.ledger.setting("task"), self.model_version)
         vault.write_whole(self._model_file(0), encode_model(model, 0))
         with self.ledger.transaction():
             self.ledger.delete_rounds()  # numbers are per session, which the plan names
@@ -175,6 +181,11 @@ class Storage:
             _put_model_version(self.ledger, 0, model.digest())
         forget_log(self.ledger)
         self._stored_sessions = {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a task that has come to something and can go on."""
+        return bool(self.model_version.get("version")) and not self.halted
 
     def task(self) -> Task | None:
         """The stored task, or None."""

@@ -1,0 +1,50 @@
+"""When one task makes way for another: who has to agree, and what is kept of the old one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchfsl.errors import ProtocolError
+from torchfsl.service.state import vault
+from torchfsl.service.task import Task
+
+log = logging.getLogger("torchfsl.service.succession")
+
+
+def check(party: int, is_live: bool, model: Mapping[str, Any], *, consents: bool) -> None:
+    """Refuse a task in place of a live one, where owner or operator does not agree to it.
+
+    Args:
+        party: of the server.
+        is_live: rounds were applied to the model of its task, which can go on.
+        model: version and digest of that.
+        consents: whether the owner does, so that it is the operator who does not.
+
+    Raises:
+        ProtocolError: there is a live task.
+    """
+    if not is_live:
+        return
+    remedy = (
+        'its operator lets nobody replace it: replace = "owner" in the settings would'
+        if consents else "set_up(..., replace=True), or --replace, puts it aside"
+    )  # fmt: skip
+    rounds = model["version"]
+    raise ProtocolError(
+        f"server {party} holds another task, whose model has seen {rounds} rounds: {remedy}"
+    )
+
+
+def put_aside(folder: Path, task: bytes | None, model: Mapping[str, Any]) -> None:
+    """Keep the task and the model that make way, if any round was applied: under `replaced/`."""
+    if task is None or not model.get("version"):
+        return
+    kept = folder / "replaced" / Task.from_settings(json.loads(task)).plan.digest.hex()[:16]
+    current = folder / "models" / f"version-{model['version']}.fsl"
+    vault.write_whole(kept / "task.json", task)
+    vault.write_whole(kept / "model.fsl", current.read_bytes())
+    log.info("the model of the task before is kept", extra={"path": str(kept)})
