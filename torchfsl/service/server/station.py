@@ -15,6 +15,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
+from torchfsl.service.server import succession
 from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
@@ -152,7 +153,7 @@ class Station:
             "closes_at": last.closes_at if last else 0.0,
             "complete": await self.run(self.num_complete) if self.is_open else 0,
             "halted": storage.halted,
-            "live": storage.is_live,
+            "live": succession.is_live(storage.model_version, storage.halted),
             "may_replace": storage.settings.may_replace,
             "stalled": self.stalled,
         }

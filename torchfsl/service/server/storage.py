@@ -167,7 +167,7 @@ class Storage:
                 "this plan was used before: its round numbers are spent; make one of another nonce"
             )
         if not replace or not self.settings.may_replace:
-            succession.check(self.party, self.is_live, self.model_version, consents=replace)
+            succession.check(self.party, self.model_version, self.halted, consents=replace)
         succession.put_aside(self.folder, self.ledger.setting("task"), self.model_version)
         vault.write_whole(self._model_file(0), encode_model(model, 0))
         with self.ledger.transaction():
@@ -181,11 +181,6 @@ class Storage:
             _put_model_version(self.ledger, 0, model.digest())
         forget_log(self.ledger)
         self._stored_sessions = {}
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a task that has come to something and can go on."""
-        return bool(self.model_version.get("version")) and not self.halted
 
     def task(self) -> Task | None:
         """The stored task, or None."""

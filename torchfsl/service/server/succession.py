@@ -15,19 +15,24 @@ from torchfsl.service.task import Task
 log = logging.getLogger("torchfsl.service.succession")
 
 
-def check(party: int, is_live: bool, model: Mapping[str, Any], *, consents: bool) -> None:
+def is_live(model: Mapping[str, Any], halted: str) -> bool:
+    """Whether a task has come to something and can go on: its model's version, why it halted."""
+    return bool(model.get("version")) and not halted
+
+
+def check(party: int, model: Mapping[str, Any], halted: str, *, consents: bool) -> None:
     """Refuse a task in place of a live one, where owner or operator does not agree to it.
 
     Args:
         party: of the server.
-        is_live: rounds were applied to the model of its task, which can go on.
-        model: version and digest of that.
+        model: version and digest of the one it has.
+        halted: why its task stands still, or empty.
         consents: whether the owner does, so that it is the operator who does not.
 
     Raises:
         ProtocolError: there is a live task.
     """
-    if not is_live:
+    if not is_live(model, halted):
         return
     remedy = (
         'its operator lets nobody replace it: replace = "owner" in the settings would'
