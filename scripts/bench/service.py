@@ -8,12 +8,14 @@ retrieves its rows, submits a report. Printed beside the load: the processor tim
 evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
 transport or storage. It is a fixed part and one for each client, from rounds of two sizes
 (--sample). Transport and storage, seals included, is what the server processes' processor time
-exceeds that by.
+exceeds that by. Of it are told apart what the event loops take (each process's first thread) and
+what gRPC's own threads do.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import resource
@@ -138,9 +140,21 @@ class Sampler:
                 self.total = max(self.total, int(fields["VmRSS"].split()[0]) << 10)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+def cpu_seconds(pids: list[int]) -> dict[str, float]:
+    """Processor time of processes so far: all, their event loops, gRPC's threads that live."""
+    found = {"servers": 0.0, "event_loops": 0.0, "grpc_threads": 0.0}
+    for pid in pids:
+        found["servers"] += _seconds(Path(f"/proc/{pid}/stat"))
+        found["event_loops"] += _seconds(Path(f"/proc/{pid}/task/{pid}/stat"))
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+                if (task / "comm").read_text().strip() == "event_engine":
+                    found["grpc_threads"] += _seconds(task / "stat")
+    return found
+
+
+def _seconds(stat: Path) -> float:
+    fields = stat.read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -157,7 +171,7 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         owner.set_up(task, state)
         pids = [process.pid for process in servers.processes if process is not None]
         sampler = Sampler(pids)
-        before = sum(map(cpu_seconds, pids))
+        before = cpu_seconds(pids)
         start = time.perf_counter()
         owner.open_round(1, seconds=86400)
         errors: list[str] = []
@@ -176,7 +190,7 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         collected = time.perf_counter() - start
         row = owner.close_round(1)
         wall = time.perf_counter() - start
-        cpu = sum(map(cpu_seconds, pids)) - before
+        after = cpu_seconds(pids)
         sampler.stop()
         owner.close()
     assert row["accepted"] == options.clients - len(errors), row
@@ -186,7 +200,7 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "collect_seconds": collected,
         "round_seconds": wall,
         "clients_per_second": options.clients / wall,
-        "servers_cpu_seconds": cpu,
+        **{f"{name}_cpu_seconds": after[name] - before[name] for name in after},
         "server_peak_anonymous_bytes": sampler.anonymous,
         "server_peak_resident_bytes": sampler.total,
         "upload_bytes_per_client": costs.client_bytes(plan),

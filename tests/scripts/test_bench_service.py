@@ -27,3 +27,5 @@ def test_it_measures_a_small_round_and_what_transport_costs(tmp_path: Path) -> N
     assert 0 < found["evaluation_cpu_seconds"] < found["servers_cpu_seconds"]
     share = 1 - found["evaluation_cpu_seconds"] / found["servers_cpu_seconds"]
     assert found["transport_and_storage_share"] == share
+    threads = found["event_loops_cpu_seconds"] + found["grpc_threads_cpu_seconds"]
+    assert 0 < threads < found["servers_cpu_seconds"]

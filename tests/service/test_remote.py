@@ -75,3 +75,16 @@ def test_what_grpc_says_of_a_broken_connection_is_no_refusal(code: str) -> None:
 def test_who_connects_has_a_client_number(number: Any, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"client_id is .*\[0, 2\*\*64\)"):
         connect(["https://a:1", "https://b:1"], tmp_path, number)
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+@pytest.mark.parametrize("size", [0, 1, calls.CHUNK_BYTES, calls.CHUNK_BYTES + 1])
+def test_a_message_travels_in_chunks_and_as_it_is_where_one_is_enough(kind: Any, size: int) -> None:
+    message = kind(b"\x01" * size)
+    sent = list(calls.chunks(message))
+    assert [len(chunk) for chunk in sent] == (
+        [size] if size <= calls.CHUNK_BYTES else [calls.CHUNK_BYTES, 1]
+    )
+    assert b"".join(sent) == message
+    assert all(type(chunk) is bytes for chunk in sent)  # which is what gRPC takes
+    assert (sent[0] is message) == (kind is bytes and size <= calls.CHUNK_BYTES)

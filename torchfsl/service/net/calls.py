@@ -123,6 +123,9 @@ def check_versions(given: Iterable[tuple[str, str | bytes]], caller: str, callee
 def chunks(*parts: bytes | memoryview) -> Iterator[bytes]:
     """The parts one after the other, in pieces; one empty piece for an empty part."""
     for part in parts:
+        if isinstance(part, bytes) and len(part) <= CHUNK_BYTES:
+            yield part  # as most are: nothing is copied
+            continue
         view = memoryview(part)
         yield bytes(view[:CHUNK_BYTES])
         for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
