@@ -105,6 +105,12 @@ class Config:
         self.server.settings()
         if not 0 <= self.dropouts < 1:
             raise ConfigError(f"dropouts is {self.dropouts}; choose a share in [0, 1)")
+        left = self.clients_per_round - self.num_dropouts
+        if left < min(self.min_clients, self.clients_per_round):
+            raise ConfigError(
+                f"dropouts = {self.dropouts} leaves {left} of {self.clients_per_round} clients a "
+                f"round, min_clients is {self.min_clients}: choose fewer dropouts"
+            )
         self._check_widths()
         for name in ("threads", "torch_threads"):
             if getattr(self, name) < 0:

@@ -97,8 +97,12 @@ def build(
 
     Raises:
         ParameterError: the settings make no valid plan.
+        ConfigError: this machine or this build of torch lacks the device.
     """
-    model = task.build_model().to(torch.device(config.device))
+    try:
+        model = task.build_model().to(torch.device(config.device))
+    except (RuntimeError, AssertionError) as error:  # torch raises both
+        raise ConfigError(f"device {config.device!r} cannot be used: {error}") from error
     optimizer = make_optimizer(model, config.local)
     engine = make_engine(config, task)
     handle = engine.attach(model, optimizer)

@@ -222,8 +222,10 @@ class Sesa:
     max_isolation: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.shards < 1 or not self.budgets:
-            raise ConfigError("sesa needs at least one shard and one budget")
+        if self.shards < 1:
+            raise ConfigError(f"sesa.shards is {self.shards}; choose at least 1")
+        if not self.budgets:
+            raise ConfigError("sesa.budgets is empty; give the share that each class trains")
         for budget in self.budgets:
             taken = budget * self.shards
             if not 0 < budget <= 1 or not math.isclose(taken, round(taken)) or round(taken) < 1:

@@ -206,7 +206,8 @@ def _verdict(figures: dict[str, Any]) -> str:
         [
             "- **For whoever has one server only**, clients of different sizes, and wants to hide from that "
             "server and T clients without trust in a second party. It has to be many clients "
-            "of whom some train everything: two of these more than may collude and drop out.",
+            "of whom some train everything: two of these more than may collude and drop out "
+            "are enough for certain, and large cohorts need fewer.",
             "- **For weak clients in training**, not on the network: a quarter-width client computes a quarter "
             f"of each layer, but it uploads {size(narrow['upload'])} (a full one {size(wide['upload'])}, "
             f"dense shares to two servers {size(dense)}) and downloads {size(narrow['download'])}.",

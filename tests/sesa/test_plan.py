@@ -104,6 +104,7 @@ def test_a_round_of_fewer_wide_clients_than_planned_is_refused() -> None:
         ({"dropouts": -1}, "dropouts are not negative"),
         ({"collusion": 5}, r"need 7 answers, 6 clients with 0 dropouts give 6: plan at most 1"),
         ({"dropouts": 3}, r"need 4 answers, 6 clients with 3 dropouts give 3"),
+        ({"dropouts": 2, "min_clients": 5}, r"min_clients is 5, 6 clients with 2 dropouts give 4"),
         ({"submodels": 5, "owned": (5, 1)}, "plan at most 4 submodels"),
         ({"owned": (3, 1)}, "owns 3 submodels; choose 1 to 2"),
         ({"owned": (2, 0)}, "owns 0 submodels"),

@@ -276,7 +276,9 @@ def run_nothing() -> np.ndarray:
     ("arguments", "text", "message"),
     [
         (["mlp-mnist-widths"], "[sesa]\nbudgets = [1, 0.3]", "whole numbers of 4 shards"),
-        (["mlp-mnist-widths"], "[sesa]\nbudgets = []", "at least one shard and one budget"),
+        (["mlp-mnist-widths"], "[sesa]\nbudgets = []", "sesa.budgets is empty"),
+        (["mlp-mnist-widths"], "[sesa]\nshards = 0", "sesa.shards is 0"),
+        (["mlp-mnist-widths"], "dropouts = 0.99", "min_clients is 2: choose fewer dropouts"),
         (["mlp-mnist-widths"], "[sesa]\nbudgets = 1", "must be a list"),
         (["mlp-mnist-widths"], "[sesa]\ncollusion = 1", "choose a share in (0, 1)"),
         (["mlp-mnist-widths"], "dropouts = 1.0", "choose a share in [0, 1)"),

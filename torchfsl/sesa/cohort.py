@@ -107,8 +107,8 @@ def check_survivors(cohort: Cohort, places: Sequence[int]) -> None:
     try:
         cohort.plan.check_members(cohort.counts(places))
     except ProtocolError as error:
-        gone = len(cohort) - len(places)
-        most = len(cohort) - cohort.plan.threshold
+        gone, most = len(cohort) - len(places), len(cohort) - cohort.plan.threshold
+        limit = f", at most {most} may" if gone > most else ""
         raise ProtocolError(
-            f"{gone} of {len(cohort)} clients dropped out, at most {most} may: {error}"
+            f"{gone} of {len(cohort)} clients dropped out{limit}: {error}"
         ) from error

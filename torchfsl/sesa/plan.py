@@ -129,13 +129,7 @@ class SesaPlan(SubmodelPlan):
         if self.collusion < 1 or self.dropouts < 0:
             raise ParameterError("collusion is at least 1 and dropouts are not negative")
         if self.threshold > num_left:
-            raise ParameterError(
-                f"{self.num_submodels} submodels and {self.collusion} colluding clients need "
-                f"{self.num_submodels + self.collusion} answers, {self.max_clients} clients with "
-                f"{self.dropouts} dropouts give {num_left}: plan at most "
-                f"{max(0, num_left - self.collusion)} submodels a segment, for at most "
-                f"{max(0, self.max_clients - self.threshold)} dropouts, or for less collusion"
-            )
+            raise ParameterError(self._too_few(num_left))
         worst = self.max_clients * self.encoding.q_max
         if worst > field.CAPACITY:
             raise ParameterError(
@@ -151,13 +145,32 @@ class SesaPlan(SubmodelPlan):
                 f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients or a smaller model"
             )
 
+    def _too_few(self, num_left: int) -> str:
+        """Why a round with so many survivors cannot be opened, and what would help."""
+        needed = self.num_submodels + self.collusion
+        given = f"{self.max_clients} clients with {self.dropouts} dropouts give {num_left}"
+        if self.min_clients > needed:
+            return f"min_clients is {self.min_clients}, {given}: lower it, or plan fewer dropouts"
+        remedies = ["for less collusion or more clients"]
+        if self.max_clients > self.threshold:
+            remedies.insert(0, f"for at most {self.max_clients - self.threshold} dropouts")
+        if num_left > self.collusion:
+            remedies.insert(0, f"at most {num_left - self.collusion} submodels a segment")
+        return (
+            f"{self.num_submodels} submodels and {self.collusion} colluding clients need {needed} "
+            f"answers, {given}: plan {', or '.join(remedies)}"
+        )
+
     def _check_isolation(self, counts: Sequence[int], dropouts: int) -> None:
         found = self.isolation(counts, dropouts)
         if found > self.max_isolation:
+            lost = f" and {dropouts} dropouts" if dropouts else ""
+            fewer = ", fewer dropouts" if dropouts else ""
             raise ParameterError(
-                f"{found:.3g} submodels a round would have at most one honest contributor, whose "
-                f"update their sum then is, above max_isolation = {self.max_isolation:g}: plan for "
-                "more clients, fewer submodels, wider clients or less collusion"
+                f"with {sum(counts)} clients{lost}, {found:.3g} submodels a round would have at "
+                "most one honest contributor, whose update their sum then is, above max_isolation "
+                f"= {self.max_isolation:g}: plan for more clients{fewer}, fewer submodels, wider "
+                "clients or less collusion"
             )
 
     @functools.cached_property
