@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from torchfsl.service import doctor
+from torchfsl.errors import ParameterError
+from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
 from torchfsl.service.local import LocalServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import descriptors
+from torchfsl.service.server.process import ServerProcess
 
 
 @pytest.fixture
@@ -142,3 +144,30 @@ def test_an_address_in_use_is_a_note_and_no_failure(capsys: pytest.CaptureFixtur
         report.check("listen", lambda: doctor._address(address, report))
     assert not report.failed
     assert f"note    {address} is in use" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [(None, "cannot read"), ("torchfsl:clients:7\n", "line 1")]
+)
+def test_a_deny_list_with_which_no_server_starts_is_found(
+    text: str | None, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deny = folder / "deny"
+    if text is not None:
+        deny.write_text(text)
+    found = failures(capsys, "--config", settings(folder, deny=str(deny)))
+    assert any("deny" in line and complaint in line for line in found), found
+
+
+def test_nobody_starts_with_a_certificate_that_has_expired(folder: Path) -> None:
+    certs = folder / "certs"
+    for name in ("server-0", "client-0", "owner"):
+        (certs / f"{name}.pem").unlink()
+    make_development_certificates(certs, [0], days=-1 / 1440)  # type: ignore[arg-type]
+    urls = ["https://127.0.0.1:1", "https://127.0.0.1:2"]
+    with pytest.raises(ParameterError, match=r"client-0\.pem has EXPIRED"):
+        connect(urls, certs, 0)
+    with pytest.raises(ParameterError, match=r"owner\.pem has EXPIRED"):
+        Owner(urls, certs)
+    with pytest.raises(ParameterError, match=r"server-0\.pem has EXPIRED"):
+        ServerProcess(serving.read_file(settings(folder)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.metadata
 import importlib.util
 import os
@@ -23,7 +22,8 @@ from torchfsl.service import serving
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.service.net.identity import Identity, Role, load_certificate
+from torchfsl.service.net.identity import Identity, Role, days_left
+from torchfsl.service.net.trust import read_deny_list
 from torchfsl.version import __version__
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
     for name in ("listen", "metrics", "grpc_health"):
         if address := getattr(settings, name):
             report.check(name.replace("_", "-"), lambda a=address: _address(a, report))  # type: ignore[misc]
+    if settings.deny is not None:
+        report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))
     wanted = settings.limits.connections
     report.check("open files", lambda: _open_files(descriptors.file_limit(), wanted, report))
@@ -170,16 +172,10 @@ def _seal(files: TlsFiles, party: int) -> str:
 
 
 def _validity(path: Path) -> str:
-    now = datetime.datetime.now(datetime.UTC)
     try:
-        certificate = load_certificate(path.read_bytes())
+        left = days_left(path.read_bytes(), path)
     except OSError as error:
         raise ParameterError(f"cannot read {path}: {error.strerror}") from error
-    if certificate.not_valid_before_utc > now:
-        raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
-    left = (certificate.not_valid_after_utc - now).days
-    if left < 0:
-        raise ParameterError(f"{path} has EXPIRED: issue it again")
     return f"{left} days left" + (", RENEW IT SOON" if left < _SOON_DAYS else "")
 
 

@@ -18,11 +18,17 @@ from torchfsl.service.state.vault import write_whole
 
 
 class Outbox:
-    """At most one report: its two messages, which hold master seeds. Readable by its owner only."""
+    """At most one report: its two messages, which hold master seeds. Readable by its owner only.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the file.
+        plan: digest of the plan in hex. Rounds that were begun under another one do not count: a
+            new task begins to number its rounds anew.
+    """
+
+    def __init__(self, path: Path, plan: str = "") -> None:
         """Nothing is read yet."""
-        self._path = path
+        self._path, self._plan = path, plan
         self._round_path = path.with_name(path.name + ".round")
 
     def put(self, report: Mapping[int, bytes]) -> None:
@@ -40,14 +46,15 @@ class Outbox:
             raise ProtocolError(
                 f"round {round_number} was begun before an interruption: wait for the next one"
             )
-        write_whole(self._round_path, str(round_number).encode())
+        write_whole(self._round_path, f"{round_number} {self._plan}".encode())
 
     def last_round(self) -> int:
-        """The highest round that was begun, or -1."""
+        """The highest round that was begun under this plan, or -1."""
         try:
-            return int(self._round_path.read_text())
+            number, _, plan = self._round_path.read_text().partition(" ")
         except FileNotFoundError:
             return -1
+        return -1 if plan and self._plan and plan != self._plan else int(number)
 
     def get(self) -> dict[int, bytes] | None:
         """The stored messages by server, or None."""

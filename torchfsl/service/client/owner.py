@@ -41,8 +41,13 @@ class Owner:
     def __init__(
         self, servers: Sequence[str], tls: Path | TlsFiles, *, policy: RetryPolicy | None = None
     ) -> None:
-        """Nothing is sent yet."""
+        """Nothing is sent yet.
+
+        Raises:
+            ParameterError: the certificate cannot be read, or has expired.
+        """
         self.files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, "owner")
+        self.files.days_left()
         self.links = Links(servers, self.files, policy or RetryPolicy())
         self._begun: dict[str, int] = {}  # by plan, the highest round that this owner has opened
 

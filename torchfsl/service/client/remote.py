@@ -145,7 +145,8 @@ class Connection:
         """Register: one call to each server, which refuses another wire version by itself."""
         self.links = links
         self.plan = fetch_plan(links, files, require)
-        self._outbox = Outbox(outbox) if outbox is not None else None
+        plan = self.plan.digest.hex()
+        self._outbox = Outbox(outbox, plan) if outbox is not None else None
         transport = RemoteServers(links, self.plan, self._outbox)
         self.client = Client(self.plan, transport, client_id=client_id)
 
@@ -237,8 +238,8 @@ def connect(
         policy: of retries.
 
     Raises:
-        ParameterError: the certificate is another client's, `client_id` is no client's number, or
-            the plan is below a floor. Nothing of the client has been sent then.
+        ParameterError: the certificate is another client's or has expired, `client_id` is no
+            client's number, or the plan is below a floor. Nothing of the client has been sent then.
         VersionMismatch: a side has to be upgraded.
         ProtocolError: the servers disagree, or the plan is not bound to them.
     """
@@ -246,6 +247,7 @@ def connect(
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
+    files.days_left()
     floors = Floors.from_toml(require) if isinstance(require, Path) else require or Floors()
     links = Links(servers, files, policy or RetryPolicy())
     try:

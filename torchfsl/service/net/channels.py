@@ -15,7 +15,13 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.calls import FRAME_LIMIT
-from torchfsl.service.net.identity import Authorities, Identity, load_certificate, server_name
+from torchfsl.service.net.identity import (
+    Authorities,
+    Identity,
+    days_left,
+    load_certificate,
+    server_name,
+)
 
 _SCHEMES: Final = ("https://", "grpcs://")
 _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
@@ -93,6 +99,10 @@ class TlsFiles:
         """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
         certificate = self.seal_certificate
         return SealKey.from_pem(_read(certificate.with_suffix(".key"))), _read(certificate)
+
+    def days_left(self) -> int:
+        """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
+        return days_left(_read(self.certificate), self.certificate)
 
     def identity(self) -> Identity:
         """Whom the certificate stands for.

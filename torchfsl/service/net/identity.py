@@ -18,6 +18,7 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -183,6 +184,21 @@ def load_certificate(pem: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
         raise ParameterError(f"not a PEM certificate: {error}") from error
+
+
+def days_left(pem: bytes, path: Path) -> int:
+    """Whole days for which a certificate is still valid, at least 0.
+
+    Raises:
+        ParameterError: it is none, has expired, or is not valid yet.
+    """
+    certificate, now = load_certificate(pem), datetime.datetime.now(datetime.UTC)
+    if certificate.not_valid_before_utc > now:
+        raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
+    left = (certificate.not_valid_after_utc - now).days
+    if left < 0:
+        raise ParameterError(f"{path} has EXPIRED: issue it again")
+    return left
 
 
 def load_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:

@@ -54,7 +54,7 @@ class Trust:
             self.look()
         identity = self._authorities.identify(pem)
         denied = self._denied
-        if denied and (identity.uri in denied or _fingerprint(pem) in denied):
+        if denied and (identity.uri in denied or fingerprint(pem) in denied):
             raise NotAllowed(f"{identity} is on this server's deny list")
         return identity
 
@@ -126,7 +126,8 @@ def _entry(text: str, where: str) -> str:
     )
 
 
-def _fingerprint(pem: bytes) -> str:
+def fingerprint(pem: bytes) -> str:
+    """As a deny list names a certificate: `sha256:` and 64 hex digits."""
     return "sha256:" + load_certificate(pem).fingerprint(hashes.SHA256()).hex()
 
 

@@ -82,6 +82,7 @@ class ServerProcess:
     def __init__(self, settings: ServeSettings) -> None:
         """Recover the state; no socket is open yet."""
         identity = settings.tls.identity()
+        settings.tls.days_left()  # clients would only see that nobody answers
         _check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(

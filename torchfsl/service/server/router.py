@@ -14,7 +14,7 @@ import grpc.aio
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
-from torchfsl.service.net.trust import Trust
+from torchfsl.service.net.trust import Trust, fingerprint
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.station import Station
@@ -81,7 +81,8 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._observer.call(name, code.name, stream, time.perf_counter() - start)
             if error is not None:
                 level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
-                fields = {"method": name, "caller": str(caller), "code": code.name}
+                said = str(caller) if caller is not None else _said_in(context)
+                fields = {"method": name, "caller": said, "code": code.name}
                 fields["peer"] = self._door.address_of(context.peer())
                 log.log(level, "refused: %s", error, extra=fields)
                 await context.abort(code, str(error)[:1000])
@@ -111,3 +112,14 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         if method is None:
             raise NotAllowed(f"{caller} may not call {name}")
         return caller, method
+
+
+def _said_in(context: Context) -> str:
+    """Of a caller that is not let in: which certificate it showed, as a deny list names it."""
+    pems = context.auth_context().get("x509_pem_cert", [])
+    if len(pems) != 1:
+        return "no certificate"
+    try:
+        return f"certificate {fingerprint(bytes(pems[0]))}"
+    except ParameterError:
+        return "a certificate that cannot be read"
