@@ -121,7 +121,7 @@ def _trees(data: bytes) -> None:
 
 def _book(data: bytes) -> None:
     book = ReportBook(PLAN, 0, max_sessions=4)
-    book.open(1)
+    book.open(1, b"")
     book.holds(data)
     book.receive(data)
     book.receive(data)

@@ -252,6 +252,6 @@ def test_a_pair_goes_on_with_the_model_of_the_server_that_kept_its_disk(
             pair.owner.model(pair.task)
         pair.task = pair.owner.bind(pair.plan)
         pair.plan, pair.number = pair.task.plan, 0
-        pair.owner.set_up(pair.task, model.state, model.optimizer.state())
+        pair.owner.set_up(pair.task, model.state, model.optimizer.state(), replace=True)
         pair.open()
         pair.assert_serves()

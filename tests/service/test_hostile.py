@@ -337,7 +337,7 @@ def test_a_relay_with_one_bit_changed_is_refused_and_costs_only_its_client(pair:
         link_of(pair, pair.files("server-0"), 1),
     )
     relay = bytearray(trees[0][:HEADER_BYTES] + trees[0][HEADER_BYTES : HEADER_BYTES + 16])
-    relay += trees[0][HEADER_BYTES + 16 + master_seed_bytes(pair.plan) :]
+    relay += trees[0][HEADER_BYTES + 32 + master_seed_bytes(pair.plan) :]
     relay[6], relay[7] = Kind.TREES_RELAY, 1
     struct.pack_into("<Q", relay, 24, len(relay) - HEADER_BYTES)
     relay[-40] ^= 1

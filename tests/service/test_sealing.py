@@ -135,7 +135,7 @@ def test_servers_refuse_a_task_that_does_not_name_their_key(
     monkeypatch.setattr(pair.owner, "server_keys", lambda: keys)
     task = pair.owner.bind(pair.plan)
     with pytest.raises((ParameterError, DecodeError), match=text):
-        pair.owner.set_up(task, make_state(task.plan))
+        pair.owner.set_up(task, make_state(task.plan), replace=True)
 
 
 def test_a_server_does_not_start_with_a_certificate_of_another_key(tmp_path: Path) -> None:
