@@ -148,8 +148,8 @@ class _Hasty(Node):
             self.count(number, earlier)
         ours = self._own(number, kind)
         if theirs is not None:
-            self._transcript.check(self.plan, number, kind, theirs)
-            self._transcript.hear(number, kind, theirs)
+            self.transcript.check(self.plan, number, kind, theirs)
+            self.transcript.hear(number, kind, theirs)
         return ours
 
 

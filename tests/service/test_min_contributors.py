@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.federation import mixed_plan
-from tests.support.network import HANGS_AFTER, Pair, wait_until
-from tests.support.odd_servers import ODD
+from tests.support.network import HANGS_AFTER, Pair, wait_until, with_odd_server
 from tests.support.reference import plaintext
 from torchfsl.errors import ProtocolError
 from torchfsl.service.state.ledger import Ledger
@@ -21,19 +20,6 @@ from torchfsl.service.state.steps import StoredState
 from torchfsl.submodel.opened import Opened
 
 PLAN = dataclasses.replace(mixed_plan(lane="count"), min_contributors=2)
-
-
-class OddPair(Pair):
-    """One server is another program than the other."""
-
-    def __init__(self, folder: Path, odd: int) -> None:
-        super().__init__(folder, PLAN)
-        self._odd = odd
-
-    def command(self, party: int) -> list[str]:
-        honest = super().command(party)
-        odd = "tests.support.odd_servers"
-        return [honest[0], "-m", odd, *honest[3:]] if party == self._odd else honest
 
 
 def assert_kept(pair: Pair, opened: Opened, made: list[plaintext.Contribution]) -> None:
@@ -62,13 +48,9 @@ def test_rows_of_one_client_stay_closed_over_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_server_killed_between_the_two_openings_loses_and_doubles_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: int
+    tmp_path: Path, party: int
 ) -> None:
-    monkeypatch.setenv(ODD, "die")
-    with OddPair(tmp_path, party) as pair:
-        pair.start()
-        pair.set_up()
-        pair.open()
+    with with_odd_server(tmp_path, party, "die", PLAN) as pair:
         made = pair.take_part([0, 1, 2])
         with ThreadPoolExecutor(1) as closing:
             opened = closing.submit(pair.close)
@@ -83,13 +65,9 @@ def test_a_server_killed_between_the_two_openings_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_share_altered_after_the_counts_opens_nothing_at_the_other_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, party: int
+    tmp_path: Path, party: int
 ) -> None:
-    monkeypatch.setenv(ODD, "lie")
-    with OddPair(tmp_path, party) as pair:
-        pair.start()
-        pair.set_up()
-        pair.open()
+    with with_odd_server(tmp_path, party, "lie", PLAN) as pair:
         pair.take_part([0, 1, 2])
         with contextlib.suppress(ProtocolError):  # a server that lies may say that all is well
             pair.close()

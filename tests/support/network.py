@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.federation import make_state, mixed_plan, random_update, wanted_rows
+from tests.support.odd_servers import ODD
 from tests.support.reference import plaintext
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
@@ -41,13 +44,24 @@ peer_seconds = 10.0
 
 
 class Pair(LocalServers):
-    """Both servers with a task; rounds are numbered by `next_round`."""
+    """Both servers with a task; rounds are numbered by `open`.
 
-    def __init__(self, folder: Path, plan: Plan | None = None, config: str = CONFIG) -> None:
+    `odd`: the server that is `tests.support.odd_servers` instead.
+    """
+
+    def __init__(
+        self, folder: Path, plan: Plan | None = None, config: str = CONFIG, *, odd: int = -1
+    ) -> None:
         super().__init__(folder, clients=8, config=config)
         self.number = 0
+        self._odd = odd
         self.policy = QUICK
         self._plan = plan or mixed_plan()
+
+    def command(self, party: int) -> list[str]:
+        honest = super().command(party)
+        odd = "tests.support.odd_servers"
+        return [honest[0], "-m", odd, *honest[3:]] if party == self._odd else honest
 
     def set_up(self, *, replace: bool = True) -> None:
         self.owner = Owner(self.urls, self.tls, policy=self.policy)
@@ -56,9 +70,9 @@ class Pair(LocalServers):
         self.owner.set_up(self.task, make_state(self.plan), replace=replace)
         self.number = 0
 
-    def open(self, seconds: float = 900.0) -> int:
+    def open(self, seconds: float = 900.0, *, expected: int = 0) -> int:
         self.number += 1
-        self.owner.open_round(self.number, seconds=seconds)
+        self.owner.open_round(self.number, expected=expected, seconds=seconds)
         return self.number
 
     def client(self, number: int, *, outbox: Path | None = None) -> Connection:
@@ -101,6 +115,19 @@ class Pair(LocalServers):
         assert opened.clients == tuple(clients)
         assert_sums(self.plan, opened, contributions)
         self.owner.model(self.task)
+
+
+@contextlib.contextmanager
+def with_odd_server(
+    folder: Path, party: int, how: str, plan: Plan | None = None, *, expected: int = 0
+) -> Iterator[Pair]:
+    """A pair with an open round of `expected` reports, in which one server is odd in some way."""
+    with pytest.MonkeyPatch.context() as patch, Pair(folder, plan, odd=party) as pair:
+        patch.setenv(ODD, how)
+        pair.start()
+        pair.set_up()
+        pair.open(expected=expected)
+        yield pair
 
 
 def assert_sums(plan: Plan, opened: Opened, made: list[plaintext.Contribution]) -> None:

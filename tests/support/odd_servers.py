@@ -1,25 +1,32 @@
-"""`torchfsl serve` as a process that dies at one instant, or that lies in one step.
+"""`torchfsl serve` as a process that dies at one instant, lies in one step, or hears too late.
 
-    python -m tests.support.odd_servers serve ...      with TORCHFSL_TEST_ODD=die|lie
+    python -m tests.support.odd_servers serve ...      with TORCHFSL_TEST_ODD=die|lie|deaf|rash
 
 `die` kills the process with SIGKILL once, when the peer's counts are here and the rows are not
 revealed yet; a file beside the state folder remembers. `lie` alters the share of the rows after the
-counts are known to both.
+counts are known to both. `deaf` never hears that the peer has a public part; `rash`, deaf as well,
+does not look into the peer's set before it refuses a client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.command import main
+from torchfsl.service.server.peers import PeerLink
+from torchfsl.service.server.transcript import Transcript
 
 ODD = "TORCHFSL_TEST_ODD"
 
 _honest = Server.reveal_kept
+_insist = PeerLink.insist
 
 
 def _die_once(server: Server, peer_counts: bytes) -> bytes:
@@ -36,6 +43,33 @@ def _lie(server: Server, peer_counts: bytes) -> bytes:
     return bytes(said)
 
 
+async def _send_and_hang(link: PeerLink, method: str, *parts: bytes, **kwargs: Any) -> bytes:
+    answer = await _insist(link, method, *parts, **kwargs)
+    if method == "Relay":
+        await asyncio.Event().wait()
+    return answer
+
+
+def _make_deaf() -> None:
+    PeerLink.insist = _send_and_hang  # type: ignore[method-assign, assignment]
+
+
+def _make_rash() -> None:
+    _make_deaf()
+    Transcript.peer_counts = lambda *_: False  # type: ignore[method-assign, assignment]
+
+
+def _reveal_as(odd: Callable[[Server, bytes], bytes]) -> None:
+    Server.reveal_kept = odd  # type: ignore[method-assign]
+
+
+_MAKE_ODD: Final[dict[str, Callable[[], None]]] = {
+    "die": lambda: _reveal_as(_die_once),
+    "lie": lambda: _reveal_as(_lie),
+    "deaf": _make_deaf,
+    "rash": _make_rash,
+}
+
 if __name__ == "__main__":
-    Server.reveal_kept = {"die": _die_once, "lie": _lie}[os.environ[ODD]]  # type: ignore[method-assign]
+    _MAKE_ODD[os.environ[ODD]]()
     sys.exit(main())

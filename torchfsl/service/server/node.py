@@ -41,7 +41,7 @@ class Node:
     lets the peer's message count. Either may be repeated, also after a crash.
 
     Attributes:
-        storage: everything that survives a crash.
+        storage: everything that survives a crash; transcript: of it, what the servers said.
         task: the task, or None before the first.
 
     Raises:
@@ -57,7 +57,7 @@ class Node:
         self.party, self._authorities, self._key = party, authorities, key
         self.storage = Storage(party, folder, settings, witness)
         self._ledger = self.storage.ledger
-        self._transcript = Transcript(self._ledger, party)
+        self.transcript = Transcript(self._ledger, party)
         self.task: Task | None = recovery.stored_task(self.storage)
         self._server: Server | None = None
         self._restore()
@@ -123,7 +123,7 @@ class Node:
         Raises:
             ProtocolError: halted, another round is running, or the number was used.
         """
-        stored = self._transcript.said(number, Kind.ROUND_STATE)
+        stored = self.transcript.said(number, Kind.ROUND_STATE)
         if stored is not None:
             return stored
         self.storage.check_not_halted()
@@ -133,7 +133,7 @@ class Node:
         self.storage.open_log(number)
         with self._ledger.transaction():
             self._ledger.start_round(number, expected, closes_at)
-            self._transcript.say(number, Kind.ROUND_STATE, message)
+            self.transcript.say(number, Kind.ROUND_STATE, message)
         return message
 
     def exchange(self, number: int, kind: Kind, theirs: bytes | None = None) -> bytes:
@@ -147,7 +147,7 @@ class Node:
         self.check(number, kind, theirs)
         ours = self._own(number, kind)
         if theirs is not None:
-            self._transcript.hear(number, kind, theirs)
+            self.transcript.hear(number, kind, theirs)
         return ours
 
     def check(self, number: int, kind: Kind, theirs: bytes | None = None) -> None:
@@ -163,7 +163,7 @@ class Node:
                 earlier step is missing, or the round ended unopened.
         """
         if theirs is not None:
-            self._transcript.check(self.plan, number, kind, theirs)
+            self.transcript.check(self.plan, number, kind, theirs)
         for earlier in steps_of(self.plan):
             if earlier is kind:
                 break
@@ -179,7 +179,7 @@ class Node:
         Raises:
             ProtocolError: the round ends unopened, or has; its reason is stored.
         """
-        theirs = self._transcript.heard(number, kind)
+        theirs = self.transcript.heard(number, kind)
         if theirs is not None and not self.has_counted(number, kind):
             self._count(number, kind, theirs)
 
@@ -217,7 +217,7 @@ class Node:
 
     def _own(self, number: int, kind: Kind) -> bytes:
         """This server's message for a step; stored, so that it is the same whenever asked for."""
-        if (stored := self._transcript.said(number, kind)) is not None:
+        if (stored := self.transcript.said(number, kind)) is not None:
             return stored
         if kind is Kind.ROUND_STATE:
             return self.begin(number)
@@ -230,9 +230,9 @@ class Node:
             changes |= {"log_end": len(report_log), "bytes": report_log.num_bytes}
         with self._ledger.transaction():
             self._ledger.change_round(number, **changes)
-            self._transcript.say(number, kind, message)
+            self.transcript.say(number, kind, message)
             if kind is Kind.SHARE_COMMIT:
-                self._transcript.keep_share(self.plan, number, *self.server.committed())
+                self.transcript.keep_share(self.plan, number, *self.server.committed())
         return message
 
     def _make(self, number: int, kind: Kind) -> bytes:
@@ -245,10 +245,10 @@ class Node:
         if kind is Kind.ROUND_STATE:
             return server.open_round(number)
         if kind is Kind.REPORT_SET:
-            said = self._transcript.said(number, kind)
+            said = self.transcript.said(number, kind)
             return server.close_round(coin=ReportSet.read(self.plan, said).coin if said else b"")
         if kind is Kind.SHARE_COMMIT:
-            salt, share = self._transcript.kept_share(self.plan, number)
+            salt, share = self.transcript.kept_share(self.plan, number)
             return server.commit(salt=salt, share=share)
         raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 
@@ -286,7 +286,7 @@ class Node:
             if kind is Kind.SHARE_COMMIT and "state" in changes:
                 self._ledger.put_setting("opened", b"%d" % server.rounds_opened)
             for after, message in follows.items():
-                self._transcript.say(number, after, message)
+                self.transcript.say(number, after, message)
         if opened is not None:
             self._apply(number, opened)
 
@@ -310,11 +310,11 @@ class Node:
         number = row.number
         self.storage.open_log(number, begun=True)
         for kind in steps_of(self.plan):
-            if self._transcript.said(number, kind) is None:
+            if self.transcript.said(number, kind) is None:
                 break
             if kind in (Kind.ROUND_STATE, Kind.REPORT_SET, Kind.SHARE_COMMIT):
-                self._transcript.say(number, kind, self._make(number, kind))
-            if (theirs := self._transcript.heard(number, kind)) is None:
+                self.transcript.say(number, kind, self._make(number, kind))
+            if (theirs := self.transcript.heard(number, kind)) is None:
                 break
             try:
                 self._count(number, kind, theirs)

@@ -154,6 +154,10 @@ class Relays:
     async def deliver(self, kind: Kind, round_number: int, client: int) -> None:
         """Relay a part and wait until the peer has it; without the waiter it goes on all the same.
 
+        The round may close between the peer's storing a part and its answer. Then the set that the
+        peer announced tells: a client whose report counts is never told that it was refused, for
+        it would send the same values once more in a later round.
+
         Raises:
             NotReady: the peer does not answer in time.
             RejectedSubmission: it refuses the part, or the round closed before.
@@ -162,14 +166,19 @@ class Relays:
         try:
             async with asyncio.timeout(self._station.limits.peer_seconds):
                 await asyncio.shield(task)
+            return
         except TimeoutError:
             raise calls.NotReady("the other server does not answer: send it again") from None
         except asyncio.CancelledError:
-            if task.cancelled():
-                raise RejectedSubmission("the round closed before the report was relayed") from None
-            raise
+            if not task.cancelled():
+                raise
+            refusal = "the round closed before the report was relayed"
         except RejectedSubmission as error:
-            raise RejectedSubmission(f"refused by the other server: {error}") from None
+            refusal = f"refused by the other server: {error}"
+        station = self._station
+        node = station.node
+        if not await station.run(node.transcript.peer_counts, node.plan, round_number, client):
+            raise RejectedSubmission(refusal)
 
     def restart(self) -> None:
         """Relay everything in the report log again: the peer takes a resend for what it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
-from torchfsl.fsl.bodies import ShareBody
+from torchfsl.fsl.bodies import ReportSet, ShareBody
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.commitments import SALT_BYTES
@@ -82,3 +82,10 @@ class Transcript:
         if self.heard(number, kind) is None:
             self._ledger.running_round(number)
             self._ledger.put_step(number, kind, theirs, sent=False)
+
+    def peer_counts(self, plan: Plan, number: int, client: int) -> bool:
+        """Whether the peer has said that a client's report is complete in a round that closed."""
+        theirs = self.heard(number, Kind.REPORT_SET)
+        if theirs is None:
+            return False
+        return any(client == entry for entry, _ in ReportSet.read(plan, theirs).entries)
