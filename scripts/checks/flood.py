@@ -16,7 +16,6 @@ import contextlib
 import json
 import multiprocessing
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import numpy as np
 
 from scripts.checks import flooder
 from scripts.checks.crash_clients import make_plan, make_update, sums_of
+from scripts.checks.outcome import report
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.client.links import RetryPolicy
@@ -176,15 +176,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="connections a second and server")
     parser.add_argument("--held", type=int, default=1500, help="connections held to each server")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(options, Path(folder))
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    return 0 if found["ok"] else 1
+    return report(parser, run)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
@@ -25,6 +23,7 @@ import numpy as np
 
 from scripts.checks.crash_clients import POLICY, make_plan
 from scripts.checks.flood import take_part
+from scripts.checks.outcome import report
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.local import LocalServers
 
@@ -89,15 +88,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.01, help="seconds between two polls")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(options, Path(folder))
-    text = json.dumps(found, indent=1)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n")
-    return 0 if found["ok"] else 1
+    return report(parser, run)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from scripts.generate.isolation_table import isolated
 from scripts.reproduction.markdown import missing, seconds, size, stamp, table
 from scripts.reproduction.results import read_result
 from scripts.reproduction.sesa import CHOICES, COHORT, DROPOUTS, RATE, SCALED_RATE
-from torchfsl.sesa import isolation
 from training.sections import Sesa
 
 TITLE = "## SESA: one server, clients of different sizes\n\n"
@@ -58,7 +58,7 @@ def _claims(figures: dict[str, Any]) -> str:
             "holds by itself, but a sum may have one honest term. Expected submodels a round of that kind, "
             "N / 10 dropouts: "
             + ", ".join(
-                f"{_isolated(clients, submodels):.2g} with N = {clients}, K = {submodels}"
+                f"{isolated(clients, clients // 2, submodels):.2g} with N = {clients}, K = {submodels}"
                 for clients, submodels in ((100, 4), (100, 16), (40, 4), (20, 4))
             )
             + f". Plans and rounds above {Sesa().max_isolation:g} are refused (docs/sesa.md)",
@@ -92,15 +92,6 @@ def _claims(figures: dict[str, Any]) -> str:
         "figure, of accuracy, and prints no seconds, bytes, rates or rounds. What it claims, and "
         "what is found here:\n\n" + table(("the paper", "here"), rows) + "\n"
     )
-
-
-def _isolated(clients: int, submodels: int) -> float:
-    """Submodels with one honest contributor at most, where half of thirds of clients collude."""
-    sides = 1 if submodels == 4 else 2
-    counts = [clients // 3, clients // 3, clients - 2 * (clients // 3)]
-    groups = [(n, width**sides) for n, width in zip(counts, Sesa().budgets, strict=True)]
-    rate = isolation(groups, collusion=clients // 2, dropouts=clients // 10)
-    return submodels * rate
 
 
 def _against(figures: dict[str, Any], name: str, at: int) -> str:
