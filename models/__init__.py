@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from models.cnn import CifarCNN, MnistCNN
 from models.din import DIN
+from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8, resnet10
 from models.mlp import MLP
 from models.sharded import Sharded
 from models.textcnn import TextCNN
 
-__all__ = ["DIN", "MLP", "CifarCNN", "MnistCNN", "Sharded", "TextCNN"]
+__all__ = ["DIN", "MLP", "VGG7", "CifarCNN", "MnistCNN", "MnistMLP", "Sharded", "SmallCNN",
+           "SmallResNet", "TextCNN", "resnet8", "resnet10"]  # fmt: skip

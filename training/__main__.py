@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from training.cli import main
+from training import cli
+from training.privhfl import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["privhfl"]:
+        sys.exit(command.main(sys.argv[2:]))
+    sys.exit(cli.main())

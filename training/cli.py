@@ -32,6 +32,9 @@ presets
                networks in shards: thirds of the clients train all, half and a quarter of the units
                of every layer, other ones each round
 
+`python -m training privhfl --help` is another command: clients with unlike models that learn from
+each other's answers.
+
 aggregations (one seed gives one model under plain, fsl and sesa, bit for bit)
   fsl          two servers, point functions: neither learns which rows, or any value
   dense        two servers, additive shares of every parameter, 4 bytes each: no submodels

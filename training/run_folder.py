@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torchfsl
 from training.checkpoint import CheckpointFolder
 from training.config import Config
 from training.federation import Federation
+from training.run_files import check_same, replace_file
 from training.sections import ConfigError
 from training.trainer import RoundRecord
 
@@ -45,7 +45,7 @@ class RunFolder:
                 f"{folder} exists: add --resume to continue the run in it, or name another --out"
             )
         if settings.exists():
-            _check_same(json.loads(settings.read_text(encoding="utf-8")), config, folder)
+            check_same(settings, config, folder, may_differ=_MAY_DIFFER)
         elif folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} holds no run to resume: name another --out")
 
@@ -65,8 +65,8 @@ class RunFolder:
             raise ConfigError(f"{self.metrics_file} does not hold rounds 1 to {finished}")
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = json.dumps(dataclasses.asdict(self.config), indent=2) + "\n"
-        _replace(self.folder / "config.json", settings)
-        _replace(self.metrics_file, "".join(_line(record) for record in records))
+        replace_file(self.folder / "config.json", settings)
+        replace_file(self.metrics_file, "".join(_line(record) for record in records))
         return records
 
     def append(self, record: RoundRecord) -> None:
@@ -83,7 +83,7 @@ class RunFolder:
     ) -> dict[str, Any]:
         """Write `summary.json`; returns its content."""
         summary = summarise(self.config, federation, records, baselines, metric)
-        _replace(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+        replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         return summary
 
 
@@ -168,36 +168,3 @@ def _record(line: dict[str, Any]) -> RoundRecord:
     known = {field.name for field in dataclasses.fields(RoundRecord)}
     metrics = {name: value for name, value in line.items() if name not in known}
     return RoundRecord(metrics=metrics, **{n: v for n, v in line.items() if n in known})
-
-
-def _check_same(saved: dict[str, Any], config: Config, folder: Path) -> None:
-    now = json.loads(json.dumps(dataclasses.asdict(config)))
-    # What an older version did not know had its default.
-    defaults = {
-        field.name: json.loads(json.dumps(_plain(field.default)))
-        for field in dataclasses.fields(config)
-        if field.default is not dataclasses.MISSING
-    }
-    for name in now:
-        before = saved.get(name, defaults.get(name))
-        section = type(getattr(config, name))
-        if isinstance(before, dict) and dataclasses.is_dataclass(section):
-            before = {**json.loads(json.dumps(dataclasses.asdict(section()))), **before}
-        if name not in _MAY_DIFFER and before != now[name]:
-            raise ConfigError(
-                f"{folder} holds a run with {name} = {before}, now it is {now[name]}: "
-                "resume with the same settings, or name another --out"
-            )
-
-
-def _plain(default: Any) -> Any:
-    """A setting's default as JSON has it."""
-    if dataclasses.is_dataclass(default) and not isinstance(default, type):
-        return dataclasses.asdict(default)
-    return default
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -1,0 +1,168 @@
+"""`python -m training privhfl`: options, settings, and the run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from torchfsl.errors import ProtocolError
+from training.privhfl.settings import (
+    Control,
+    Expansion,
+    Label,
+    Querying,
+    Selection,
+    Settings,
+    TaskName,
+)
+
+_DESCRIPTION = """\
+Clients with unlike models learn from each other's answers to queries (PrivHFL). Each trains on its
+own samples, makes query pictures from them, asks other clients, and trains again on its samples and
+on the pictures with the averaged answers. Nobody's samples, pictures or model are shown to anyone.
+
+querying
+  plain      float answers in the clear: no protection, the yardstick
+  fixed      the integers that the protocol computes with, in the clear
+  secure     the protocol: a server and the answering client see random numbers only, the querying
+             client the sum of all answers; exact says that it equals `fixed` bit for bit
+  published  the paper's own protocol, which gives weights away: for measuring, needs
+             --leaky-on-purpose
+"""
+
+_EPILOG = """\
+examples
+  python -m training privhfl mnist --data FOLDER                        floats, a minute
+  python -m training privhfl mnist --data FOLDER --querying secure
+  python -m training privhfl cifar10 --data FOLDER --control local      retraining alone
+
+DIR gets config.json, metrics.jsonl (an object an iteration; iteration 0 is the baseline),
+summary.json, curves.png and every client's models. Accuracy is on the same 2,000 test pictures for
+all clients; gains are over the baseline of the same client. Bytes are by link and phase, of all
+clients together.
+"""
+
+_VALUES: tuple[tuple[str, str, type, str], ...] = (
+    ("data", "DIR|HUB_NAME|synthetic", str, "default: the data set's name on the Hub"),
+    ("clients", "N", int, "default 9 for mnist, 6 for cifar10"),
+    ("private", "N", int, "samples of a client; default 100 for mnist, 1000 for cifar10"),
+    ("alpha", "A", float, "Dirichlet concentration of labels; default: IID"),
+    ("lam", "L", float, "the coefficient of mixup; default: 0.1 to 0.9, drawn for each picture"),
+    ("queries", "B", int, "of a client; default 1000 for mnist, 2500 for cifar10"),
+    ("fraction", "C", float, "share of the other clients that answer; default 1"),
+    ("temperature", "T", float, "of soft labels; default 1"),
+    ("iterations", "N", int, "of querying and retraining; default 1"),
+    ("frac-bits", "F", int, "of activations and weights; default 12 of 32 bits, 20 of 64"),
+    (
+        "batch",
+        "N",
+        int,
+        "queries of one run of the protocol; default 128 for mnist, 32 for cifar10",
+    ),
+    ("test", "N", int, "test pictures; default 2000"),
+    ("seed", "S", int, "of data, models, training and the experiment's keys; default 0"),
+    ("threads", "N", int, "of torch and of the native backend; default 1"),
+)
+_CHOICES: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("querying", get_args(Querying), "how answers are computed, see above; default plain"),
+    ("comparison", ("tables", "trees"), "back end for signs; default tables"),
+    ("expansion", get_args(Expansion), "how pictures are made; default mixup"),
+    ("selection", get_args(Selection), "which of a pool are asked; default random"),
+    ("label", get_args(Label), "what is averaged; default logits"),
+    ("control", get_args(Control), "instead of the others' answers; default none"),
+    ("ring-bits", (32, 64), "of the protocol's integers; default 32"),
+)
+_DEFAULTS: dict[TaskName, Settings] = {
+    "mnist": Settings(task="mnist"),
+    "cifar10": Settings(task="cifar10", clients=6, private=1000, queries=2500, batch=32),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns 0 for done, 1 for an inexact run, 2 for bad usage."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        settings = settings_from(options)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        default = Path("runs") / f"privhfl-{settings.task}-{settings.querying}-{stamp}"
+        return _run(settings, options.out or default, options)
+    except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    except ProtocolError as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options; absent ones are None, and the task's defaults hold."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training privhfl",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", choices=get_args(TaskName))
+    for name, choices, text in _CHOICES:
+        parser.add_argument(f"--{name}", choices=choices, type=type(choices[0]), help=text)
+    for name, metavar, kind, text in _VALUES:
+        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="folder of the run; must not exist without --resume"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--leaky-on-purpose", action="store_true", help="allow --querying published"
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors only")
+    return parser
+
+
+def settings_from(options: argparse.Namespace) -> Settings:
+    """The task's defaults, then the options.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        ValueError: options do not go together.
+    """
+    if options.resume and options.out is None:
+        raise ValueError("--resume needs --out, the folder of the run to continue")
+    if options.querying == "published" and not options.leaky_on_purpose:
+        raise ValueError(
+            "--querying published gives weights away to whoever asks one picture three times; add "
+            "--leaky-on-purpose to measure it, or use --querying secure"
+        )
+    fields = [field.name for field in dataclasses.fields(Settings) if field.name != "task"]
+    chosen = {name: getattr(options, name) for name in fields}
+    return dataclasses.replace(
+        _DEFAULTS[options.task], **{n: value for n, value in chosen.items() if value is not None}
+    )
+
+
+def _run(settings: Settings, folder: Path, options: argparse.Namespace) -> int:
+    if settings.threads:
+        os.environ["TORCHFSL_THREADS"] = str(settings.threads)
+    # Imported here, so that --help and mistakes in options answer at once.
+    import torch
+
+    from training.privhfl.experiment import run_experiment
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            print(text, flush=True)
+
+    summary = run_experiment(settings, folder, resume=options.resume, say=say)
+    say(
+        f"accuracy {summary['baseline']:.4f} -> {summary['accuracy']:.4f}, "
+        f"models {summary['model_sha256'][:16]}, files in {folder}"
+    )
+    return 1 if summary["exact"] is False else 0

@@ -1,0 +1,97 @@
+"""A PrivHFL run's models and outcomes on disk, a client at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from training.privhfl.settings import Settings
+from training.privhfl.tasks import build_model
+from training.privhfl.trainer import Outcome
+from training.run_files import check_same, replace_file
+from training.sections import ConfigError
+
+_MAY_DIFFER = ("iterations",)
+_BASELINE = ("task", "data", "clients", "private", "alpha", "test", "seed")
+"""Settings that baselines depend on."""
+
+
+class Store:
+    """One run's folder: `config.json`, and `iteration-K/client-N.npz` with `.json` beside it.
+
+    A client's outcome is written after its model, so that who finds the one has the other.
+
+    Args:
+        folder: of the run.
+        settings: of the run.
+        resume: whether to continue what is there.
+        baselines: another run's folder, whose iteration 0 is used and completed instead of one's
+            own; None for one's own.
+
+    Raises:
+        ConfigError: the folder exists and `resume` is off, or holds a run of other settings.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, *, resume: bool, baselines: Path | None = None
+    ) -> None:
+        self.folder, self.settings = folder, settings
+        self._baselines = baselines or folder
+        if folder.exists() and not resume:
+            raise ConfigError(
+                f"{folder} exists: add --resume to continue the run in it, or name another --out"
+            )
+        config = folder / "config.json"
+        if config.exists():
+            check_same(config, settings, folder, may_differ=_MAY_DIFFER)
+        elif folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} holds no run to resume: name another --out")
+        if baselines is not None and (baselines / "config.json").exists():
+            others = [f.name for f in dataclasses.fields(settings) if f.name not in _BASELINE]
+            check_same(baselines / "config.json", settings, baselines, may_differ=others)
+
+    def start(self) -> None:
+        """Make the folders; called once all else is ready, so that a failed start leaves none."""
+        for folder in {self.folder, self._baselines}:
+            folder.mkdir(parents=True, exist_ok=True)
+            config = folder / "config.json"
+            if not config.exists() or folder == self.folder:
+                replace_file(config, json.dumps(dataclasses.asdict(self.settings), indent=2) + "\n")
+
+    def load(self, iteration: int, client: int) -> tuple[nn.Module, Outcome] | None:
+        """What a client's work came to; None where it is not done."""
+        file = self._file(iteration, client)
+        if not file.with_suffix(".json").exists():
+            return None
+        with np.load(file, allow_pickle=False) as saved:
+            state = {name: torch.from_numpy(saved[name].copy()) for name in saved.files}
+        model = build_model(self.settings, client)
+        model.load_state_dict(state)
+        model.eval()
+        fields = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        fields["answered_by"] = tuple(fields["answered_by"])
+        return model, Outcome(**fields)
+
+    def save(self, iteration: int, model: nn.Module, outcome: Outcome) -> None:
+        """Write a client's model, then its outcome."""
+        file = self._file(iteration, outcome.client)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(file.name + ".part")
+        arrays: dict[str, Any] = {n: t.numpy() for n, t in model.state_dict().items()}
+        with temporary.open("wb") as opened:
+            np.savez(opened, **arrays)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, file)
+        replace_file(file.with_suffix(".json"), json.dumps(dataclasses.asdict(outcome)) + "\n")
+
+    def _file(self, iteration: int, client: int) -> Path:
+        folder = self.folder if iteration else self._baselines
+        return folder / f"iteration-{iteration}" / f"client-{client}.npz"
