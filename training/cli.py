@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ProtocolError
 from training.config import Config, merge, read_toml
+from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
 from training.sections import ConfigError
 
@@ -50,6 +51,7 @@ examples
                                                             item ...", a line a user, oldest first)
                                                             and item2attributes.json.gz
   python -m training cnn-mnist --data FOLDER --aggregation dense --out runs/mnist-dense
+  python -m training mlp-mnist-widths --data FOLDER --aggregation sesa
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
 
 DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
@@ -59,13 +61,18 @@ the aggregation's kinds of message, bytes_by_width the same for the clients of e
 'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
 
 FILE.toml overrides the preset and is overridden by options; its sections and their settings are
-the dataclasses of training/config.py, for example
+the dataclasses of training/sections.py, for example
   rounds = 50
   [local]
   lr = 0.05
   [rest]
   policy = "blocks"
   amount = 0.05
+or, for the presets ...-widths, where half and all of each layer are trained
+  [sesa]
+  budgets = [1.0, 0.5]
+  collusion = 0.2
+A setting that the preset or another setting leaves without effect is refused.
 """
 
 
@@ -182,7 +189,9 @@ def config_from(options: argparse.Namespace) -> Config:
     chosen["replace"] = options.replace or None
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
-    config = merge(config, {name: value for name, value in chosen.items() if value is not None})
+    given = {name: value for name, value in chosen.items() if value is not None}
+    config = merge(config, given)
+    refuse_idle(config, PRESETS[options.preset], given.keys())
     if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):
         raise ConfigError("--servers takes URL0,URL1 and needs --tls, a folder of certificates")
     return config
@@ -212,6 +221,8 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
         from training.tensorboard import TensorBoard  # needs the tensorboard extra
 
         console = TensorBoard(folder, console)
+    if idle := idle_under_aggregation(config, PRESETS[config.preset]):
+        console.say(f"not used under {config.aggregation}: {', '.join(idle)}")
     summary = run_experiment(config, folder, resume=options.resume, console=console)
     exact = summary["exact_rounds"] == summary["rounds"]
     retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])

@@ -57,6 +57,8 @@ def run_experiment(
     records = run.start_at(finished)
     how = f"resuming after round {finished}" if finished else "starting"
     console.say(f"{how} in {folder}")
+    if config.aggregation == "plain":
+        console.say("plain adds in the clear, 4 bytes a value; the same round under fsl would be")
     console.say(federation.handle.explain(federation.plan))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))

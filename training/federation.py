@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -146,7 +147,8 @@ def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handl
     if not collusion:
         raise ConfigError(
             f"sesa.collusion is {config.sesa.collusion} of {config.clients_per_round} clients, "
-            "which is not one: raise it"
+            f"which is not one: raise it to {1 / config.clients_per_round:.3g}, or take at least "
+            f"{math.ceil(1 / config.sesa.collusion - 1e-9)} clients a round"
         )
     rows = [rows_by_segment(handle, of_class) for of_class in task.widths.rows]
     return engine.sesa_plan(
