@@ -32,7 +32,7 @@ def _falls(config: Config) -> bool:
 
 
 def _selects(config: Config) -> bool:
-    return config.rest.policy != "dense"
+    return config.rest.policy in ("topk", "blocks")
 
 
 def _is_sentences(config: Config) -> bool:
