@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import client_numbers, main, make_parser
 from torchfsl.service.local import free_ports
 from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.reporting import of_round
 from torchfsl.service.serving import read_settings
 
 
@@ -102,7 +104,11 @@ def test_floors_that_mean_nothing_stop_a_server_before_it_starts(
         ("min_clients = 9", "unknown settings ['min_clients']; known:"),
         ("[server]\nparty = 0", "unknown settings ['server']; known:"),
         ("[limits]\ncalls = 1.5", "calls = 1.5 in [limits]: it is a whole number"),
-        ("[limits]\ncalls = true", "the settings in [limits] are positive numbers"),
+        (
+            "[limits]\ncalls = true",
+            "calls = True in [limits]: it is a positive number, without quotes or unit",
+        ),
+        ('[storage]\nreserve_bytes = "1G"', "reserve_bytes = '1G' in [storage]: it is a positive"),
         ('tls-cert = "a.pem"', "tls names a folder with all files: leave out tls-cert, or it"),
         ('log-level = "loud"', "log-level is 'loud': it is one of debug"),
     ],
@@ -122,6 +128,30 @@ def test_settings_that_mean_nothing_are_refused(
 
 def test_a_shortened_option_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unrecognized arguments: --min 1" in complaint(capsys, "serve", "--min", "1")
+
+
+INFO = {
+    "round": 3, "state": "applied", "open": False, "complete": 0, "reports": 9, "accepted": 8,
+    "reason": "", "halted": "", "stalled": "", "unready": "", "plan_digest": "ab",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "round 3 applied, reports 9, in the sum 8"),
+        ({"open": True, "complete": 7, "state": "open"}, "round 3 open, complete reports 7"),
+        ({"round": -1}, "no round yet"),
+        ({"round": -1, "plan_digest": ""}, "no task yet"),
+        ({"state": "unopened", "reason": "too few"},
+         "round 3 unopened, reports 9, in the sum 8, too few"),
+        ({"unready": "full"}, "round 3 applied, reports 9, in the sum 8, NOT READY: full"),
+        ({"halted": "why", "unready": "halted: why"},
+         "round 3 applied, reports 9, in the sum 8, HALTED: why"),
+    ],
+)  # fmt: skip
+def test_status_says_how_the_last_round_stands(fields: dict[str, Any], said: str) -> None:
+    assert of_round(INFO | fields) == said
 
 
 @pytest.mark.parametrize("command", ["close", "abandon", "status"])

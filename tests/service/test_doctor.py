@@ -84,6 +84,7 @@ def test_only_the_peer_is_missing_before_the_other_server_is_started(
         ({"tls_server_ca_0": "ca-server-1.pem"}, "authorities of their own"),
         ({"tls_clients_ca": "missing.pem"}, "cannot read"),
         ({"listen": "192.0.2.1:7000"}, "listen: cannot listen on 192.0.2.1:7000"),
+        ({"listen": "127.0.0.1:7009", "peer": "https://127.0.0.1:7009"}, "name the other's"),
         ({"grpc_health": "7000"}, "'7000' is no address"),
         ({"state": "/proc/nowhere"}, "state: cannot write in /proc"),
         ({"colour": "red"}, "settings: unknown settings ['colour']"),

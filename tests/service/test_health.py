@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -17,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support.network import Pair, wait_until
 from torchfsl.service.local import free_ports
 from torchfsl.service.net.addresses import bound_socket
+from torchfsl.service.server import health
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.observe import ObservationServer, Observer
 
@@ -93,6 +96,24 @@ def test_rounds_go_by_without_a_probe_that_fails(tmp_path: Path) -> None:
         processes[0].terminate()
         assert next(watched).status == NOT_SERVING
         processes[0].wait()
+
+
+def test_a_server_that_gets_unready_says_so_once_and_again_when_it_is_ready(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "_BEAT_SECONDS", 0.001)
+    caplog.set_level("INFO", "torchfsl.service.health")
+    whys = iter(["", "a full disk", "a full disk", ""])
+    one = Health(0, 0)
+    monkeypatch.setattr(one, "unready", lambda: next(whys))
+
+    async def run() -> None:
+        with contextlib.suppress(RuntimeError):  # what a coroutine makes of StopIteration
+            await one.live()
+
+    asyncio.run(run())
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [("WARNING", "not ready: a full disk"), ("INFO", "ready again")]
 
 
 def test_a_server_told_to_stop_when_it_is_ready_stops(tmp_path: Path) -> None:

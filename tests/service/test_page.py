@@ -70,7 +70,7 @@ def info(party: int, **fields: Any) -> dict[str, Any]:
     known = {
         "party": party, "library": "0.1.0", "wire_version": 2, "plan_digest": "ab" * 32,
         "model": {"version": 3, "digest": "cd" * 32}, "round": 4, "state": "open",
-        "complete": 17, "halted": "", "stalled": "",
+        "complete": 17, "halted": "", "stalled": "", "open": True,
     }  # fmt: skip
     return known | fields
 
@@ -96,6 +96,7 @@ def state_of(page: str) -> tuple[str | None, str]:
         ((info(0, stalled="waiting for ..."), info(1)), "wait", "server 0 is waiting for ..."),
         ((info(0), info(1, halted="why")), "bad", "server 1 is halted: why"),
         ((info(0, halted="why"), info(1)), "bad", "server 0 is halted: why"),
+        ((info(0, unready="a full disk"), info(1)), "bad", "server 0 is not ready: a full disk"),
         ((info(0), "refused"), "wait", "the other server does not answer: refused"),
         (("at work", info(1)), "wait", "at work"),
         ((info(0, plan_digest=""), info(1)), "wait", "no task yet: the owner has to set one up"),
@@ -104,6 +105,15 @@ def state_of(page: str) -> tuple[str | None, str]:
 )
 def test_the_first_line_says_how_it_stands(infos: Any, kind: str, said: str) -> None:
     assert state_of(render(view(*infos))) == (kind, said)
+
+
+def test_reports_of_an_open_round_are_counted_before_it_closes() -> None:
+    row = RoundRow(4, StoredState.OPEN, 0, 0.0, 0.0, None, None, 0, 0, 0, "")
+    for party, shown in ((0, "17"), (1, "5")):
+        page = render(view(info(0), info(1, complete=5), party=party, rounds=(row,)))
+        assert Seen(page).tables["rounds"][1][:3] == ["4", "open", shown]
+    at_work = render(view("at work", info(1), rounds=(row,)))
+    assert Seen(at_work).tables["rounds"][1][2] == "0"
 
 
 @pytest.mark.parametrize(

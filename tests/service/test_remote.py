@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from tests.support.federation import mixed_plan, random_update, wanted_rows
+from tests.support.network import FLOORS, HANGS_AFTER, Pair
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
+from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.remote import RemoteServers, connect
 from torchfsl.service.net import calls
 from torchfsl.service.net.calls import NotReady
@@ -88,3 +91,25 @@ def test_a_message_travels_in_chunks_and_as_it_is_where_one_is_enough(kind: Any,
     assert b"".join(sent) == message
     assert all(type(chunk) is bytes for chunk in sent)  # which is what gRPC takes
     assert (sent[0] is message) == (kind is bytes and size <= calls.CHUNK_BYTES)
+
+
+def test_a_client_may_come_before_the_task_and_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "torchfsl.service.remote")
+    with Pair(tmp_path) as pair, ThreadPoolExecutor(1) as early:
+
+        def come(seconds: float) -> str:
+            policy = RetryPolicy(total_seconds=0.2)
+            with connect(pair.urls, pair.tls, 0, require=FLOORS, policy=policy, wait=seconds) as c:
+                return c.plan.digest.hex()
+
+        with pytest.raises(calls.NotReady, match=r"refused; waited for 1 s"):
+            come(1.0)
+        pair.start()
+        with pytest.raises(calls.NotReady, match=r"no task yet.*; waited for 1 s"):
+            come(1.0)
+        waiting = early.submit(come, HANGS_AFTER)
+        pair.set_up()
+        assert waiting.result(HANGS_AFTER) == pair.plan.digest.hex()
+    assert "waiting for the servers" in caplog.text

@@ -85,9 +85,11 @@ def test_what_cannot_be_read_leaves_in_force_what_was_read_before(
     assert not may_call(who, client)
     deny.unlink()
     assert not may_call(who, client)
+    assert who.is_stale
     assert "who may call stays as it was: " in caplog.text
     deny.write_text("")
     assert may_call(who, client)
+    assert not who.is_stale
     with pytest.raises(ParameterError, match="cannot read"):
         Trust(TlsFiles.in_folder(folder, "server-0"), folder / "missing")
 

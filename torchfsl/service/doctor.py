@@ -233,7 +233,9 @@ def _open_files(limit: int, wanted: int, report: Report) -> str:
 
 def _peer(settings: ServeSettings) -> str:
     from torchfsl.service.client.links import Links, RetryPolicy
+    from torchfsl.service.server.process import check_addresses
 
+    check_addresses(settings)
     urls = serving.urls_of(settings)
     links = Links(urls, settings.tls, RetryPolicy(attempt_seconds=5, total_seconds=5))
     try:

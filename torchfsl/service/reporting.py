@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import FslError, ParameterError
 
@@ -42,11 +42,11 @@ def show_state(folder: Path, num_rounds: int) -> int:
     return 1 if halted else 0
 
 
-def show_servers(urls: Sequence[str], files: TlsFiles) -> int:
-    """What two running servers say of themselves to whose files these are."""
+def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) -> int:
+    """What two running servers say of themselves, within `seconds`, to whose files these are."""
     from torchfsl.service.client.links import Links, RetryPolicy
 
-    links = Links(urls, files, RetryPolicy(attempt_seconds=10, total_seconds=10))
+    links = Links(urls, files, RetryPolicy(attempt_seconds=seconds, total_seconds=seconds))
     failed = 0
     for party in (0, 1):
         try:
@@ -60,11 +60,25 @@ def show_servers(urls: Sequence[str], files: TlsFiles) -> int:
             f"{info['plan_digest'][:16] or 'none'}, model {info['model'].get('version', 'none')} "
             f"{info['model'].get('digest', '')[:16]}"
         )
-        print(
-            f"  round {info['round']} {info['state']}, complete reports {info['complete']}"
-            + (f", HALTED: {info['halted']}" if info["halted"] else "")
-            + (f", {info['stalled']}" if info["stalled"] else "")
-        )
-        failed |= bool(info["halted"])
+        print(f"  {of_round(info)}")
+        failed |= bool(info["halted"] or info.get("unready"))
     links.close()
     return failed
+
+
+def of_round(info: Mapping[str, Any]) -> str:
+    """The last round of a server, and what stands in its way. Older servers say less."""
+    if info["round"] < 0:
+        said = ["no round yet" if info["plan_digest"] else "no task yet"]
+    elif info["open"]:
+        said = [f"round {info['round']} open, complete reports {info['complete']}"]
+    else:
+        said = [f"round {info['round']} {info['state']}"]
+        if "accepted" in info:
+            said += [f"reports {info['reports']}", f"in the sum {info['accepted']}"]
+        said.append(info.get("reason", ""))
+    if info["halted"]:
+        said.append(f"HALTED: {info['halted']}")
+    elif info.get("unready"):
+        said.append(f"NOT READY: {info['unready']}")
+    return ", ".join(part for part in (*said, info["stalled"]) if part)

@@ -219,9 +219,11 @@ def _section(kind: type[Any], values: Any, name: str) -> Any:
     known = {field.name: field for field in numbers}
     if not isinstance(values, dict) or not set(values) <= set(known):
         raise ParameterError(f"[{name}] has the settings {sorted(known)} and no others")
-    if not all(type(value) in (int, float) and value > 0 for value in values.values()):
-        raise ParameterError(f"the settings in [{name}] are positive numbers")
     for key, value in values.items():
+        if type(value) not in (int, float) or value <= 0:
+            raise ParameterError(
+                f"{key} = {value!r} in [{name}]: it is a positive number, without quotes or unit"
+            )
         if known[key].type == "int" and type(value) is not int:
             raise ParameterError(f"{key} = {value} in [{name}]: it is a whole number")
     return kind(**values)

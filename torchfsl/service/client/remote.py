@@ -9,9 +9,12 @@ round is sent once: its keys are good for one answer, and who wants another make
 from __future__ import annotations
 
 import json
+import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy.typing as npt
 
@@ -29,6 +32,11 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.task import decode_coins
 from torchfsl.submodel.plan import check_number
+
+log = logging.getLogger("torchfsl.service.remote")
+
+_TELL_SECONDS: Final = 30.0
+"""How often who waits says so."""
 
 
 class RemoteServers:
@@ -158,7 +166,7 @@ class Connection:
             ProtocolError: the session is halted.
         """
         deadline = time.monotonic() + seconds
-        pause = 0.05
+        pause, told = 0.05, -math.inf
         if self._outbox is not None:
             after = max(after, self._outbox.last_round())
         while True:
@@ -171,6 +179,9 @@ class Connection:
                 return number
             if time.monotonic() >= deadline:
                 raise calls.NotReady(f"no round above {after} was opened in {seconds:.0f} s")
+            if time.monotonic() - told >= _TELL_SECONDS:
+                told = time.monotonic()
+                log.info("waiting for a round above %d, %.0f s left", after, deadline - told)
             time.sleep(pause)
             pause = min(1.5 * pause, 1.0)
 
@@ -225,6 +236,7 @@ def connect(
     require: Floors | Path | None = None,
     outbox: Path | None = None,
     policy: RetryPolicy | None = None,
+    wait: float = 0.0,
 ) -> Connection:
     """Take part in the task that two servers run.
 
@@ -236,8 +248,10 @@ def connect(
             floors when None.
         outbox: file in which a report waits until both servers have it; None for no resuming.
         policy: of retries.
+        wait: seconds to go on beyond the policy while servers are not there or have no task yet.
 
     Raises:
+        NotReady: they were not there, or had no task, in time.
         ParameterError: the certificate is another client's or has expired, `client_id` is no
             client's number, or the plan is below a floor. Nothing of the client has been sent then.
         VersionMismatch: a side has to be upgraded.
@@ -251,10 +265,31 @@ def connect(
     floors = Floors.from_toml(require) if isinstance(require, Path) else require or Floors()
     links = Links(servers, files, policy or RetryPolicy())
     try:
+        if wait > 0:
+            _wait_for_task(links, wait)
         return Connection(links, files, client_id, outbox, floors)
     except BaseException:
         links.close()
         raise
+
+
+def _wait_for_task(links: Links, seconds: float) -> None:
+    """Until both servers have a task; raises NotReady after `seconds`."""
+    deadline, pause, told = time.monotonic() + seconds, 0.05, -math.inf
+    while True:
+        try:
+            if all(links.info(party)["plan_digest"] for party in (0, 1)):
+                return
+            why = "the servers have no task yet: the owner has to set one up (Owner.set_up)"
+        except calls.NotReady as error:
+            why = str(error)
+        if time.monotonic() >= deadline:
+            raise calls.NotReady(f"{why}; waited for {seconds:.0f} s")
+        if time.monotonic() - told >= _TELL_SECONDS:
+            told = time.monotonic()
+            log.info("waiting for the servers, %.0f s left: %s", deadline - told, why)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 1.0)
 
 
 def fetch_plan(links: Links, files: TlsFiles, require: Floors) -> Plan:

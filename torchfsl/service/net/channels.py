@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,16 @@ class TlsFiles:
     def days_left(self) -> int:
         """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
         return days_left(_read(self.certificate), self.certificate)
+
+    def seconds_left(self) -> float:
+        """Until the first of a server's two certificates expires; negative when one has.
+
+        Raises:
+            ParameterError: one cannot be read.
+        """
+        ends = (load_certificate(_read(path)).not_valid_after_utc.timestamp()
+                for path in (self.certificate, self.seal_certificate))  # fmt: skip
+        return min(ends) - time.time()
 
     def identity(self) -> Identity:
         """Whom the certificate stands for.

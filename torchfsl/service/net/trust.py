@@ -32,6 +32,9 @@ class Trust:
         files: with the authorities.
         deny: the deny list, see `read_deny_list`; None for nobody.
 
+    Attributes:
+        is_stale: a file has changed and cannot be read; for a metric.
+
     Raises:
         ParameterError: a file cannot be read, or says nothing valid.
     """
@@ -43,6 +46,7 @@ class Trust:
         self._authorities = files.authorities()
         self._denied = read_deny_list(deny)
         self._looked = time.monotonic()
+        self.is_stale = False
 
     def identify(self, pem: bytes) -> Identity:
         """Whom a peer's certificate, which TLS has checked, stands for.
@@ -74,8 +78,10 @@ class Trust:
                 )
         except (FslError, OSError) as error:
             log.error("who may call stays as it was: %s", error)
+            self.is_stale = True
             return
         self._authorities, self._denied = authorities, denied
+        self.is_stale = False
         log.info("read again who may call", extra={"count": len(denied)})
 
     def _now(self) -> tuple[tuple[int, int, int], ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.node import Node
@@ -39,6 +41,18 @@ def watch_all(
     watch(
         "disk_free_bytes", "Free bytes on the disk of the state folder.",
         lambda: float(shutil.disk_usage(node.storage.folder).free),
+    )  # fmt: skip
+
+
+def watch_certificates(observer: Observer, files: TlsFiles, trust: Trust) -> None:
+    """Show how long the server's own certificates hold, and whether who may call is known."""
+    observer.watch(
+        "certificate_seconds_left", "Until the first of this server's certificates expires.",
+        files.seconds_left,
+    )  # fmt: skip
+    observer.watch(
+        "trust_stale", "1 while changed authorities or deny list cannot be read.",
+        lambda: float(trust.is_stale),
     )  # fmt: skip
 
 

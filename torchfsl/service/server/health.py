@@ -10,12 +10,15 @@ on, too: for people and for alerts.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
 from typing import Any, Final
 
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.station import Station
+
+log = logging.getLogger("torchfsl.service.health")
 
 _BEAT_SECONDS: Final = 1.0
 _DEAD_SECONDS: Final = 60.0
@@ -38,9 +41,16 @@ class Health:
         self._beat = 0.0
 
     async def live(self) -> None:
-        """Note that the loop turns, until cancelled."""
+        """Note that the loop turns, and log when the server gets unready, until cancelled."""
+        said = ""
         while True:
             self._beat = time.monotonic()
+            if (why := self.unready()) != said:
+                if why:
+                    log.warning("not ready: %s", why)
+                else:
+                    log.info("ready again")
+                said = why
             await asyncio.sleep(_BEAT_SECONDS)
 
     def begin(self, node: Node, station: Station) -> None:

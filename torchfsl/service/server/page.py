@@ -68,7 +68,7 @@ def render(view: View) -> str:
         _servers(view.infos),
         f'<p id="models">{_text(_models(view.infos))}</p>',
         "<h2>Rounds</h2>",
-        _rounds(view.rounds),
+        _rounds(view),
         "<h2>Traffic of this server since its start</h2>",
         _traffic(view),
         "<h2>Last problems of this server</h2>",
@@ -95,6 +95,8 @@ def _state(view: View) -> tuple[str, str]:
             return "wait", f"the other server does not answer: {info}"
         if info["halted"]:
             return "bad", f"server {info['party']} is halted: {info['halted']}"
+        if info.get("unready"):
+            return "bad", f"server {info['party']} is not ready: {info['unready']}"
         if info["stalled"]:
             return "wait", f"server {info['party']} is {info['stalled']}"
     if not own["plan_digest"]:
@@ -134,12 +136,15 @@ def _models(infos: Sequence[Mapping[str, Any] | str]) -> str:
     return "The servers hold DIFFERENT models of one version."
 
 
-def _rounds(rounds: Iterable[RoundRow]) -> str:
+def _rounds(view: View) -> str:
+    own = view.infos[view.party]
     rows = []
-    for row in rounds:
+    for row in view.rounds:
         ended = row.ended_at if row.ended_at is not None else time.time()
+        is_open = not isinstance(own, str) and own["open"] and own["round"] == row.number
+        reports = int(own["complete"]) if is_open else row.reports  # type: ignore[index]
         rows.append((
-            str(row.number), str(row.state), f"{row.reports:,}", f"{row.accepted:,}",
+            str(row.number), str(row.state), f"{reports:,}", f"{row.accepted:,}",
             _megabytes(row.bytes), f"{ended - row.opened_at:,.1f}", row.reason,
         ))  # fmt: skip
     head = ("round", "state", "reports", "in the sum", "MB", "seconds", "why")

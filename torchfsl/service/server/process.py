@@ -28,7 +28,7 @@ from torchfsl.service.server.descriptors import connections_for, files_for, rais
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
-from torchfsl.service.server.gauges import watch_all
+from torchfsl.service.server.gauges import watch_all, watch_certificates
 from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.intake import Limits
@@ -83,7 +83,7 @@ class ServerProcess:
         """Recover the state; no socket is open yet."""
         identity = settings.tls.identity()
         settings.tls.days_left()  # clients would only see that nobody answers
-        _check_addresses(settings)
+        check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
                 f"the certificate is that of {identity}, this is to be server {settings.party}"
@@ -128,8 +128,10 @@ class ServerProcess:
             all_methods(self.station, relays, desk, side, self._seal_certificate)
         )
         self._health.begin(self.node, self.station)
+        self.station.unready = self._health.unready
         ending.callback(asyncio.create_task(self._health.live()).cancel)
         watch_all(self.observer, self.node, self.station, link, door, self._health)
+        watch_certificates(self.observer, settings.tls, self._trust)
         if settings.metrics:
             overview = Overview(self.station, link, self.observer)
             ending.callback(overview.close)
@@ -226,8 +228,8 @@ def _described(state: Mapping[str, Any]) -> Page:
     return 200 if state["ok"] else 503, "application/json", json.dumps(state).encode()
 
 
-def _check_addresses(settings: ServeSettings) -> None:
-    """Refuse what is no address; raises ParameterError."""
+def check_addresses(settings: ServeSettings) -> None:
+    """Refuse what is no address, or the other server's where that is this one; ParameterError."""
     checks = {"listen": split_address, "peer": target, "metrics": split_address,
               "grpc_health": split_address}  # fmt: skip
     for name, check in checks.items():
@@ -236,6 +238,8 @@ def _check_addresses(settings: ServeSettings) -> None:
                 check(address)
             except ParameterError as error:
                 raise ParameterError(f"--{name.replace('_', '-')}: {error}") from None
+    if target(settings.peer) == settings.listen:
+        raise ParameterError("--peer is the address that this server listens on: name the other's")
 
 
 def _fitting(limits: Limits) -> Limits:

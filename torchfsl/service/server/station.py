@@ -19,6 +19,7 @@ from torchfsl.service.server import succession
 from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
+from torchfsl.service.server.problems import without_clients
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
@@ -35,6 +36,7 @@ class Station:
         gate: open while messages are taken.
         counts: protocol messages of this process by kind, and resends.
         stalled: why the round does not go on, or empty.
+        unready: says why the server cannot do its work, or empty.
         failures: errors that nobody expects; those of the state end the process.
     """
 
@@ -45,6 +47,7 @@ class Station:
         self.writer = GroupWriter()
         self.counts: Counter[str] = Counter()
         self.stalled = ""
+        self.unready: Callable[[], str] = lambda: ""
         self.failures = Failures()
         self._filed = asyncio.Condition()
         self._waiting: dict[int, set[asyncio.Event]] = {}
@@ -152,6 +155,10 @@ class Station:
             "open": self.is_open,
             "closes_at": last.closes_at if last else 0.0,
             "complete": await self.run(self.num_complete) if self.is_open else 0,
+            "reports": last.reports if last else 0,
+            "accepted": last.accepted if last else 0,
+            "reason": without_clients(last.reason) if last else "",
+            "unready": self.unready(),
             "halted": storage.halted,
             "live": succession.is_live(storage.model_version, storage.halted),
             "may_replace": storage.settings.may_replace,
