@@ -253,16 +253,15 @@ def _status(options: argparse.Namespace) -> int:
     if options.watch is not None and not options.watch > 0:
         raise ParameterError(f"--watch is {options.watch}: give seconds above 0")
 
-    seconds = 10.0 if options.watch is None else 2.0
-
     def show() -> int:
         if options.state is not None:
             return reporting.show_state(options.state, options.rounds)
         if options.config is not None:
-            settings = serving.read_file(options.config)
-            return reporting.show_servers(serving.urls_of(settings), settings.tls, seconds)
-        files = TlsFiles.in_folder(options.tls, options.name)
-        return reporting.show_servers(options.servers.split(","), files, seconds)
+            urls, files = serving.servers_in(options.config)
+        else:
+            urls = options.servers.split(",")
+            files = TlsFiles.in_folder(options.tls, options.name)
+        return reporting.show_servers(urls, files, 10.0 if options.watch is None else 2.0)
 
     if options.state is None:
         _log_waiting()

@@ -141,11 +141,12 @@ def reread_level(options: argparse.Namespace) -> None:
         log.error("log-level stays as it was: %s", error)
 
 
-def read_file(path: Path) -> ServeSettings:
-    """The settings in a file alone; raises as `read_settings`."""
+def servers_in(path: Path) -> tuple[list[str], TlsFiles]:
+    """Both servers' URLs and the own files by a settings file; raises as `read_settings`."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return read_settings(parser.parse_args(["--config", str(path)]))[0]
+    settings, _ = read_settings(parser.parse_args(["--config", str(path)]))
+    return urls_of(settings), settings.tls
 
 
 def urls_of(settings: ServeSettings) -> list[str]:
