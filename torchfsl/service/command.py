@@ -259,8 +259,7 @@ def _status(options: argparse.Namespace) -> int:
         if options.config is not None:
             urls, files = serving.servers_in(options.config)
         else:
-            urls = options.servers.split(",")
-            files = TlsFiles.in_folder(options.tls, options.name)
+            urls, files = options.servers.split(","), TlsFiles.in_folder(options.tls, options.name)
         return reporting.show_servers(urls, files, 10.0 if options.watch is None else 2.0)
 
     if options.state is None:

@@ -141,11 +141,16 @@ def reread_level(options: argparse.Namespace) -> None:
         log.error("log-level stays as it was: %s", error)
 
 
-def servers_in(path: Path) -> tuple[list[str], TlsFiles]:
-    """Both servers' URLs and the own files by a settings file; raises as `read_settings`."""
+def read_file(path: Path) -> ServeSettings:
+    """The settings in a file alone; raises as `read_settings`."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    settings, _ = read_settings(parser.parse_args(["--config", str(path)]))
+    return read_settings(parser.parse_args(["--config", str(path)]))[0]
+
+
+def servers_in(path: Path) -> tuple[list[str], TlsFiles]:
+    """Both servers' URLs and the own files by a settings file; raises as `read_settings`."""
+    settings = read_file(path)
     return urls_of(settings), settings.tls
 
 
