@@ -5,9 +5,12 @@ from __future__ import annotations
 from models.cnn import CifarCNN, MnistCNN
 from models.din import DIN
 from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8, resnet10
+from models.lstm import LSTMLanguageModel
 from models.mlp import MLP
 from models.sharded import Sharded
 from models.textcnn import TextCNN
+from models.transformer import TransformerLanguageModel
 
-__all__ = ["DIN", "MLP", "VGG7", "CifarCNN", "MnistCNN", "MnistMLP", "Sharded", "SmallCNN",
-           "SmallResNet", "TextCNN", "resnet8", "resnet10"]  # fmt: skip
+__all__ = ["DIN", "MLP", "VGG7", "CifarCNN", "LSTMLanguageModel", "MnistCNN", "MnistMLP",
+           "Sharded", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
+           "resnet8", "resnet10"]  # fmt: skip

@@ -29,6 +29,9 @@ presets
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
   cnn-cifar10  the same on CIFAR-10
+  lstm-wikitext2, transformer-wikitext2
+               language models; each of 100 clients has a stretch of the text. In blocks of b
+               ([language] block, block_embedding) a matrix has 2b - 1 values for every b * b
   mlp-mnist-widths, cnn-mnist-widths, cnn-cifar10-widths
                networks in shards: thirds of the clients train all, half and a quarter of the units
                of every layer, other ones each round
@@ -50,6 +53,9 @@ examples
   python -m training din --data FOLDER                      FOLDER has sequences.txt.gz ("user item
                                                             item ...", a line a user, oldest first)
                                                             and item2attributes.json.gz
+  python -m training lstm-wikitext2 --data FOLDER           FOLDER has wiki.train.tokens,
+                                                            wiki.valid.tokens, wiki.test.tokens
+                                                            (or .gz: text, a line a paragraph)
   python -m training cnn-mnist --data FOLDER --aggregation dense --out runs/mnist-dense
   python -m training mlp-mnist-widths --data FOLDER --aggregation sesa
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption

@@ -15,6 +15,7 @@ from training.sections import (
     Din,
     Encoding,
     Images,
+    Language,
     Local,
     Partition,
     Rest,
@@ -27,6 +28,8 @@ Aggregation = Literal["plain", "dense", "fsl", "sesa"]
 AboveBreakEven = Literal["error", "dense", "keep"]
 WIDTHS = "-widths"
 """How the names of presets end whose clients have different widths."""
+WIKITEXT = "-wikitext2"
+"""How the names of presets of language models end."""
 T = TypeVar("T")
 
 
@@ -79,6 +82,7 @@ class Config:
     din: Din = Din()
     sentences: Sentences = Sentences()
     images: Images = Images()
+    language: Language = Language()
     partition: Partition = Partition()
     local: Local = Local()
     server: Server = Server()
@@ -120,6 +124,11 @@ class Config:
     def has_widths(self) -> bool:
         """Whether clients train parts of the model, of different sizes."""
         return self.preset.endswith(WIDTHS)
+
+    @property
+    def is_language(self) -> bool:
+        """Whether the model is one of language."""
+        return self.preset.endswith(WIKITEXT)
 
     @property
     def num_dropouts(self) -> int:

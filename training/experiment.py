@@ -68,9 +68,13 @@ def run_experiment(
         trainer.run(finished + 1, keeper.round_done)
     finally:
         console.stop()
-    summary = run.write_summary(federation, records, baselines, task.metric)
+    federation.load_global_model()
+    test = task.final_test(federation.model)
+    summary = run.write_summary(federation, records, baselines, test, task.metric)
     title = f"{config.preset}, {config.aggregation}, {summary['rounds']} rounds"
     plot_curves(records, task.metric, baselines, title, folder / "curves.png")
+    if test:
+        console.say("test  " + "  ".join(f"{name} {value:.4f}" for name, value in test.items()))
     console.say(
         f"{summary['exact_rounds']} of {summary['rounds']} rounds exact, {task.metric} "
         f"{summary['metrics'].get(task.metric, float('nan')):.4f}, "

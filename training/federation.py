@@ -221,6 +221,8 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
         elif config.preset == "textcnn" and config.sentences.table == "rows":
             sentences = config.sentences
             rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
+        elif config.is_language and config.language.decoder != "tied":
+            rows = Rows(top=config.language.rows, tables=("embedding.table",))
         feedback = config.rest.error_feedback
         if config.rest.policy == "topk":
             rest = TopK(config.rest.amount, error_feedback=feedback)

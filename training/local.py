@@ -45,16 +45,21 @@ def train(model: nn.Module, optimizer: Optimizer, work: Work, local: Local) -> N
     for batch in work.batches:
         optimizer.zero_grad()
         loss(model, batch, local).backward()  # type: ignore[no-untyped-call]
+        if local.clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), local.clip_norm)
         optimizer.step()
     optimizer.zero_grad()
 
 
 def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:
-    """Cross-entropy of a batch, scaled as `local` says: a scalar."""
+    """Cross-entropy of a batch, or the losses that the model returns, scaled as `local` says."""
     device = next(model.parameters()).device
     low = local.precision == "bfloat16"
     with torch.autocast(device.type, torch.bfloat16, enabled=low):
-        logits = model(*(tensor.to(device) for tensor in batch.inputs))
-    labels = batch.labels.to(device)
-    total = functional.cross_entropy(logits.float(), labels, reduction=local.loss)
+        output: torch.Tensor = model(*(tensor.to(device) for tensor in batch.inputs))
+    if batch.labels is None:
+        total = output.mean() if local.loss == "mean" else output.sum()
+    else:
+        labels = batch.labels.to(device)
+        total = functional.cross_entropy(output.float(), labels, reduction=local.loss)
     return total / local.loss_divisor

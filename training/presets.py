@@ -1,4 +1,4 @@
-"""The presets: DIN, the three of the FSL paper's section 7.3, and three of different widths.
+"""The presets: DIN, three of the FSL paper's section 7.3, language models, different widths.
 
 Why those of widths have the cohorts and the collusion that they have. Thirds of a cohort train all,
 half and a quarter of each layer. The SESA paper lets half of the clients collude; then hardly an
@@ -14,11 +14,14 @@ clients outnumber colluding ones and dropouts by two isolates nothing, whatever 
 
 from __future__ import annotations
 
+import dataclasses
+
 from training.config import Config
 from training.sections import (
     Din,
     Encoding,
     Images,
+    Language,
     Local,
     Partition,
     Rest,
@@ -26,6 +29,24 @@ from training.sections import (
     Server,
     Sesa,
 )
+
+_LANGUAGE = Config(
+    preset="",
+    data="Salesforce/wikitext",
+    rounds=40,
+    clients_per_round=8,
+    eval_every=10,
+    checkpoint_every=10,
+    torch_threads=1,
+    # Segments that trees would make dearer than dense shares are sent as these.
+    above_break_even="dense",
+    language=Language(),
+    # Sequential steps count: with few of them a round, a cohort's mean stays at the frequencies
+    # of single words.
+    local=Local(optimizer="adam", lr=3e-3, batch_size=8, steps=20, clip_norm=1.0),
+    encoding=Encoding(frac_bits=22, clip=4.0),
+)
+"""What both language models share."""
 
 PRESETS = {
     preset.preset: preset
@@ -56,6 +77,8 @@ PRESETS = {
             local=Local(optimizer="adam", lr=1e-3, batch_size=64, epochs=2),
             encoding=Encoding(frac_bits=24, clip=4.0),
         ),
+        dataclasses.replace(_LANGUAGE, preset="lstm-wikitext2"),
+        dataclasses.replace(_LANGUAGE, preset="transformer-wikitext2"),
         Config(
             preset="cnn-mnist",
             data="ylecun/mnist",

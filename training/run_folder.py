@@ -79,10 +79,13 @@ class RunFolder:
         federation: Federation,
         records: list[RoundRecord],
         baselines: dict[str, float],
+        test: dict[str, float],
         metric: str,
     ) -> dict[str, Any]:
         """Write `summary.json`; returns its content."""
         summary = summarise(self.config, federation, records, baselines, metric)
+        if test:
+            summary["test"] = test
         replace_file(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
         return summary
 

@@ -16,6 +16,7 @@ from training.data.interactions import load_interactions, synthetic_interactions
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary, load_images, load_sentences
+from training.data.text import load_text, synthetic_text
 from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
@@ -24,6 +25,7 @@ from training.tasks.classification import (
     SentenceExamples,
     ShardedTask,
 )
+from training.tasks.language import LanguageTask
 from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Ids, Task
 from training.tasks.widths import Widths
@@ -87,6 +89,40 @@ def _textcnn(config: Config) -> Task:
         local=_local(config),
         seed=config.seed,
     )
+
+
+def _language(config: Config, network: Callable[..., nn.Module]) -> Task:
+    settings = config.language
+    if config.data == SYNTHETIC:
+        text = synthetic_text(
+            config.seed, train=200_000, valid=8_000, test=8_000, most=settings.vocabulary
+        )
+    else:
+        text = load_text(config.data, settings.vocabulary)
+    model = functools.partial(
+        network,
+        words=len(text.words),
+        width=settings.width,
+        layers=settings.layers,
+        dropout=settings.dropout,
+        block=settings.block,
+        block_embedding=settings.block_embedding,
+        decoder=settings.decoder,
+    )
+    return LanguageTask(
+        text,
+        clients=settings.clients,
+        tokens=settings.tokens,
+        valid_tokens=settings.valid_tokens,
+        model=model,
+        local=_local(config),
+        seed=config.seed,
+    )
+
+
+def _transformer(config: Config) -> Task:
+    network = functools.partial(models.TransformerLanguageModel, heads=config.language.heads)
+    return _language(config, network)
 
 
 def _images(
@@ -165,6 +201,8 @@ def _local(config: Config) -> LocalPlan:
 _BUILDERS: dict[str, Callable[[Config], Task]] = {
     "din": _din,
     "textcnn": _textcnn,
+    "lstm-wikitext2": functools.partial(_language, network=models.LSTMLanguageModel),
+    "transformer-wikitext2": _transformer,
     "cnn-mnist": functools.partial(_images, network=models.MnistCNN, shape=(1, 28, 28)),
     "cnn-cifar10": functools.partial(_images, network=models.CifarCNN, shape=(3, 32, 32)),
     "mlp-mnist-widths": functools.partial(_image_shards, network=models.MLP, shape=(1, 28, 28)),

@@ -182,6 +182,10 @@ class ClassificationTask:
             "loss": float(torch.cat(losses).double().mean()),
         }
 
+    def final_test(self, model: nn.Module) -> dict[str, float]:
+        """Nothing: evaluations use the test data."""
+        return {}
+
     def baselines(self) -> dict[str, float]:
         """Accuracy of the test split's largest class and of the untrained model."""
         counts = np.bincount(self.test.labels)

@@ -143,6 +143,10 @@ class RecommendationTask:
             "logloss": metrics.logloss(label, probability),
         }
 
+    def final_test(self, model: nn.Module) -> dict[str, float]:
+        """Nothing: evaluations use the test data."""
+        return {}
+
     def baselines(self) -> dict[str, float]:
         """AUC of ranking by popularity in the training data, and of the untrained model."""
         popularity = self.data.popularity().astype(np.float64)

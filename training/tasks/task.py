@@ -17,10 +17,13 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Arguments of the model's forward, and int64 `[B]` classes."""
+    """Arguments of the model's forward, and int64 `[B]` classes.
+
+    Without labels the model itself returns the losses, one for each example.
+    """
 
     inputs: tuple[Tensor, ...]
-    labels: Tensor
+    labels: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Metrics on held-out data; leaves the model's mode as it was."""
+
+    def final_test(self, model: nn.Module) -> dict[str, float]:
+        """Metrics on data that no evaluation has seen, for the end; empty where there is none."""
 
     def baselines(self) -> dict[str, float]:
         """Figures that a trained model has to beat, by name."""

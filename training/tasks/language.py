@@ -1,0 +1,140 @@
+"""Language models: running text, of which every client has a block of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from training.data.prf import Stream
+from training.data.text import Text, Words
+from training.tasks.classification import LocalPlan
+from training.tasks.task import Batch, Work
+
+_EVALUATION_BATCH = 64
+MOST_LOG = 20.0
+"""Perplexities above e**20 stand as that."""
+
+
+class LanguageTask:
+    """Predict the next word; clients download the whole model.
+
+    The training text is cut into as many blocks as there are clients, in order, so that a client
+    holds a few articles. A sample is a window of so many words and the word that follows each of
+    them; the model sees nothing before the window, in evaluation neither.
+
+    Args:
+        text: the three texts.
+        clients: number of clients.
+        tokens: words of a window.
+        valid_tokens: evaluations read so many words from the start of the validation text; 0 for
+            all of it.
+        model: builds the model, which maps a window and the words that follow to their negative
+            log-likelihoods; torch's generator is seeded before.
+        local: length of local training.
+        seed: of model and batches.
+
+    Raises:
+        ValueError: a client's block, or the validation or test text, holds no window.
+    """
+
+    metric = "log_likelihood"
+    retrieves = False
+    widths = None
+
+    def __init__(
+        self,
+        text: Text,
+        *,
+        clients: int,
+        tokens: int,
+        valid_tokens: int,
+        model: Callable[[], nn.Module],
+        local: LocalPlan,
+        seed: int,
+    ) -> None:
+        """Cut the training text."""
+        self.text, self.tokens, self.local, self.seed = text, tokens, local, seed
+        self.num_clients, self._model = clients, model
+        self.valid = text.valid[: valid_tokens + 1] if valid_tokens else text.valid
+        self.blocks = np.array_split(text.train, clients)
+        shortest = min(len(part) for part in (self.blocks[-1], self.valid, text.test))
+        if shortest <= 2 * tokens:
+            raise ValueError(
+                f"a client's block, the validation or the test text has {shortest} words; windows "
+                f"of {tokens} need more than {2 * tokens}: choose fewer clients or shorter windows"
+            )
+
+    def build_model(self) -> nn.Module:
+        """The model with seeded initial weights."""
+        torch.manual_seed(Stream(self.seed, "model").torch_seed())
+        return self._model()
+
+    def work(self, round_number: int, client: int) -> Work:
+        """Windows of the client's block in random order, cut at another place in every epoch."""
+        stream = Stream(self.seed, "work", round_number, client)
+        block, size, limit = self.blocks[client], self.local.batch_size, self.local.steps
+        batches: list[Batch] = []
+        for _ in range(self.local.epochs):
+            first = int(stream.integers(self.tokens, 1)[0])
+            windows = cut(block[first:], self.tokens)
+            order = stream.permutation(len(windows))
+            for start in range(0, len(order), size):
+                if limit is not None and len(batches) == limit:
+                    break
+                batches.append(_batch(windows[order[start : start + size]]))
+        return Work({}, tuple(batches))
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Mean log-likelihood of a word of the validation text, in nats, and perplexity."""
+        return self._measure(model, self.valid)
+
+    def final_test(self, model: nn.Module) -> dict[str, float]:
+        """The same of the whole test text."""
+        return self._measure(model, self.text.test)
+
+    def baselines(self) -> dict[str, float]:
+        """The same of words drawn by their frequency in the training text, and of no training.
+
+        Each frequency counts one more than was seen, since other texts may have other words.
+        """
+        counts = np.bincount(self.text.train, minlength=len(self.text.words)) + 1
+        likelihood = np.log(counts / counts.sum())
+        unigram = _figures(float(likelihood[self.valid].mean()))
+        untrained = self.evaluate(self.build_model())
+        return {f"unigram_{name}": value for name, value in unigram.items()} | {
+            f"untrained_{name}": value for name, value in untrained.items()
+        }
+
+    def _measure(self, model: nn.Module, words: Words) -> dict[str, float]:
+        """Over the windows of a text; a rest shorter than a window is left out."""
+        windows, losses = cut(words, self.tokens), []
+        device = next(model.parameters()).device
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, len(windows), _EVALUATION_BATCH):
+                batch = _batch(windows[start : start + _EVALUATION_BATCH])
+                losses.append(model(*(x.to(device) for x in batch.inputs)).double().cpu())
+        model.train(training)
+        return _figures(-float(torch.cat(losses).mean()))
+
+
+def cut(words: Words, tokens: int) -> Words:
+    """Neighbouring windows that overlap by one word: `[windows, tokens + 1]`, a view."""
+    starts = np.lib.stride_tricks.sliding_window_view(words, tokens + 1)
+    return starts[::tokens]
+
+
+def _batch(windows: Words) -> Batch:
+    whole = torch.from_numpy(windows.astype(np.int64))
+    return Batch((whole[:, :-1], whole[:, 1:]), None)
+
+
+def _figures(log_likelihood: float) -> dict[str, float]:
+    return {
+        "log_likelihood": log_likelihood,
+        "perplexity": float(np.exp(min(-log_likelihood, MOST_LOG))),
+    }
