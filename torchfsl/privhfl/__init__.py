@@ -1,0 +1,36 @@
+"""Clients with unlike models learn from each other's predictions: private queries, one server.
+
+After PrivHFL. A client asks others for their logits on its own images and gets the sum over those
+who answer; the server and the answering clients see uniform values only, and nobody sees another's
+weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a model may be),
+`quantise`, `gates` (what each party holds, and the protocol of one layer), `comparison_tables` and
+`comparison_trees`, `draws`, `dealer`, `messages` (the wire), `querying_party`, `answering_party`
+and `query_server`, `online` and `lane`, `relay`, `integer_twin`.
+
+Invariant: `secure` gives the integer twin's logits, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchfsl.faces import lazily
+
+if TYPE_CHECKING:
+    from torchfsl.privhfl.plan import QueryPlan as QueryPlan
+    from torchfsl.privhfl.querying import Answer as Answer
+    from torchfsl.privhfl.querying import Querying as Querying
+    from torchfsl.privhfl.querying import make_plan as make_plan
+    from torchfsl.privhfl.relay import Cost as Cost
+    from torchfsl.privhfl.ring_tensors import Ring as Ring
+
+_HOMES = {
+    "Answer": "querying",
+    "Cost": "relay",
+    "QueryPlan": "plan",
+    "Querying": "querying",
+    "Ring": "ring_tensors",
+    "make_plan": "querying",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,169 @@
+"""The public graph of a network: what is computed, with which shapes, but not with which weights.
+
+A value of the graph is one of two kinds, which tell how the parties hold it (see `gates`):
+
+    wire     activations with f fractional bits: the input, what a ReLU gives, and sums over these
+    product  results of linear layers with f + f_w fractional bits, their sums and maxima
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.nn import functional
+
+from torchfsl.errors import ParameterError
+from torchfsl.privhfl.ring_tensors import Ring
+
+Op = Literal["input", "conv", "linear", "add", "relu", "max", "sum", "flatten"]
+
+LINEAR = ("conv", "linear")
+"""Operations with weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    Attributes:
+        op: `sum` adds up a window, as average pooling does before it divides; `max` is pooling.
+        inputs: nodes before this one; a linear layer may have a second one, a wire that is added
+            to its output (a shortcut).
+        shape: of the output of one sample.
+        weight_shape: of a linear layer's weights.
+        stride, padding, dilation: of a convolution, (height, width); stride of a pooling, too.
+        groups: of a convolution.
+        window: of a pooling.
+        scale: how often a wire counts the network's own value: sums over windows are averages
+            times the window's size.
+    """
+
+    op: Op
+    inputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    weight_shape: tuple[int, ...] = ()
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    window: tuple[int, int] = (1, 1)
+    scale: int = 1
+
+    @property
+    def numel(self) -> int:
+        """Values of one sample."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which each stands behind its inputs; the last one gives the logits.
+
+    Raises:
+        ParameterError: the operations do not fit together.
+    """
+
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        nodes = self.nodes
+        if not nodes or nodes[0].op != "input" or nodes[-1].op not in LINEAR:
+            raise ParameterError("a network begins with its input and ends with a linear layer")
+        if len(nodes[-1].shape) != 1 or len(nodes[-1].inputs) != 1:
+            raise ParameterError("the last layer gives one vector of logits, without a shortcut")
+        for number, node in enumerate(nodes):
+            if any(source >= number for source in node.inputs):
+                raise ParameterError("a node stands before its input")
+            held = [self.is_wire(source) for source in node.inputs]
+            if node.op in LINEAR and not all(held):
+                raise ParameterError(
+                    "two linear layers without a ReLU between: fold them into one, or add a ReLU"
+                )
+            if node.op in ("relu", "max") and any(held):
+                raise ParameterError(f"{node.op} of a ReLU's output: leave one of both out")
+            if node.op == "add" and len(set(held)) != 1:
+                raise ParameterError("an addition of a linear layer's output and an activation")
+
+    def is_wire(self, number: int) -> bool:
+        """Whether a node's value is a wire."""
+        return self._wires[number]
+
+    @functools.cached_property
+    def _wires(self) -> tuple[bool, ...]:
+        wires: list[bool] = []
+        for node in self.nodes:
+            if node.op in ("input", "relu"):
+                wires.append(True)
+            elif node.op in (*LINEAR, "max"):
+                wires.append(False)
+            else:
+                wires.append(wires[node.inputs[0]])
+        return tuple(wires)
+
+    @property
+    def linears(self) -> tuple[int, ...]:
+        """Numbers of the nodes with weights."""
+        return tuple(i for i, node in enumerate(self.nodes) if node.op in LINEAR)
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of all layers, without biases."""
+        return sum(math.prod(self.nodes[i].weight_shape) for i in self.linears)
+
+    @property
+    def num_classes(self) -> int:
+        """Logits of one sample."""
+        return self.nodes[-1].shape[0]
+
+    def canonical(self) -> list[dict[str, Any]]:
+        """What enters a plan's digest."""
+        return [dataclasses.asdict(node) for node in self.nodes]
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.canonical()))
+
+
+def apply_linear(node: Node, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The layer's linear map without bias, on reals or on ring elements: `[B, *shape]`."""
+    if node.op == "linear":
+        return x @ weight.T
+    return functional.conv2d(x, weight, None, node.stride, node.padding, node.dilation, node.groups)
+
+
+def windows(node: Node, x: torch.Tensor) -> torch.Tensor:
+    """The values that a pooling combines: `[window size, B, *shape]`."""
+    (high, wide), (down, right) = node.window, node.stride
+    cut = x.unfold(2, high, down).unfold(3, wide, right)  # [B, C, H, W, high, wide]
+    return cut.flatten(4).movedim(4, 0)
+
+
+def apply_shape(node: Node, x: torch.Tensor) -> torch.Tensor:
+    """`sum` and `flatten`, which every party does by itself, on reals or on ring elements."""
+    if node.op == "flatten":
+        return x.reshape(len(x), *node.shape)
+    return windows(node, x).sum(0, dtype=x.dtype)
+
+
+def max_levels(node: Node) -> list[tuple[int, int]]:
+    """By level of a maximum over a window: how many values are compared in pairs, how many wait."""
+    left, levels = math.prod(node.window), []
+    while left > 1:
+        levels.append((left // 2, left % 2))
+        left = left // 2 + left % 2
+    return levels
+
+
+def with_bias(node: Node, bias: torch.Tensor) -> torch.Tensor:
+    """The bias in the form in which it is added to a batch of outputs."""
+    return bias.reshape(-1, *(1,) * (len(node.shape) - 1))
+
+
+def lifted(ring: Ring, wire: torch.Tensor) -> torch.Tensor:
+    """A wire with the fractional bits of a product: times 2**f_w in the ring."""
+    return wire << ring.weight_frac_bits

@@ -1,0 +1,170 @@
+"""The wire format: every message's layout and exact length. Version 1.
+
+A message is a 64-byte header and a body. All integers are little-endian.
+
+    0  magic "TPHF"      4  wire version      5  kind      6  querying client (2)
+    8  iteration (2)    10  step (2)         12  batch (4)
+    16  answering client, or in SUM the set of those added up, one bit for each place in the plan
+    24  body length     32  plan digest (32 bytes)
+
+Bodies, of lengths that `plan` gives (B queries a batch, e bytes a ring element):
+
+    WEIGHTS    version 8, then by linear layer w + a                        P_A to S   set-up
+    READY      version 8                                                    S to P_Q   set-up
+    DEALING    by comparison: tables or trees, then shared elements         P_Q to S   offline
+    TREES      by comparison its trees; with `trees` alone                  S to P_A   offline
+    PRODUCTS   by linear layer but the last: W' * b + kappa                 S to P_A   offline
+    QUERY      x - r: B inputs                                              P_Q to S   online
+    INPUT      x - r - b                                                    S to P_A   online
+    ANSWER     what P_A has to say at this step (masked products, bits)     P_A to S   online
+    SERVE      what S has to say                                            S to P_A   online
+    SUM        sum of masked logits: B * classes * e                        S to P_Q   online
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from torchfsl.errors import DecodeError
+from torchfsl.privhfl.plan import HEADER_BYTES, WIRE_VERSION, QueryPlan
+
+_HEADER: Final = struct.Struct("<4sBBHHHIQQ32s")
+_MAGIC: Final = b"TPHF"
+assert _HEADER.size == HEADER_BYTES
+
+
+class Kind(IntEnum):
+    """Message kinds."""
+
+    WEIGHTS = 1
+    READY = 2
+    DEALING = 3
+    TREES = 4
+    PRODUCTS = 5
+    QUERY = 6
+    INPUT = 7
+    ANSWER = 8
+    SERVE = 9
+    SUM = 10
+
+
+PHASES: Final = {
+    Kind.WEIGHTS: "setup", Kind.READY: "setup", Kind.DEALING: "offline", Kind.TREES: "offline",
+    Kind.PRODUCTS: "offline", Kind.QUERY: "online", Kind.INPUT: "online", Kind.ANSWER: "online",
+    Kind.SERVE: "online", Kind.SUM: "online",
+}  # fmt: skip
+"""When each is sent."""
+
+_KINDS: Final = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a message is about.
+
+    Attributes:
+        querying: the client that asks.
+        answering: the client that answers; in SUM the set.
+        iteration, batch: of the learning, 16 and 32 bits.
+        step: of the online phase, 0 elsewhere.
+    """
+
+    querying: int
+    answering: int
+    iteration: int = 0
+    batch: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message whose header has been checked, with a view of the body."""
+
+    kind: Kind
+    topic: Topic
+    body: memoryview
+
+    def __repr__(self) -> str:
+        return f"Message({self.kind.name}, {self.topic}, {len(self.body)} bytes)"
+
+
+def encode(plan: QueryPlan, kind: Kind, topic: Topic, body: bytes | memoryview) -> bytes:
+    """A message."""
+    head = _HEADER.pack(
+        _MAGIC, WIRE_VERSION, kind, topic.querying, topic.iteration, topic.step, topic.batch,
+        topic.answering, len(body), plan.digest,
+    )  # fmt: skip
+    return b"".join((head, body))
+
+
+def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Message:
+    """Check a message whole, before anything is made of it.
+
+    Raises:
+        DecodeError: wrong magic, version, plan, kind, client or length.
+    """
+    if len(data) < HEADER_BYTES:
+        raise DecodeError(f"a message of {len(data)} bytes is too short")
+    magic, version, code, querying, iteration, step, batch, answering, size, digest = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != _MAGIC:
+        raise DecodeError("not a message of private querying")
+    if version != WIRE_VERSION:
+        raise DecodeError(
+            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
+        )
+    if digest != plan.digest:
+        raise DecodeError("the message belongs to another plan: fetch the current plan")
+    kind = _KINDS.get(code)
+    if kind is None or kind not in expected:
+        names = ", ".join(k.name for k in expected)
+        raise DecodeError(f"message kind {code}; expected one of {names}")
+    topic = Topic(querying, answering, iteration, batch, step)
+    length = body_bytes(plan, kind, topic)
+    if size != length or len(data) != HEADER_BYTES + length:
+        raise DecodeError(
+            f"{kind.name}: a message of {len(data)} bytes, expected {HEADER_BYTES + length}"
+        )
+    return Message(kind, topic, memoryview(data)[HEADER_BYTES:])
+
+
+def kind_of(data: bytes) -> Kind:
+    """Kind of a message that this side encoded."""
+    return Kind(_HEADER.unpack_from(data)[2])
+
+
+def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
+    """Exact length of a body.
+
+    Raises:
+        DecodeError: the plan knows no such client, set or step.
+    """
+    if kind == Kind.SUM:
+        if topic.answering >> len(plan.clients):
+            raise DecodeError("SUM: a set with clients that the plan does not name")
+        return plan.sum_bytes()
+    graph = plan.graphs.get(topic.answering)
+    if graph is None:
+        raise DecodeError(f"{kind.name}: client {topic.answering} is not in the plan")
+    match kind:
+        case Kind.WEIGHTS:
+            return plan.weights_bytes(graph)
+        case Kind.READY:
+            return 8
+        case Kind.DEALING:
+            return plan.dealing_bytes(graph)
+        case Kind.TREES:
+            return plan.relayed_bytes(graph)
+        case Kind.PRODUCTS:
+            return plan.products_bytes(graph)
+        case Kind.QUERY | Kind.INPUT:
+            return plan.query_bytes()
+    steps = plan.steps(topic.answering)
+    if topic.step >= len(steps) or (topic.step % 2 == 0) != (kind == Kind.ANSWER):
+        raise DecodeError(f"{kind.name}: no step {topic.step} of this party")
+    return steps[topic.step]

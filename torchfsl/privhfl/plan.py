@@ -1,0 +1,266 @@
+"""What all parties of a querying phase agree on, and the length of every message under it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from torchfsl.errors import ParameterError
+from torchfsl.privhfl.comparison_tables import Tables
+from torchfsl.privhfl.comparison_trees import Trees
+from torchfsl.privhfl.gates import MAX_SHARES, RELU_SHARES, Comparison
+from torchfsl.privhfl.graph import Graph, max_levels
+from torchfsl.privhfl.ring_tensors import Ring
+
+WIRE_VERSION: Final = 1
+HEADER_BYTES: Final = 64
+MAX_CLIENTS: Final = 64
+MAX_DEALING_BYTES: Final = 1 << 28
+
+Back = Literal["tables", "trees"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One batch of comparisons: of a ReLU, or of one level of a maximum.
+
+    Attributes:
+        node: whose.
+        step: tells a maximum's levels apart.
+        count: comparisons.
+        shares: ring elements that the dealer shares for each.
+    """
+
+    node: int
+    step: str
+    count: int
+    shares: int
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """The public plan. Equal plans have equal digests, and every message carries the digest.
+
+    Args:
+        graphs: by client what its network computes; of everybody who may answer.
+        batch: queries that are answered together, 1 or more.
+        ring: ring and fixed point.
+        comparison: `tables` (fewest bytes) or `trees` (fewest round trips).
+        max_answering: most clients whose logits are added up.
+        min_answering: fewest; with one, the querying party reads that client's logits.
+        logit_bound: magnitude that no sum of logits divided by `max_answering` may reach.
+        session: tells tasks apart: keys of one are no use in another.
+
+    Raises:
+        ParameterError: a field is out of range, or graphs do not fit together.
+    """
+
+    graphs: dict[int, Graph]
+    batch: int = 16
+    ring: Ring = field(default_factory=Ring)
+    comparison: Back = "tables"
+    max_answering: int = 8
+    min_answering: int = 2
+    logit_bound: float = 128.0
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.graphs or len(self.graphs) > MAX_CLIENTS:
+            raise ParameterError(f"a plan has 1 to {MAX_CLIENTS} answering clients: form groups")
+        if any(not 0 <= client < 1 << 16 for client in self.graphs):
+            raise ParameterError("clients are numbered from 0 to 65535")
+        ends = {(graph.nodes[0].shape, graph.num_classes) for graph in self.graphs.values()}
+        if len(ends) != 1:
+            raise ParameterError("all networks take one input shape and give as many logits")
+        if not 1 <= self.min_answering <= self.max_answering <= MAX_CLIENTS:
+            raise ParameterError(
+                f"needs 1 <= min_answering ({self.min_answering}) <= max_answering "
+                f"({self.max_answering}) <= {MAX_CLIENTS}"
+            )
+        if self.comparison not in ("tables", "trees"):
+            raise ParameterError(f"comparison is {self.comparison!r}; choose tables or trees")
+        if not (0 < self.logit_bound < math.inf):
+            raise ParameterError("logit_bound is positive")
+        self.backend  # noqa: B018 -- refuses lengths that it cannot compare
+        if self.batch < 1:
+            raise ParameterError("a batch has 1 query or more")
+        for graph in self.graphs.values():
+            size = self.dealing_bytes(graph)
+            if size > MAX_DEALING_BYTES:
+                fits = self.batch * MAX_DEALING_BYTES // size
+                raise ParameterError(
+                    f"dealing for a batch of {self.batch} takes {size} bytes, more than "
+                    f"{MAX_DEALING_BYTES}: use batches of {fits}"
+                    if fits
+                    else f"dealing for one query takes {size} bytes, more than "
+                    f"{MAX_DEALING_BYTES}: use a smaller network"
+                )
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON, 32 bytes."""
+        fields = {
+            "wire": WIRE_VERSION,
+            "session": self.session,
+            "graphs": {str(client): self.graphs[client].canonical() for client in self.clients},
+            "batch": self.batch,
+            "ring": [self.ring.bits, self.ring.frac_bits, self.ring.weight_frac_bits],
+            "comparison": self.comparison,
+            "answering": [self.min_answering, self.max_answering],
+            "logit_bound": self.logit_bound,
+        }
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest == other.digest if isinstance(other, QueryPlan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @functools.cached_property
+    def clients(self) -> tuple[int, ...]:
+        """Who may answer, in order; a client's place is its bit in a set of clients."""
+        return tuple(sorted(self.graphs))
+
+    @functools.cached_property
+    def backend(self) -> Comparison:
+        """The way to compare."""
+        bits = self.ring.compare_bits
+        return Tables(bits) if self.comparison == "tables" else Trees(bits)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one query."""
+        return self.graphs[self.clients[0]].nodes[0].shape
+
+    @property
+    def num_classes(self) -> int:
+        """Logits of one query."""
+        return self.graphs[self.clients[0]].num_classes
+
+    @property
+    def output_scale(self) -> float:
+        """Factor of each party's logits under which the sum of all stays below the limit."""
+        return self.ring.limit / (self.max_answering * self.logit_bound)
+
+    def units(self, graph: Graph) -> list[Unit]:
+        """Comparisons of a batch in the order in which they are made."""
+        units = []
+        for number, node in enumerate(graph.nodes):
+            values = self.batch * node.numel
+            if node.op == "relu":
+                units.append(Unit(number, "0", values, RELU_SHARES))
+            elif node.op == "max":
+                units += [
+                    Unit(number, str(level), pairs * values, MAX_SHARES)
+                    for level, (pairs, _) in enumerate(max_levels(node))
+                ]
+        return units
+
+    # --- lengths of bodies ------------------------------------------------------------------------
+
+    def weights_bytes(self, graph: Graph) -> int:
+        """Of masked weights, with their version."""
+        return 8 + self.ring.item_bytes * graph.num_weights
+
+    def share_bytes(self, unit: Unit) -> int:
+        """Of the ring elements that the dealer shares for a unit."""
+        return unit.shares * unit.count * self.ring.item_bytes
+
+    def dealing_bytes(self, graph: Graph) -> int:
+        """Of what the dealer sends the server for a batch."""
+        return sum(
+            self.backend.dealt_bytes(unit.count) + self.share_bytes(unit)
+            for unit in self.units(graph)
+        )
+
+    def relayed_bytes(self, graph: Graph) -> int:
+        """Of that, what the server passes on."""
+        if not self.backend.relayed:
+            return 0
+        return sum(self.backend.dealt_bytes(unit.count) for unit in self.units(graph))
+
+    def products_bytes(self, graph: Graph) -> int:
+        """Of the server's masked products."""
+        values = sum(graph.nodes[i].numel for i in graph.linears[:-1])
+        return self.ring.item_bytes * self.batch * values
+
+    def query_bytes(self) -> int:
+        """Of a share of a batch of queries."""
+        return self.ring.item_bytes * self.batch * math.prod(self.input_shape)
+
+    def sum_bytes(self) -> int:
+        """Of the sum of logits."""
+        return self.ring.item_bytes * self.batch * self.num_classes
+
+    def steps(self, client: int) -> list[int]:
+        """Lengths of the messages of the online phase, P_A's first, then in turns."""
+        return self._steps[client]
+
+    @functools.cached_property
+    def _steps(self) -> dict[int, list[int]]:
+        return {client: _turns(*self._programs(g)) for client, g in self.graphs.items()}
+
+    def phase_bytes(self, client: int) -> dict[str, int]:
+        """By phase what one batch with one answering client takes, headers included.
+
+        `setup` is once a version of its weights and querying party; the sum of logits, one message
+        for all answering clients, is not in it.
+        """
+        graph, head = self.graphs[client], HEADER_BYTES
+        offline = 2 * head + self.dealing_bytes(graph) + self.products_bytes(graph)
+        if self.backend.relayed:
+            offline += head + self.relayed_bytes(graph)
+        return {
+            "setup": 2 * head + self.weights_bytes(graph) + 8,
+            "offline": offline,
+            "online": 2 * (head + self.query_bytes())
+            + sum(head + size for size in self.steps(client)),
+        }
+
+    def _programs(self, graph: Graph) -> tuple[list[int], list[int]]:
+        """What P_A and S do in order: bytes sent, or, negative, bytes waited for."""
+        answering: list[int] = []
+        serving: list[int] = []
+        units = {(unit.node, unit.step): unit for unit in self.units(graph)}
+        for number, node in enumerate(graph.nodes):
+            size = self.ring.item_bytes * self.batch * node.numel
+            if number in graph.linears:
+                answering.append(size)
+                serving.append(-size)
+            for unit in (u for key, u in units.items() if key[0] == number):
+                for part in self.backend.traffic(unit.count):
+                    answering += (part, -part)
+                    serving += (part, -part)
+                size = self.ring.item_bytes * unit.count
+                answering += (-size,) if node.op == "relu" else (size, -size)
+                serving += (size,) if node.op == "relu" else (size, -size)
+        return answering, serving
+
+
+def _turns(first: list[int], second: list[int]) -> list[int]:
+    """Lengths of messages when each party sends what it has whenever it must wait."""
+    programs = [list(reversed(first)), list(reversed(second))]
+    waiting = [0, 0]  # bytes that lie before each party
+    lengths: list[int] = []
+    turn = 0
+    while any(programs):
+        size = 0
+        todo = programs[turn]
+        while todo and (todo[-1] >= 0 or waiting[turn] > 0):
+            step = todo.pop()
+            if step >= 0:
+                size += step
+            else:
+                waiting[turn] += step
+                assert waiting[turn] >= 0
+        if size:
+            lengths.append(size)
+        waiting[1 - turn] += size
+        turn = 1 - turn
+    return lengths

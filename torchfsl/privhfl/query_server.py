@@ -1,0 +1,268 @@
+"""The server S: evaluates with each answering party, adds up logits, learns neither side's data."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from torchfsl.errors import ProtocolError, RejectedSubmission
+from torchfsl.privhfl.dealer import remask
+from torchfsl.privhfl.draws import LABEL_SQ, Draws, Identity, Pair
+from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, lifted
+from torchfsl.privhfl.lane import Lane
+from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
+from torchfsl.privhfl.online import Dealt, Half, cut_shares
+from torchfsl.privhfl.plan import QueryPlan, Unit
+from torchfsl.privhfl.ring_tensors import Words
+
+
+class Outgoing(NamedTuple):
+    """A message and the client that it is for, as querying or as answering party."""
+
+    client: int
+    to_querying: bool
+    data: bytes
+
+
+_Name = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A batch of one querying party: who takes part, and whose logits are there."""
+
+    running: dict[int, _Serve] = field(default_factory=dict)
+    shares: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+class QueryServer:
+    """The server of one plan.
+
+    Args:
+        plan: public.
+        identity: its key.
+        querying: by querying client its public key.
+    """
+
+    def __init__(self, plan: QueryPlan, identity: Identity, querying: dict[int, bytes]) -> None:
+        self.plan = plan
+        self._seeds = {q: identity.pair(LABEL_SQ, k, plan.digest) for q, k in querying.items()}
+        self._pairs: dict[tuple[int, int], Pair] = {}
+        self._weights: dict[tuple[int, int], tuple[int, dict[int, torch.Tensor]]] = {}
+        self._sums: dict[_Name, _Sum] = {}
+        self._closed: set[_Name] = set()
+
+    def __repr__(self) -> str:
+        return f"QueryServer({len(self._weights)} masked networks, {len(self._sums)} batches)"
+
+    def receive(self, data: bytes | memoryview) -> list[Outgoing]:
+        """Take WEIGHTS, DEALING, QUERY or ANSWER.
+
+        Raises:
+            DecodeError: the bytes are malformed.
+            RejectedSubmission: unknown client, out of turn, or a batch that is closed.
+        """
+        expected = (Kind.WEIGHTS, Kind.DEALING, Kind.QUERY, Kind.ANSWER)
+        message = decode(self.plan, data, *expected)
+        topic = message.topic
+        if topic.querying not in self._seeds:
+            raise RejectedSubmission(f"client {topic.querying} may not query")
+        if message.kind == Kind.WEIGHTS:
+            return self._take_weights(message)
+        if message.kind == Kind.DEALING:
+            return self._take_dealing(message)
+        entry = self._sums.get((topic.querying, topic.iteration, topic.batch))
+        serve = entry.running.get(topic.answering) if entry else None
+        if entry is None or serve is None:
+            raise RejectedSubmission(f"{message.kind.name} of a batch that is not dealt for")
+        if message.kind == Kind.QUERY:
+            return [self._to_answering(Kind.INPUT, topic, serve.input(message.body))]
+        said = serve.go_on(message)
+        if isinstance(said, torch.Tensor):
+            entry.shares[topic.answering] = said
+            del entry.running[topic.answering]
+            return []
+        step = Topic(topic.querying, topic.answering, topic.iteration, topic.batch, topic.step + 1)
+        return [self._to_answering(Kind.SERVE, step, said)]
+
+    def close(self, querying: int, iteration: int, batch: int) -> list[Outgoing]:
+        """End a batch: the sum over those who have answered. A batch is closed once.
+
+        Raises:
+            ProtocolError: no such batch, or fewer than `min_answering` have answered; the batch is
+                closed then as well, since a second sum over others would tell the difference.
+        """
+        name = (querying, iteration, batch)
+        entry = self._sums.pop(name, None)
+        if entry is None:
+            raise ProtocolError(f"batch {batch} is not open")
+        self._closed.add(name)
+        if len(entry.shares) < self.plan.min_answering:
+            raise ProtocolError(
+                f"{len(entry.shares)} clients answered, the plan wants {self.plan.min_answering}: "
+                "ask again with more of them"
+            )
+        total = sum(entry.shares.values(), torch.zeros((), dtype=self.plan.ring.dtype))
+        assert isinstance(total, torch.Tensor)
+        places = {client: place for place, client in enumerate(self.plan.clients)}
+        who = sum(1 << places[client] for client in entry.shares)
+        topic = Topic(querying, who, iteration, batch)
+        body = self.plan.ring.words(total).tobytes()
+        return [Outgoing(querying, True, encode(self.plan, Kind.SUM, topic, body))]
+
+    def _take_weights(self, message: Message) -> list[Outgoing]:
+        topic = message.topic
+        version = int.from_bytes(message.body[:8], "little")
+        known, _ = self._weights.get((topic.querying, topic.answering), (0, {}))
+        if version <= known:
+            raise RejectedSubmission(f"client {topic.answering} sent version {version} again")
+        graph, ring = self.plan.graphs[topic.answering], self.plan.ring
+        masked, start = {}, 8
+        for i in graph.linears:
+            shape = graph.nodes[i].weight_shape
+            size = torch.Size(shape).numel() * ring.item_bytes
+            masked[i] = ring.from_bytes(message.body[start : start + size], shape)
+            start += size
+        self._weights[topic.querying, topic.answering] = version, masked
+        ready = encode(self.plan, Kind.READY, topic, message.body[:8])
+        return [Outgoing(topic.querying, True, ready)]
+
+    def _take_dealing(self, message: Message) -> list[Outgoing]:
+        topic = message.topic
+        name = (topic.querying, topic.iteration, topic.batch)
+        version, masked = self._weights.get((topic.querying, topic.answering), (0, {}))
+        entry = self._sums.setdefault(name, _Sum()) if name not in self._closed else None
+        if entry is None or not version or topic.answering in {**entry.running, **entry.shares}:
+            raise RejectedSubmission("dealing for a closed batch, twice, or without weights")
+        if len(entry.running) + len(entry.shares) >= self.plan.max_answering:
+            raise RejectedSubmission(f"more than {self.plan.max_answering} answering clients")
+        pair = self._pairs.setdefault(
+            (topic.querying, topic.answering),
+            Pair(self._seeds[topic.querying], topic.querying, topic.answering),
+        )
+        sq = pair.batch(version, topic.iteration, topic.batch)
+        serve = _Serve(self.plan, self.plan.graphs[topic.answering], masked, sq, message.body)
+        entry.running[topic.answering] = serve
+        out = [self._to_answering(Kind.PRODUCTS, topic, serve.products())]
+        if self.plan.backend.relayed:
+            out.append(self._to_answering(Kind.TREES, topic, serve.relayed()))
+        return out
+
+    def _to_answering(self, kind: Kind, topic: Topic, body: bytes) -> Outgoing:
+        return Outgoing(topic.answering, False, encode(self.plan, kind, topic, body))
+
+
+class _Serve:
+    """One batch with one answering party: S's masks b and kappa, and what they meet."""
+
+    def __init__(
+        self, plan: QueryPlan, graph: Graph, masked: dict[int, torch.Tensor], sq: Draws,
+        dealing: memoryview,
+    ) -> None:  # fmt: skip
+        self._plan, self._graph, self._masked, self._sq = plan, graph, masked, sq
+        self._dealing: dict[tuple[int, str], memoryview] = {}
+        self._units: dict[int, list[Unit]] = {}
+        for unit in plan.units(graph):
+            size = plan.backend.dealt_bytes(unit.count) + plan.share_bytes(unit)
+            self._dealing[unit.node, unit.step] = dealing[:size]
+            dealing = dealing[size:]
+            self._units.setdefault(unit.node, []).append(unit)
+        self._wires: dict[int, torch.Tensor] = {}
+        self._products: dict[int, torch.Tensor] = {}
+        self._multiply()
+        self._lane = Lane()
+        self._half = Half(plan, self._lane, leading=False, dealt=self._dealt, mask=self._mask)
+        self._program = self._serve()
+        next(self._program)
+        self._step, self._asked = -2, False
+
+    def _multiply(self) -> None:
+        """Draw b of every wire, and compute m = W' * b + kappa; the last layer's without kappa."""
+        ring, graph = self._plan.ring, self._graph
+        for number, node in enumerate(graph.nodes):
+            shape = (self._plan.batch, *node.shape)
+            given = [self._wires[s] for s in node.inputs if graph.is_wire(s)]
+            if node.op in ("input", "relu"):
+                self._wires[number] = ring.uniform(self._sq.key(number, "wire"), shape)
+            elif number in self._masked:
+                m = apply_linear(node, self._masked[number], given[0])
+                if len(given) > 1:
+                    m += lifted(ring, given[1])
+                if number != graph.linears[-1]:
+                    m += ring.uniform(self._sq.key(number, "kappa"), shape)
+                self._products[number] = m
+            elif graph.is_wire(number):
+                self._wires[number] = (
+                    given[0] + given[1] if node.op == "add" else apply_shape(node, given[0])
+                )
+
+    def products(self) -> bytes:
+        """The body of PRODUCTS."""
+        words = self._plan.ring.words
+        return b"".join(words(self._products[i]).tobytes() for i in self._graph.linears[:-1])
+
+    def relayed(self) -> bytes:
+        """The body of TREES."""
+        units = (unit for units in self._units.values() for unit in units)
+        return b"".join(
+            self._dealing[unit.node, unit.step][: self._plan.backend.dealt_bytes(unit.count)]
+            for unit in units
+        )
+
+    def input(self, share: memoryview) -> bytes:
+        """The body of INPUT from that of QUERY: x - r - b."""
+        if self._asked:
+            raise RejectedSubmission("QUERY came twice")
+        self._asked = True
+        b = self._wires[0]
+        ring = self._plan.ring
+        return ring.words(ring.from_bytes(share, tuple(b.shape)) - b).tobytes()
+
+    def go_on(self, message: Message) -> bytes | torch.Tensor:
+        """The body of SERVE, or at the end this server's part of the masked logits.
+
+        Raises:
+            RejectedSubmission: ANSWER out of turn.
+        """
+        if not self._asked or message.topic.step != self._step + 2:
+            raise RejectedSubmission("ANSWER out of turn")
+        self._step += 2
+        try:
+            return self._program.send(message.body)
+        except StopIteration as end:
+            logits: torch.Tensor = end.value
+            return logits
+
+    def _serve(self) -> Generator[bytes, memoryview, torch.Tensor]:
+        ring, graph = self._plan.ring, self._graph
+        values: dict[int, torch.Tensor] = {}
+        for number, node in enumerate(graph.nodes):
+            shape = (self._plan.batch, *node.shape)
+            given = [values[source] for source in node.inputs if source in values]
+            if number in self._masked:
+                m = self._products[number]
+                p = yield from self._lane.receive(m.numel() * ring.item_bytes)
+                values[number] = m + ring.from_bytes(p, shape)
+            elif node.op == "relu":
+                own = yield from self._half.relu(self._units[number][0], given[0])
+                b = ring.words(self._wires[number])
+                self._lane.send((own - b).tobytes())
+            elif node.op == "max":
+                values[number] = yield from self._half.maximum(node, self._units[number], given[0])
+            elif not graph.is_wire(number):
+                values[number] = (
+                    given[0] + given[1] if node.op == "add" else apply_shape(node, given[0])
+                )
+        return values[len(graph.nodes) - 1]
+
+    def _dealt(self, unit: Unit) -> Dealt:
+        data = self._dealing.pop((unit.node, unit.step))
+        cut = self._plan.backend.dealt_bytes(unit.count)
+        share = self._plan.backend.serving(self._sq, unit.node, unit.step, unit.count, data[:cut])
+        return share, cut_shares(self._plan, unit, data[cut:])
+
+    def _mask(self, unit: Unit) -> Words:
+        return remask(self._plan, self._sq, unit, "kappa")

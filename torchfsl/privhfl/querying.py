@@ -1,0 +1,236 @@
+"""Private queries in one process: every party of a plan, through encoded messages.
+
+A federation makes a plan from its networks (`make_plan`), a `Querying` from the plan, and then, as
+often as it likes, loads weights and asks:
+
+    plan = make_plan({client: module, ...}, (3, 32, 32), max_answering=4)
+    querying = Querying(plan)
+    for client, module in modules.items():
+        querying.load(client, module, own_images)
+    answer = querying.ask(0, [1, 2, 3], images, iteration=0)
+    answer.logits   # sum over clients 1, 2, 3; nobody else saw the images or any single answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import ParameterError
+from torchfsl.privhfl.answering_party import AnsweringParty
+from torchfsl.privhfl.draws import KEY_BYTES, LABEL_OWN, Identity
+from torchfsl.privhfl.integer_twin import run_twin
+from torchfsl.privhfl.network import read_network
+from torchfsl.privhfl.plan import QueryPlan
+from torchfsl.privhfl.quantise import Quantised, quantise
+from torchfsl.privhfl.query_server import QueryServer
+from torchfsl.privhfl.querying_party import QueryingParty
+from torchfsl.privhfl.relay import Cost, Relay
+
+Mode = Literal["fixed", "secure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the querying party gets, and what it took.
+
+    Attributes:
+        logits: `[M, classes]` float64, the sum over those who answered.
+        answered: by batch of the plan's size who is in its sums.
+        cost: bytes by link and phase, processor seconds by party.
+    """
+
+    logits: torch.Tensor
+    answered: tuple[tuple[int, ...], ...]
+    cost: Cost
+
+
+def make_plan(
+    modules: Mapping[int, nn.Module], input_shape: tuple[int, ...], **fields: Any
+) -> QueryPlan:
+    """The plan of clients with these modules; `fields` are the others of `QueryPlan`.
+
+    Raises:
+        ParameterError: a module holds what the protocol lacks, or fields do not fit.
+    """
+    graphs = {c: read_network(module, input_shape).graph for c, module in modules.items()}
+    return QueryPlan(graphs, **fields)
+
+
+class Querying:
+    """All parties of a plan: each client asks and, where the plan names it, answers.
+
+    Args:
+        plan: public.
+        mode: `secure`, the protocol; or `fixed`, the same numbers without protection.
+        seed: makes keys and dealt masks of the pairs repeatable: for experiments alone, since a
+            second run under one seed draws the same masks again. From the operating system
+            when None.
+        dithers: whether `fixed` rounds as `secure` does under the same seed, which takes the
+            dealer's work; without, it rounds down.
+        lose: see `Relay`; whoever loses messages is left out of the sum.
+        watch: see `Relay`.
+
+    Raises:
+        ParameterError: an unknown mode.
+    """
+
+    def __init__(
+        self,
+        plan: QueryPlan,
+        *,
+        mode: Mode = "secure",
+        seed: bytes | None = None,
+        dithers: bool = True,
+        lose: Callable[[int, bytes], bool] | None = None,
+        watch: Callable[[str, int, bytes], None] | None = None,
+    ) -> None:
+        if mode not in ("fixed", "secure"):
+            raise ParameterError(f"mode is {mode!r}; choose fixed or secure")
+        self.plan, self.mode = plan, mode
+        self._seed, self._dithers, self._lose, self._watch = seed, dithers, lose, watch
+        self._identities: dict[int, Identity] = {}
+        self._asking: dict[int, QueryingParty] = {}
+        self._networks: dict[int, Quantised] = {}
+        self._next: dict[tuple[int, int], int] = {}
+        clients = {client: self._identity(client) for client in plan.clients}
+        own = Identity(self._secret(b"server"))
+        publics = {client: identity.public for client, identity in clients.items()}
+        self.server = QueryServer(plan, own, publics)
+        self.answering = {c: AnsweringParty(plan, c, i, publics) for c, i in clients.items()}
+        self._publics, self._server_public = publics, own.public
+
+    def __repr__(self) -> str:
+        return f"Querying({self.mode}, {len(self.plan.clients)} clients)"
+
+    def load(
+        self, client: int, module: nn.Module, samples: torch.Tensor, version: int | None = None
+    ) -> None:
+        """Let a client answer with a module's weights.
+
+        Args:
+            client: one of the plan's.
+            module: of the plan's graph.
+            samples: `[M, C, H, W]` of the client's own data, for the ranges of activations.
+            version: see `AnsweringParty.load`; a run that is resumed names it.
+
+        Raises:
+            ParameterError: unknown client, another graph, or values that do not fit the ring.
+        """
+        if client not in self.answering:
+            raise ParameterError(f"client {client} is not in the plan")
+        network = read_network(module, self.plan.input_shape)
+        whole = quantise(
+            network, self.plan.ring, samples.cpu(), output_scale=self.plan.output_scale,
+            logit_bound=self.plan.logit_bound,
+        )  # fmt: skip
+        self.load_quantised(client, whole, version)
+
+    def load_quantised(self, client: int, network: Quantised, version: int | None = None) -> None:
+        """`load` of weights that are ring elements already."""
+        self.answering[client].load(network, version)
+        self._networks[client] = network
+
+    def ask(
+        self, querying: int, answering: Sequence[int], images: torch.Tensor, iteration: int = 0
+    ) -> Answer:
+        """The sums of the answering clients' logits for images of one client.
+
+        Args:
+            querying: who asks.
+            answering: who shall answer; not the one who asks.
+            images: `[M, C, H, W]` reals; cut into batches of the plan's size.
+            iteration: of the learning, in [0, 2**16).
+
+        Raises:
+            ParameterError: who answers does not fit the plan, or has loaded nothing.
+            ProtocolError: fewer than the plan's least number have answered.
+        """
+        who = list(answering)
+        unknown = [c for c in (querying, *who) if c not in self.answering]
+        silent = [c for c in who if c not in self._networks]
+        if unknown or querying in who or silent or not len(images):
+            raise ParameterError(
+                f"not in the plan: {unknown}; without weights: {silent}; nobody answers itself, "
+                "and there is one image at least"
+            )
+        relay = Relay(
+            self.server, self._querying(querying), {c: self.answering[c] for c in who},
+            lose=self._lose, watch=self._watch,
+        )  # fmt: skip
+        for client in who:
+            with relay.cost.at("answering"):
+                offered = self.answering[client].offer(querying)
+            relay.to_server("answering-server", client, offered)
+        totals, answered, size = [], [], self.plan.batch
+        for start in range(0, len(images), size):
+            part = images[start : start + size].cpu()
+            full = torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
+            batch = self._next.get((querying, iteration), 0)
+            self._next[querying, iteration] = batch + 1
+            run = self._fixed if self.mode == "fixed" else self._secure
+            total, there = run(relay, querying, who, full, iteration, batch)
+            totals.append(self._asking[querying].logits(total)[: len(part)])
+            answered.append(there)
+        return Answer(torch.cat(totals), tuple(answered), relay.cost)
+
+    def _secure(
+        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,
+        batch: int,
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:  # fmt: skip
+        asking = self._asking[querying]
+        with relay.cost.at("querying"):
+            dealt = asking.deal(iteration, batch, who)
+        relay.to_server("querying-server", querying, dealt)
+        del dealt
+        with relay.cost.at("querying"):
+            queries = asking.query(iteration, batch, images)
+        relay.to_server("querying-server", querying, queries)
+        try:
+            relay.close(iteration, batch)
+        finally:
+            asking.forget(iteration, batch)
+            for client in who:
+                self.answering[client].abandon(querying, iteration, batch)
+        return asking.opened.pop((iteration, batch))
+
+    def _fixed(
+        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,
+        batch: int,
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:  # fmt: skip
+        ring, asking = self.plan.ring, self._asking[querying]
+        whole = ring.encode(images, ring.frac_bits)
+        total = torch.zeros(len(images), self.plan.num_classes, dtype=ring.dtype)
+        dithers = {}
+        if self._dithers:
+            with relay.cost.at("querying"):
+                asking.deal(iteration, batch, who)
+            dithers = asking.dithers(iteration, batch)
+            asking.forget(iteration, batch)
+        for client in who:
+            with relay.cost.at("answering"):
+                total += run_twin(self._networks[client], ring, whole, dithers.get(client))
+        return total, tuple(who)
+
+    def _querying(self, client: int) -> QueryingParty:
+        if client not in self._asking:
+            others = {c: key for c, key in self._publics.items() if c != client}
+            self._asking[client] = QueryingParty(
+                self.plan, client, self._identities[client], self._server_public, others
+            )
+        return self._asking[client]
+
+    def _identity(self, client: int) -> Identity:
+        identity = Identity(self._secret(client.to_bytes(8, "little")))
+        self._identities[client] = identity
+        return identity
+
+    def _secret(self, who: bytes) -> bytes | None:
+        if self._seed is None:
+            return None
+        return kdf.derive(self._seed, LABEL_OWN, who, KEY_BYTES)

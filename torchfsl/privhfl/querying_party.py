@@ -1,0 +1,168 @@
+"""The querying party P_Q: deals for each answering party, sends masked queries, gets one sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.privhfl.dealer import Dealer, Dithers, weight_masks
+from torchfsl.privhfl.draws import LABEL_QA, LABEL_SQ, Identity, Pair
+from torchfsl.privhfl.messages import Kind, Topic, decode, encode
+from torchfsl.privhfl.plan import QueryPlan
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What a batch waits with until its sum comes."""
+
+    query_masks: dict[int, torch.Tensor]
+    logit_masks: dict[int, torch.Tensor]
+    dithers: dict[int, Dithers]
+    asked: bool = False
+
+
+class QueryingParty:
+    """One client that asks.
+
+    Args:
+        plan: public.
+        client: its number.
+        identity: its key.
+        server: the server's public key.
+        others: by answering client its public key.
+    """
+
+    def __init__(
+        self, plan: QueryPlan, client: int, identity: Identity, server: bytes,
+        others: dict[int, bytes],
+    ) -> None:  # fmt: skip
+        self.plan, self.client = plan, client
+        sq = identity.pair(LABEL_SQ, server, plan.digest)
+        self._sq = {a: Pair(sq, client, a) for a in others}
+        self._qa = {
+            a: Pair(identity.pair(LABEL_QA, key, plan.digest), client, a)
+            for a, key in others.items()
+        }
+        self._versions: dict[int, int] = {}
+        self._a: dict[int, dict[int, torch.Tensor]] = {}
+        self._batches: dict[tuple[int, int], _Batch] = {}
+        self.opened: dict[tuple[int, int], tuple[torch.Tensor, tuple[int, ...]]] = {}
+
+    def __repr__(self) -> str:
+        return f"QueryingParty({self.client}, {len(self._versions)} ready)"
+
+    def deal(self, iteration: int, batch: int, answering: list[int]) -> list[bytes]:
+        """Messages DEALING to the server for a batch that `answering` shall answer.
+
+        May be called before the queries are known. From here on the party is not needed.
+
+        Raises:
+            ParameterError: an answering party has not sent its masked weights, or there are too
+                many or too few of them.
+            ProtocolError: the batch's draws were made already.
+        """
+        plan = self.plan
+        if not plan.min_answering <= len(set(answering)) == len(answering) <= plan.max_answering:
+            raise ParameterError(
+                f"{len(answering)} answering clients; the plan wants {plan.min_answering} to "
+                f"{plan.max_answering} different ones"
+            )
+        missing = [a for a in answering if a not in self._versions]
+        if missing:
+            raise ParameterError(f"clients {missing} have not sent their masked weights yet")
+        state = _Batch({}, {}, {})
+        messages = []
+        for a in answering:
+            qa = self._qa[a].batch(self._versions[a], iteration, batch)
+            sq = self._sq[a].batch(self._versions[a], iteration, batch)
+            dealt = Dealer(plan, plan.graphs[a], self._a[a], qa, sq).deal()
+            state.query_masks[a], state.logit_masks[a] = dealt.query_mask, dealt.logit_mask
+            state.dithers[a] = dealt.dithers
+            topic = Topic(self.client, a, iteration, batch)
+            messages.append(encode(plan, Kind.DEALING, topic, b"".join(dealt.body)))
+        self._batches[iteration, batch] = state
+        return messages
+
+    def query(self, iteration: int, batch: int, images: torch.Tensor) -> list[bytes]:
+        """Messages QUERY to the server: the images, masked for each answering party.
+
+        Args:
+            iteration: as it was dealt for.
+            batch: as it was dealt for.
+            images: `[B, C, H, W]`, exactly the plan's batch.
+
+        Raises:
+            ParameterError: another shape or values that do not fit the ring.
+            ProtocolError: nothing is dealt for the batch, or it was asked already.
+        """
+        plan = self.plan
+        state = self._batches.get((iteration, batch))
+        if state is None or state.asked:
+            raise ProtocolError(f"batch {batch} is not dealt for, or was asked already")
+        if tuple(images.shape) != (plan.batch, *plan.input_shape):
+            raise ParameterError(
+                f"images of shape {tuple(images.shape)}, the plan's are "
+                f"{(plan.batch, *plan.input_shape)}: fill a last batch up"
+            )
+        whole = plan.ring.encode(images, plan.ring.frac_bits)
+        state.asked = True
+        return [
+            encode(
+                plan, Kind.QUERY, Topic(self.client, a, iteration, batch),
+                plan.ring.words(whole - mask).tobytes(),
+            )
+            for a, mask in state.query_masks.items()
+        ]  # fmt: skip
+
+    def receive(self, data: bytes | memoryview) -> list[bytes]:
+        """Take READY or SUM; there is never anything to send back.
+
+        The sum of the logits and the set of those in it are in `opened` then.
+
+        Raises:
+            DecodeError: the bytes are malformed.
+            RejectedSubmission: not for this client, or nothing waits for it.
+        """
+        message = decode(self.plan, data, Kind.READY, Kind.SUM)
+        topic = message.topic
+        if topic.querying != self.client:
+            raise RejectedSubmission(f"the message is for client {topic.querying}")
+        if message.kind == Kind.READY:
+            self._ready(topic.answering, int.from_bytes(message.body, "little"))
+            return []
+        state = self._batches.get((topic.iteration, topic.batch))
+        clients = self.plan.clients
+        who = tuple(a for place, a in enumerate(clients) if topic.answering >> place & 1)
+        if state is None or not state.asked or not set(who) <= set(state.logit_masks):
+            raise RejectedSubmission(f"batch {topic.batch} waits for no such sum")
+        if len(who) < self.plan.min_answering:
+            raise RejectedSubmission(f"a sum of {len(who)} clients' logits")
+        del self._batches[topic.iteration, topic.batch]
+        shape = (self.plan.batch, self.plan.num_classes)
+        total = self.plan.ring.from_bytes(message.body, shape)
+        for a in who:
+            total -= state.logit_masks[a]
+        self.opened[topic.iteration, topic.batch] = total, who
+        return []
+
+    def dithers(self, iteration: int, batch: int) -> dict[int, Dithers]:
+        """By answering client the dithers of a batch; only the integer twin asks for them."""
+        return self._batches[iteration, batch].dithers
+
+    def forget(self, iteration: int, batch: int) -> None:
+        """Drop a batch that nobody will answer."""
+        self._batches.pop((iteration, batch), None)
+
+    def logits(self, total: torch.Tensor) -> torch.Tensor:
+        """A sum of ring elements as the sum of the parties' logits, float64."""
+        ring = self.plan.ring
+        return ring.decode(total, ring.product_bits) / self.plan.output_scale
+
+    def _ready(self, answering: int, version: int) -> None:
+        if version <= self._versions.get(answering, 0):
+            raise RejectedSubmission(f"client {answering} announces version {version} again")
+        qa = self._qa[answering].weights(version)
+        self._versions[answering] = version
+        self._a[answering] = weight_masks(self.plan, self.plan.graphs[answering], qa)

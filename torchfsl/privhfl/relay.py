@@ -1,0 +1,119 @@
+"""Carries messages between parties of one process, and counts bytes and processor seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torchfsl.errors import ProtocolError
+from torchfsl.privhfl.answering_party import AnsweringParty
+from torchfsl.privhfl.messages import PHASES, kind_of
+from torchfsl.privhfl.query_server import Outgoing, QueryServer
+from torchfsl.privhfl.querying_party import QueryingParty
+
+
+@dataclass(slots=True)
+class Cost:
+    """What querying took.
+
+    Attributes:
+        sent: bytes by link (`querying-server`, `server-answering`, ...; sender first) and phase
+            (`setup`, `offline`, `online`), headers included.
+        seconds: processor seconds by party: `querying`, `answering` (all of them), `server`.
+        messages: by link and phase.
+    """
+
+    sent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, other: Cost) -> None:
+        """Count another's in."""
+        self.sent.update(other.sent)
+        for party, seconds in other.seconds.items():
+            self.seconds[party] += seconds
+        self.messages.update(other.messages)
+
+    def phase_bytes(self, phase: str) -> int:
+        """Bytes of a phase over all links."""
+        return sum(size for (_, p), size in self.sent.items() if p == phase)
+
+    @contextmanager
+    def at(self, party: str) -> Iterator[None]:
+        """Count the processor time of a block as a party's."""
+        start = time.process_time()
+        yield
+        self.seconds[party] += time.process_time() - start  # type: ignore[assignment]
+
+    def count(self, link: str, data: bytes) -> None:
+        """Count a message."""
+        name = link, PHASES[kind_of(data)]
+        self.sent[name] += len(data)
+        self.messages[name] += 1
+
+
+class Relay:
+    """The links between one querying party, the server and answering parties.
+
+    Args:
+        server: of the plan.
+        querying: the party that asks.
+        answering: those that answer, by client.
+        lose: says of a message for or from an answering client whether it gets lost; for tests.
+        watch: is shown every message with its link; for tests and measurements.
+    """
+
+    def __init__(
+        self,
+        server: QueryServer,
+        querying: QueryingParty,
+        answering: dict[int, AnsweringParty],
+        *,
+        lose: Callable[[int, bytes], bool] | None = None,
+        watch: Callable[[str, int, bytes], None] | None = None,
+    ) -> None:
+        self.cost = Cost()
+        self._server, self._querying, self._answering = server, querying, answering
+        self._lose, self._watch = lose, watch
+
+    def to_server(self, link: str, client: int, messages: list[bytes]) -> None:
+        """Deliver messages of one client, and everything that follows from them."""
+        todo: deque[tuple[str, int, bytes]] = deque((link, client, data) for data in messages)
+        while todo:
+            link, client, data = todo.popleft()
+            if link == "answering-server" and self._lose and self._lose(client, data):
+                continue
+            self._note(link, client, data)
+            with self.cost.at("server"):
+                following = self._server.receive(data)
+            for out in following:
+                todo.extend(("answering-server", out.client, d) for d in self._deliver(out))
+
+    def close(self, iteration: int, batch: int) -> None:
+        """End a batch: the sum goes to the querying party."""
+        with self.cost.at("server"):
+            out = self._server.close(self._querying.client, iteration, batch)
+        for each in out:
+            self._deliver(each)
+
+    def _deliver(self, out: Outgoing) -> list[bytes]:
+        if out.to_querying:
+            self._note("server-querying", out.client, out.data)
+            with self.cost.at("querying"):
+                return self._querying.receive(out.data)
+        if self._lose and self._lose(out.client, out.data):
+            return []
+        party = self._answering.get(out.client)
+        if party is None:
+            raise ProtocolError(f"client {out.client} is not there")
+        self._note("server-answering", out.client, out.data)
+        with self.cost.at("answering"):
+            return party.receive(out.data)
+
+    def _note(self, link: str, client: int, data: bytes) -> None:
+        self.cost.count(link, data)
+        if self._watch:
+            self._watch(link, client, data)
