@@ -204,7 +204,7 @@ class QueryPlan:
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
-        return {client: _turns(*self._programs(g)) for client, g in self.graphs.items()}
+        return {client: _turns(*_programs(self, g)) for client, g in self.graphs.items()}
 
     def phase_bytes(self, client: int) -> dict[str, int]:
         """By phase what one batch with one answering client takes, headers included.
@@ -223,24 +223,25 @@ class QueryPlan:
             + sum(head + size for size in self.steps(client)),
         }
 
-    def _programs(self, graph: Graph) -> tuple[list[int], list[int]]:
-        """What P_A and S do in order: bytes sent, or, negative, bytes waited for."""
-        answering: list[int] = []
-        serving: list[int] = []
-        units = {(unit.node, unit.step): unit for unit in self.units(graph)}
-        for number, node in enumerate(graph.nodes):
-            size = self.ring.item_bytes * self.batch * node.numel
-            if number in graph.linears:
-                answering.append(size)
-                serving.append(-size)
-            for unit in (u for key, u in units.items() if key[0] == number):
-                for part in self.backend.traffic(unit.count):
-                    answering += (part, -part)
-                    serving += (part, -part)
-                size = self.ring.item_bytes * unit.count
-                answering += (-size,) if node.op == "relu" else (size, -size)
-                serving += (size,) if node.op == "relu" else (size, -size)
-        return answering, serving
+
+def _programs(plan: QueryPlan, graph: Graph) -> tuple[list[int], list[int]]:
+    """What P_A and S do in order: bytes sent, or, negative, bytes waited for."""
+    answering: list[int] = []
+    serving: list[int] = []
+    units = {(unit.node, unit.step): unit for unit in plan.units(graph)}
+    for number, node in enumerate(graph.nodes):
+        size = plan.ring.item_bytes * plan.batch * node.numel
+        if number in graph.linears:
+            answering.append(size)
+            serving.append(-size)
+        for unit in (u for key, u in units.items() if key[0] == number):
+            for part in plan.backend.traffic(unit.count):
+                answering += (part, -part)
+                serving += (part, -part)
+            size = plan.ring.item_bytes * unit.count
+            answering += (-size,) if node.op == "relu" else (size, -size)
+            serving += (size,) if node.op == "relu" else (size, -size)
+    return answering, serving
 
 
 def _turns(first: list[int], second: list[int]) -> list[int]:
