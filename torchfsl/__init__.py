@@ -2,8 +2,8 @@
 
 The names below are loaded when first used, so that a server's aggregation path never imports torch.
 Wings, from the bottom up: `kernels`, `crypto`, `submodel`; the protocols `fsl` and `sesa`,
-and `privhfl`, which queries models instead of adding updates; `engine` and `service`. Below them `errors`, `types`, `version` and `faces` (how names load late); see
-docs/architecture.md.
+and `privhfl`, which asks models instead of adding updates; `engine` and `service`. Below them
+`errors`, `types`, `version` and `faces` (how names load late); see docs/architecture.md.
 """
 
 from __future__ import annotations

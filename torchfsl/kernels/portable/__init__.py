@@ -1,7 +1,8 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
 Same functions and same bytes as the native extension; `trees` has the point function and what
-servers do with it, `paths` one path through it, `checks` the defences, `field` the products modulo a prime.
+servers do with it, `paths` one path through it, `checks` the defences, `field` the products modulo
+a prime.
 """
 
 from torchfsl.kernels.portable.checks import (
