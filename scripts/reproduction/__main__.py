@@ -28,6 +28,7 @@ from scripts.reproduction import (
     din,
     din_auc,
     hashing,
+    privhfl_cells,
     report,
     sesa,
 )
@@ -71,6 +72,12 @@ RUNS = {
     "table8": "accuracy by share of TREC's word rows",
     "beyond": "runs that the paper does not have",
 }
+PRIVHFL = {
+    "privhfl-accuracy": ("accuracy by queries and answering clients", privhfl_cells.accuracy_cells),
+    "privhfl-heterogeneity": ("accuracy by alpha", privhfl_cells.heterogeneity_cells),
+    "privhfl-studies": ("pictures, selection, iterations and more", privhfl_cells.study_cells),
+    "privhfl-secure": ("one cell by the protocol", privhfl_cells.secure_cells),
+}
 
 
 def main() -> int:
@@ -88,6 +95,15 @@ def main() -> int:
             "date": time.strftime("%Y-%m-%d"),
         }
         write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
+    elif options.table in PRIVHFL:
+        of_task = PRIVHFL[options.table][1]
+        tasks = options.dataset or ["mnist", "cifar10"]
+        if "trec" in tasks:
+            parser.error(f"--dataset trec is not of {options.table}: choose mnist or cifar10")
+        privhfl_cells.run_cells(
+            [cell for task in tasks for cell in of_task(task)],
+            seeds=options.seed, data=options.data, runs=RUN_FOLDER, command=command,
+        )  # fmt: skip
     else:
         try:
             accuracy.run_cells(
@@ -106,7 +122,7 @@ def _cells(options: Options) -> list[cells.Cell]:
     if options.table == "table7":
         percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
         return cells.table7(
-            options.dataset,
+            options.dataset or ["trec"],
             percents,
             options.seed,
             options.rounds,
@@ -127,8 +143,9 @@ def _cells(options: Options) -> list[cells.Cell]:
 
 def _parser() -> argparse.ArgumentParser:
     tables = {name: text for name, (text, _) in TABLES.items()} | RUNS
+    tables |= {name: text for name, (text, _) in PRIVHFL.items()}
     tables["report"] = "RESULTS.md from all of results/"
-    listing = "\n".join(f"  {name:10} {text}" for name, text in tables.items())
+    listing = "\n".join(f"  {name:21} {text}" for name, text in tables.items())
     parser = argparse.ArgumentParser(
         description=__doc__ + "\ntables:\n" + listing,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -145,7 +162,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run_options(runs: argparse._ArgumentGroup) -> None:
     datasets = sorted(cells.PRESET_OF)
-    runs.add_argument("--dataset", nargs="+", choices=datasets, default=["trec"])
+    runs.add_argument(
+        "--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both"
+    )
     runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
     runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     runs.add_argument(

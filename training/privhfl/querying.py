@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from training.privhfl.distillation import logits
 from training.privhfl.settings import Settings
+from training.sections import ConfigError
 
 
 @dataclass(slots=True)
@@ -75,5 +76,11 @@ class Plain:
 
 
 def build_querying(settings: Settings) -> Querying:
-    """What the settings ask for."""
+    """What the settings ask for.
+
+    Raises:
+        ConfigError: it is not there yet.
+    """
+    if settings.querying != "plain":
+        raise ConfigError(f"querying {settings.querying!r} is not there yet: choose 'plain'")
     return Plain(probabilities=settings.label == "probabilities")

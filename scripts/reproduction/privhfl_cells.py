@@ -1,0 +1,184 @@
+"""What the accuracy tables of PrivHFL are made of: a cell is one choice of settings.
+
+A cell's result is `results/privhfl/NAME.json`, with a record for each seed. Baselines are shared
+by the cells that have equal ones. Runs go on after an interruption, client by client, and several
+processes may work through one list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction.results import FOLDER, write_result
+from training.privhfl.experiment import run_experiment
+from training.privhfl.settings import Settings, TaskName
+
+RESULTS = FOLDER / "privhfl"
+BASE: dict[str, Settings] = {
+    "mnist": Settings(task="mnist"),
+    "cifar10": Settings(task="cifar10", clients=6, private=1000, queries=2500, batch=32),
+}
+QUERIES: dict[str, tuple[int, ...]] = {"mnist": (300, 1000, 2500), "cifar10": (1000, 2500, 5000)}
+FRACTIONS = (0.6, 0.8, 1.0)
+ALPHAS = (0.1, 0.5, 100.0)
+EXPANSIONS = ("cutmix", "cutout", "flip", "noise")
+SELECTIONS = ("margin", "entropy", "k-centre", "icd")
+LAMBDAS = (0.1, 0.3, 0.5, 0.7, 0.9)
+PRIVATE = (50, 200, 400)
+_KEPT = ("baseline", "accuracy", "gain", "least_gain", "baselines", "accuracies", "architectures",
+         "gain_by_iteration", "label_accuracy", "predictions", "bytes", "cpu_seconds", "exact",
+         "model_sha256")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Settings of a task that differ from its base; the name is that of the result's file."""
+
+    task: TaskName
+    label: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """`task-label`."""
+        return f"{self.task}-{self.label}"
+
+    def settings(self, seed: int, data: Path | None) -> Settings:
+        """Of one run."""
+        source = "" if data is None else str(data / self.task)
+        return dataclasses.replace(BASE[self.task], **self.changes, seed=seed, data=source)
+
+
+def accuracy_cells(task: TaskName) -> list[Cell]:
+    """Table 1: controls, private data, mixup by B and C. On CIFAR-10 C changes at one B alone."""
+    middle = BASE[task].queries
+    cells = [
+        Cell(task, "local", {"control": "local"}),
+        Cell(task, "mixlocal", {"control": "mixlocal"}),
+        mixup(task, middle),
+        Cell(task, "private", {"expansion": "private"}),
+        *(mixup(task, number) for number in QUERIES[task] if number != middle),
+        *(mixup(task, middle, fraction) for fraction in FRACTIONS[:2]),
+    ]
+    if task == "mnist":
+        others = [number for number in QUERIES[task] if number != middle]
+        cells.append(Cell(task, "selfmix", {"control": "selfmix"}))
+        for fraction in FRACTIONS[:2]:
+            changes = {"expansion": "private", "fraction": fraction}
+            cells.append(Cell(task, f"private-C{fraction:g}", changes))
+            cells += [mixup(task, number, fraction) for number in others]
+    return cells
+
+
+def mixup(task: TaskName, queries: int, fraction: float = 1.0) -> Cell:
+    """Mixup with B and C."""
+    label = f"mixup-{queries}" + ("" if fraction == 1 else f"-C{fraction:g}")
+    return Cell(task, label, {"queries": queries, "fraction": fraction})
+
+
+def heterogeneity_cells(task: TaskName) -> list[Cell]:
+    """Figure 15: labels by a Dirichlet distribution; the control retrains without queries."""
+    mixed = [Cell(task, f"alpha-{alpha:g}", {"alpha": alpha}) for alpha in ALPHAS]
+    alone = [
+        Cell(task, f"alpha-{alpha:g}-local", {"alpha": alpha, "control": "local"})
+        for alpha in ALPHAS
+    ]
+    return [*mixed, *alone] if task == "mnist" else mixed
+
+
+def study_cells(task: TaskName) -> list[Cell]:
+    """Figures 6, 7, 11c, 12, 13, 16 and table 5; on CIFAR-10 two expansions of figure 11c alone."""
+    if task == "cifar10":
+        return [Cell(task, kind, {"expansion": kind}) for kind in ("noise", "cutmix")]
+    return [
+        *(Cell(task, kind, {"expansion": kind}) for kind in EXPANSIONS),
+        Cell(task, "iterations-3", {"iterations": 3}),
+        Cell(task, "probabilities", {"label": "probabilities"}),
+        *(Cell(task, f"select-{kind}", {"selection": kind}) for kind in SELECTIONS),
+        *(Cell(task, f"samples-{number}", {"private": number}) for number in PRIVATE),
+        *(Cell(task, f"lambda-{lam:g}", {"lam": lam}) for lam in LAMBDAS),
+    ]
+
+
+def secure_cells(task: TaskName) -> list[Cell]:
+    """One cell of table 1 by the protocol: its sums must be those of the integers in the clear."""
+    return [Cell(task, "secure", {"querying": "secure"})]
+
+
+def run_cells(
+    cells: Iterable[Cell], *, seeds: list[int], data: Path | None, runs: Path, command: str
+) -> None:
+    """Run what has no result yet, seed by seed."""
+    torch.set_num_threads(1)
+    for seed in seeds:
+        for cell in cells:
+            target = RESULTS / f"{cell.name}.json"
+            if str(seed) in _seeds(target):
+                print(f"{cell.name}, seed {seed}: is here", flush=True)
+                continue
+            print(f"{cell.name}, seed {seed}", flush=True)
+            record = {**_run(cell, seed, data, runs), "command": command}
+            with _locked(runs / "privhfl" / "results.lock"):
+                found = {**_seeds(target), str(seed): record}
+                changes = dict(cell.changes)
+                ordered = dict(sorted(found.items(), key=lambda one: int(one[0])))
+                write_result(target, {"task": cell.task, "changes": changes, "seeds": ordered})
+
+
+def _seeds(target: Path) -> dict[str, Any]:
+    if not target.exists():
+        return {}
+    found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))["seeds"]
+    return found
+
+
+def _run(cell: Cell, seed: int, data: Path | None, runs: Path) -> dict[str, Any]:
+    settings = cell.settings(seed, data)
+    folder = runs / "privhfl" / f"{cell.name}-seed{seed}"
+    alike = f"{settings.clients}-{settings.private}-{settings.alpha:g}-seed{seed}"
+    baselines = runs / "privhfl" / f"baselines-{cell.task}-{alike}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_suffix(".lock")), _locked(baselines.with_suffix(".lock")):
+        summary = run_experiment(
+            settings, folder, resume=folder.exists(), say=_say, baselines=baselines
+        )
+    return {
+        **{name: summary[name] for name in _KEPT},
+        "machine": bench_measure.machine(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _say(text: str) -> None:
+    if not text.startswith("  "):
+        print(f"  {text}", flush=True)
+
+
+class _locked:
+    """Wait until no other process is here."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file.open("w")
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def read_cells() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and contents of all results."""
+    for path in sorted(RESULTS.glob("*.json")):
+        yield path.stem, json.loads(path.read_text(encoding="utf-8"))
