@@ -101,7 +101,10 @@ def main() -> int:
         if "trec" in tasks:
             parser.error(f"--dataset trec is not of {options.table}: choose mnist or cifar10")
         privhfl_cells.run_cells(
-            [cell for task in tasks for cell in of_task(task)],
+            [
+                cell for task in tasks for cell in of_task(task)
+                if not options.cell or cell.label in options.cell
+            ],
             seeds=options.seed, data=options.data, runs=RUN_FOLDER, command=command,
         )  # fmt: skip
     else:
@@ -165,6 +168,7 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
     runs.add_argument(
         "--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both"
     )
+    runs.add_argument("--cell", nargs="+", metavar="NAME", help="privhfl-...: only these")
     runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
     runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     runs.add_argument(

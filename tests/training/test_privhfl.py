@@ -340,7 +340,7 @@ def test_an_interrupted_run_ends_with_the_same_models(
     whole = run(tmp_path, "whole", iterations=2)
     settings = dataclasses.replace(SMALL, iterations=2)
     with monkeypatch.context() as patched:
-        patched.setattr(experiment, "build_querying", lambda _: Stopping(2))
+        patched.setattr(experiment, "build_querying", lambda *_: Stopping(2))
         with pytest.raises(Interrupted):
             experiment.run_experiment(settings, tmp_path / "cut", say=quiet)
     again = experiment.run_experiment(settings, tmp_path / "cut", resume=True, say=quiet)

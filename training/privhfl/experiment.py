@@ -52,7 +52,7 @@ def run_experiment(
     """
     store = Store(folder, settings, resume=resume, baselines=baselines)
     people = population or load_population(settings)
-    trainer = Trainer(settings, people, build_querying(settings))
+    trainer = Trainer(settings, people, build_querying(settings, people))
     store.start()
     say(f"{settings.clients} clients of {settings.private} samples; files in {folder}")
     lines: list[dict[str, Any]] = []

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal
+from typing import Protocol as Interface
 
 import torch
 from torch import Tensor, nn
 
+from torchfsl.privhfl import QueryPlan, Ring, make_plan
+from torchfsl.privhfl import Querying as Parties
+from training.data.prf import Stream
 from training.privhfl.distillation import logits
 from training.privhfl.settings import Settings
+from training.privhfl.tasks import RECIPES, Population, build_model
 from training.sections import ConfigError
 
 
@@ -35,7 +40,7 @@ class Answers:
     exact: bool | None = None
 
 
-class Querying(Protocol):
+class Querying(Interface):
     """One way to have queries answered."""
 
     def ask(
@@ -75,12 +80,76 @@ class Plain:
         return Answers(sums, len(answering), cpu_seconds={"answerers": seconds})
 
 
-def build_querying(settings: Settings) -> Querying:
+class Protocol:
+    """Integers of a ring: by the protocol (`secure`), or the same in the clear (`fixed`).
+
+    All parties are in this process. With equal seeds both modes round alike, so that they give equal
+    sums; `secure` is compared with `fixed` for every query.
+
+    Args:
+        settings: of the experiment.
+        population: each answering client sets the ranges of its integers by its own samples.
+    """
+
+    def __init__(self, settings: Settings, population: Population) -> None:
+        self._settings, self._population = settings, population
+        self._plan = _plan(settings)
+        modes: tuple[Literal["secure", "fixed"], ...] = (
+            ("secure", "fixed") if settings.querying == "secure" else ("fixed",)
+        )
+        seed = Stream(settings.seed, "privhfl keys").bytes(32)
+        self._parties = [Parties(self._plan, mode=mode, seed=seed) for mode in modes]
+        self._loaded: dict[int, int] = {}
+
+    def ask(
+        self,
+        iteration: int,
+        client: int,
+        queries: Tensor,
+        answering: Sequence[tuple[int, nn.Module]],
+    ) -> Answers:
+        """See `Querying.ask`."""
+        for number, model in answering:
+            if self._loaded.get(number) != iteration:
+                images = self._population.clients[number].images
+                for parties in self._parties:
+                    parties.load(number, model, images, version=iteration)
+                self._loaded[number] = iteration
+        who = [number for number, _ in answering]
+        found = [parties.ask(client, who, queries, iteration) for parties in self._parties]
+        cost = found[0].cost
+        exact = [torch.equal(found[0].logits, other.logits) for other in found[1:]]
+        return Answers(
+            found[0].logits.float(),
+            len(who),
+            {f"{link}, {phase}": size for (link, phase), size in sorted(cost.sent.items())},
+            {party: float(seconds) for party, seconds in cost.seconds.items()},
+            all(exact) if exact else None,
+        )
+
+
+def build_querying(settings: Settings, population: Population) -> Querying:
     """What the settings ask for.
 
     Raises:
         ConfigError: it is not there yet.
+        ParameterError: the protocol cannot do it.
     """
-    if settings.querying != "plain":
-        raise ConfigError(f"querying {settings.querying!r} is not there yet: choose 'plain'")
-    return Plain(probabilities=settings.label == "probabilities")
+    if settings.querying == "plain":
+        return Plain(probabilities=settings.label == "probabilities")
+    if settings.querying == "published":
+        raise ConfigError("querying 'published' is not there yet: choose 'secure'")
+    return Protocol(settings, population)
+
+
+def _plan(settings: Settings) -> QueryPlan:
+    networks = {client: build_model(settings, client) for client in range(settings.clients)}
+    recipe = RECIPES[settings.task]
+    return make_plan(
+        networks,
+        (recipe.shape[0], recipe.crop, recipe.crop),
+        batch=min(settings.batch, settings.queries),
+        ring=Ring(settings.ring_bits, settings.fractional, settings.fractional),
+        comparison=settings.comparison,
+        max_answering=settings.answering,
+    )
