@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import models
 from tests.training.test_models import count
+from torchfsl.privhfl import Querying as Parties
 from training.data.prf import Stream
 from training.privhfl import experiment
 from training.privhfl.command import main, make_parser, settings_from
@@ -34,6 +35,13 @@ NETWORKS = {
     "resnet8-pooled": models.resnet8(width=4, size=16, pool=4),
     "resnet10": models.resnet10(width=4, size=16),
 }
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer epochs than experiments have."""
+    short = dataclasses.replace(RECIPES["mnist"], epochs=20, retrain_epochs=8)
+    monkeypatch.setitem(RECIPES, "mnist", short)
 
 
 def stream() -> Stream:
@@ -309,6 +317,34 @@ def test_a_run_writes_what_it_says(tmp_path: Path) -> None:
     )
     assert json.loads((folder / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert (folder / "curves.png").stat().st_size > 0
+
+
+def test_the_protocol_and_its_integers_in_the_clear_end_with_the_same_models(
+    tmp_path: Path,
+) -> None:
+    few = {"private": 20, "queries": 10, "batch": 4, "test": 50}
+    secure = run(tmp_path, "secure", querying="secure", **few)
+    fixed = run(tmp_path, "fixed", querying="fixed", **few)
+    plain = run(tmp_path, "plain", **few)
+    assert secure["exact"] is True
+    assert secure["model_sha256"] == fixed["model_sha256"] != plain["model_sha256"]
+    assert (secure["baselines"], secure["predictions"]) == (plain["baselines"], 4 * 10 * 3)
+    assert set(secure["cpu_seconds"]) == {"querying", "answering", "server", "training"}
+    offline = "querying-server, offline"
+    assert secure["bytes"][offline] > sum(secure["bytes"].values()) / 2
+    assert fixed["bytes"] == plain["bytes"] == {}
+
+
+def test_altered_sums_are_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Parties.ask
+
+    def altered(self: Parties, *arguments: Any) -> Any:
+        answer = honest(self, *arguments)
+        return dataclasses.replace(answer, logits=answer.logits + (self.mode == "secure"))
+
+    monkeypatch.setattr(Parties, "ask", altered)
+    few = {"private": 20, "queries": 4, "batch": 4, "test": 50, "querying": "secure"}
+    assert run(tmp_path, **few)["exact"] is False
 
 
 class Interrupted(RuntimeError):

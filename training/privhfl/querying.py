@@ -11,8 +11,8 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor, nn
 
-from torchfsl.privhfl import QueryPlan, Ring, make_plan
 from torchfsl.privhfl import Querying as Parties
+from torchfsl.privhfl import QueryPlan, Ring, make_plan
 from training.data.prf import Stream
 from training.privhfl.distillation import logits
 from training.privhfl.settings import Settings
@@ -83,8 +83,8 @@ class Plain:
 class Protocol:
     """Integers of a ring: by the protocol (`secure`), or the same in the clear (`fixed`).
 
-    All parties are in this process. With equal seeds both modes round alike, so that they give equal
-    sums; `secure` is compared with `fixed` for every query.
+    All parties are in this process. With equal seeds both modes round alike, so that they give
+    equal sums; `secure` is compared with `fixed` for every query.
 
     Args:
         settings: of the experiment.
@@ -118,11 +118,12 @@ class Protocol:
         who = [number for number, _ in answering]
         found = [parties.ask(client, who, queries, iteration) for parties in self._parties]
         cost = found[0].cost
+        sent = {f"{link}, {phase}": size for (link, phase), size in sorted(cost.sent.items())}
         exact = [torch.equal(found[0].logits, other.logits) for other in found[1:]]
         return Answers(
             found[0].logits.float(),
             len(who),
-            {f"{link}, {phase}": size for (link, phase), size in sorted(cost.sent.items())},
+            sent if self._settings.querying == "secure" else {},
             {party: float(seconds) for party, seconds in cost.seconds.items()},
             all(exact) if exact else None,
         )

@@ -25,8 +25,10 @@ CLASSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a task fixes. For CPUs, baselines train for fewer epochs than the paper's 500,
-    CIFAR-10's networks are narrower, and retrain for 10 epochs instead of 50.
+    """What a task fixes.
+
+    For CPUs, baselines train for fewer epochs than the paper's 500; networks of CIFAR-10 are
+    narrower and retrain for 10 epochs instead of 50.
 
     Attributes:
         hub: name of the data set on the Hugging Face Hub.
