@@ -17,6 +17,7 @@ Shape legend
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -188,3 +189,35 @@ class HankelEmbedding(nn.Module):
         places = places[..., None, :].expand(*words.shape, self._across, self.block)
         found: Tensor = values.gather(-1, places).flatten(-2)
         return found[..., : self.width]
+
+
+def in_blocks(whole: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model with blocks of 1, projected to the blocks of another model.
+
+    Args:
+        whole: its `state_dict()`.
+        model: of the same sizes otherwise.
+
+    Raises:
+        ValueError: the models differ in more than their blocks.
+    """
+    tables = {
+        f"{name}.table.weight": module.block
+        for name, module in model.named_modules()
+        if isinstance(module, HankelEmbedding)
+    }
+    state = {}
+    for name, wanted in model.state_dict().items():
+        value = whole.get(name)
+        if value is not None and name in tables:
+            value = project(value, tables[name]).flatten(1)
+        elif value is not None and value.dim() == 3 and value.shape[2] == 1:
+            value = project(value[..., 0], (wanted.shape[2] + 1) // 2)
+        if value is None or value.shape != wanted.shape:
+            found = "none" if value is None else f"one of shape {tuple(value.shape)}"
+            raise ValueError(
+                f"{name} wants a tensor of shape {tuple(wanted.shape)}, the other model has "
+                f"{found}: it must have blocks of 1 and equal sizes otherwise"
+            )
+        state[name] = value
+    return state

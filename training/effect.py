@@ -51,6 +51,10 @@ def _has_parts(config: Config) -> bool:
     return config.preset != "din"
 
 
+def _has_partition(config: Config) -> bool:
+    return _has_parts(config) and not config.is_language
+
+
 def _has_images(config: Config) -> bool:
     return config.preset.startswith(("cnn-", "mlp-"))
 
@@ -64,7 +68,14 @@ _SETTINGS: Final = (
     Use("images", _has_images, "presets of images"),
     Use("images.label", _is_real, "data sets, not for synthetic data"),
     Use("images.random_crop", lambda c: c.images.crop != 0, "images.crop"),
-    Use("partition", _has_parts, "presets other than din, whose clients are its users"),
+    Use("language", lambda c: c.is_language, "the presets ...-wikitext2"),
+    Use("language.heads", lambda c: c.preset == "transformer-wikitext2", "the Transformer"),
+    Use("language.rows", lambda c: c.language.decoder != "tied", "decoders that are not tied"),
+    Use(
+        "partition",
+        _has_partition,
+        "presets of images and sentences; elsewhere a user or a stretch of text is a client",
+    ),
     Use(
         "partition.alpha",
         lambda c: c.partition.scheme == "dirichlet",

@@ -69,6 +69,8 @@ class Language:
         tokens: words of a window, which the model sees at once.
         clients: the training text is cut into so many blocks, in order.
         valid_tokens: evaluations read so many words of the validation text; 0 for all.
+        start: folder of a finished run with whole matrices, whose model is projected to blocks
+            once and goes on from there; empty to start anew.
     """
 
     vocabulary: int = 8192
@@ -83,6 +85,7 @@ class Language:
     tokens: int = 32
     clients: int = 100
     valid_tokens: int = 0
+    start: str = ""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "block", "block_embedding", "tokens", "clients"):

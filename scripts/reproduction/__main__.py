@@ -30,6 +30,7 @@ from scripts.reproduction import (
     hashing,
     privhfl_cells,
     report,
+    sefl,
     sesa,
 )
 from scripts.reproduction import corpus_statistics as statistics
@@ -60,6 +61,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "one server, clients of different widths: costs, accuracy by choice of shards",
         lambda o: sesa.sesa(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS, o.flower_python),
     ),
+    "sefl": (
+        "language models: perplexity by dropouts (--table 1) and block size (--figure 4)",
+        lambda o: sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part),
+    ),
     "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),
     "baselines": (
@@ -84,6 +89,8 @@ def main() -> int:
     """Runs the command line."""
     parser = _parser()
     options = parser.parse_args()
+    if (options.table == "sefl") != (options.part is not None):
+        parser.error("sefl takes --table 1 or --figure 4, and the others neither")
     command = " ".join(["scripts/reproduce", *sys.argv[1:]])
     if options.table == "report":
         report.write()
@@ -94,7 +101,8 @@ def main() -> int:
             "machine": bench_measure.machine(),
             "date": time.strftime("%Y-%m-%d"),
         }
-        write_result(FOLDER / f"{options.table}.json", {**stamp, **figures})
+        name = "-".join(filter(None, [options.table, options.part]))
+        write_result(FOLDER / f"{name}.json", {**stamp, **figures})
     elif options.table in PRIVHFL:
         of_task = PRIVHFL[options.table][1]
         tasks = options.dataset or ["mnist", "cifar10"]
@@ -156,6 +164,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("table", choices=tables, metavar="TABLE", help="see above")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
     _add_run_options(parser.add_argument_group("accuracy runs"))
+    parts = parser.add_argument_group("sefl: one of").add_mutually_exclusive_group()
+    for option, number, text in (("--table", "1", "dropouts"), ("--figure", "4", "block size")):
+        parts.add_argument(
+            option,
+            choices=[f"{option[2:]}{number}"],
+            metavar=number,
+            dest="part",
+            type=lambda given, kind=option[2:]: f"{kind}{given}",
+            help=f"perplexity by {text}",
+        )
     costs = parser.add_argument_group("costs")
     costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
     costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
@@ -175,7 +193,7 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 60 of sesa",
+        "TREC, 300 of 100 users for din-auc, 60 of sesa, 14 of 8 and 24 of 4 clients for sefl",
     )
     runs.add_argument(
         "--server-rate",

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from scripts.reproduction import paper
+from scripts.reproduction import paper, sefl_report
 from scripts.reproduction.communication import break_even
 from scripts.reproduction.one_round import one_segment_plan
 from scripts.reproduction.results import FOLDER, read_accuracies, read_result
@@ -28,6 +28,7 @@ def draw() -> None:
     _accuracy()
     _din_auc()
     _sesa()
+    _sefl()
 
 
 def _save(figure: Any, name: str, legend: float = 0.0) -> None:
@@ -276,3 +277,20 @@ def _sesa() -> None:
     axis.legend()
     axis.grid(alpha=0.3)
     _save(figure, "sesa")
+
+
+def _sefl() -> None:
+    """Test perplexity by block size."""
+    lines = sefl_report.curves()
+    if not lines:
+        return
+    figure, axis = plt.subplots(figsize=SIZE)
+    for number, (label, blocks, values) in enumerate(lines):
+        style = "-" if number % 2 else "--"
+        axis.plot(blocks, values, style, color=f"C{number // 2}", marker=".", label=label)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lines[0][1], [str(block) for block in lines[0][1]])
+    axis.set(xlabel="block size", ylabel="test perplexity", title="WikiText-2, 8,192 words")
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
+    _save(figure, "sefl")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts.reproduction import cost_report, plots, sesa_report, training_report
+from scripts.reproduction import cost_report, plots, sefl_report, sesa_report, training_report
 from scripts.reproduction.cost_report import PARTS
 from scripts.reproduction.markdown import missing, seconds, size, stamp, table
 from scripts.reproduction.results import read_result
@@ -18,7 +18,7 @@ OPENING = """# Results
 Every table and figure of the FSL paper's evaluation ("Towards Secure and Practical Federated
 Submodel Learning", section 7), run again with torchfsl, and what the paper does not have: 32-bit
 values, checks against malicious clients, private retrieval, error feedback; at the end SESA, one
-server and clients of different sizes. This page is made by
+server and clients of different sizes, and SEFL's language models. This page is made by
 `scripts/reproduce report` from the JSON files in `results/`, which the command below each
 table writes; DATA is a folder of data sets. The paper's figures come from 64 cores at 2.5 GHz and
 188 GB; ours from **2 cores** and 23 GB, the machine named with each table. MB are 10^6 bytes, MiB
@@ -55,6 +55,7 @@ def render() -> str:
         training_report.din_auc(),
         _baselines(),
         sesa_report.section(),
+        sefl_report.section(),
     ]
     return "\n".join(section.rstrip() + "\n" for section in sections)
 

@@ -21,6 +21,7 @@ SMALL = {"data": "synthetic", "rounds": 1}
 RUNS = [
     ("din", "fsl"), ("din", "dense"), ("din", "plain"), ("textcnn", "plain"),
     ("cnn-mnist", "plain"), ("mlp-mnist-widths", "sesa"), ("mlp-mnist-widths", "plain"),
+    ("lstm-wikitext2", "plain"), ("transformer-wikitext2", "fsl"),
 ]  # fmt: skip
 ELSEWHERE = {
     "preset",

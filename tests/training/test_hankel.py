@@ -11,6 +11,7 @@ from models.hankel import (
     HankelEmbedding,
     HankelLinear,
     HankelLSTM,
+    in_blocks,
     matrix,
     num_vectors,
     project,
@@ -141,6 +142,32 @@ def test_blocks_of_one_are_the_embedding_of_torch_bit_for_bit() -> None:
     ours = HankelEmbedding(20, 10)
     torch.manual_seed(8)
     assert torch.equal(ours.weight, nn.Embedding(20, 10).weight)
+
+
+@pytest.mark.parametrize("network", [models.LSTMLanguageModel, models.TransformerLanguageModel])
+@pytest.mark.parametrize("decoder", ["tied", "untied"])
+def test_a_whole_model_is_projected_to_blocks(network: type[nn.Module], decoder: str) -> None:
+    torch.manual_seed(11)
+    sizes = {"words": 20, "width": 6, "decoder": decoder}
+    whole, blocks = network(**sizes), network(**sizes, block=4, block_embedding=3)
+    blocks.load_state_dict(in_blocks(whole.state_dict(), blocks))
+    expected = project(whole.embedding.weight, 3)
+    assert torch.equal(blocks.embedding.weight, matrix(expected, 20, 6))
+    for mine, other in zip(blocks.modules(), whole.modules(), strict=True):
+        if isinstance(mine, HankelLinear):
+            assert torch.equal(mine.bias, other.bias)
+            block = (mine.vectors.shape[2] + 1) // 2
+            nearest = matrix(project(other.weight, block), *other.weight.shape)
+            assert torch.equal(mine.weight, nearest)
+    assert in_blocks(whole.state_dict(), whole).keys() == whole.state_dict().keys()
+
+
+def test_a_model_of_other_sizes_is_not_projected() -> None:
+    whole = models.LSTMLanguageModel(words=20, width=6)
+    with pytest.raises(ValueError, match="equal sizes otherwise"):
+        in_blocks(whole.state_dict(), models.LSTMLanguageModel(words=20, width=8, block=4))
+    with pytest.raises(ValueError, match="has none"):
+        in_blocks(whole.state_dict(), models.LSTMLanguageModel(words=20, width=6, layers=3))
 
 
 def test_a_size_below_one_is_refused() -> None:

@@ -14,14 +14,17 @@ import pytest
 import torch
 from torch import nn
 
-from training.cli import main
+from models.hankel import project
+from training.checkpoint import CheckpointFolder
+from training.cli import Console, config_from, main, make_parser
 from training.config import Aggregation, Config
 from training.data.tables import DataError
 from training.data.text import Text, load_text, synthetic_text
+from training.experiment import run_experiment
 from training.federation import Federation, build
 from training.presets import PRESETS
 from training.sections import ConfigError, Language, Local
-from training.tasks.build import build_task
+from training.tasks.build import build_task, language_task
 from training.tasks.classification import LocalPlan
 from training.tasks.language import LanguageTask, cut
 from training.trainer import RoundRecord, Trainer
@@ -259,6 +262,36 @@ def test_rows_of_an_untied_table_go_through_trees(decoder: str, block: int) -> N
     assert plain.model_sha256() == fsl.model_sha256()
     rows = [segment for segment in fsl.plan.segments if segment.policy == "rows"]
     assert [segment.mechanism in ("dpf", "full-domain") for segment in rows] == [True]
+
+
+def test_a_run_in_blocks_goes_on_from_a_whole_model(tmp_path: Path) -> None:
+    config = small("lstm-wikitext2", "plain")
+    whole = run_experiment(config, tmp_path / "whole", resume=False, console=Console(quiet=True))
+    language = dataclasses.replace(
+        config.language, block=4, block_embedding=2, start=str(tmp_path / "whole")
+    )
+    nearest = build_task(dataclasses.replace(config, language=language))
+    saved = CheckpointFolder(tmp_path / "whole" / "checkpoint").load()
+    assert saved is not None
+    table = torch.from_numpy(saved.state["embedding.table.weight"])
+    assert torch.equal(nearest.build_model().state_dict()["embedding.table.weight"],
+                       project(table, 2).flatten(1))  # fmt: skip
+    start = nearest.baselines()["untrained_perplexity"]
+    assert whole["metrics"]["perplexity"] < start < whole["baselines"]["untrained_perplexity"]
+    for folder, why in (("nowhere", "holds no finished run"), ("whole", "equal sizes otherwise")):
+        other = dataclasses.replace(language, start=str(tmp_path / folder), layers=1, width=6)
+        with pytest.raises(ConfigError, match=why):
+            build_task(dataclasses.replace(config, language=other)).build_model()
+
+
+def test_the_papers_sizes_are_in_a_file_that_both_presets_take() -> None:
+    file = str(Path(__file__).resolve().parents[2] / "examples" / "wikitext2-paper.toml")
+    for preset, count in zip(NAMES, (13_987_678, 13_828_878), strict=True):
+        config = config_from(make_parser().parse_args([preset, "--config", file]))
+        words = np.arange(33_278, dtype=np.int32)
+        names = [str(word) for word in words]
+        model = language_task(config, Text(words, words, words, names)).build_model()
+        assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
 def test_a_run_ends_with_the_test_text(tmp_path: Path) -> None:

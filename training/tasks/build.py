@@ -7,16 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 import models
+from models.hankel import in_blocks
+from training.checkpoint import CheckpointFolder
 from training.config import Config
 from training.data import partition
 from training.data.interactions import load_interactions, synthetic_interactions
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary, load_images, load_sentences
-from training.data.text import load_text, synthetic_text
+from training.data.text import Text, load_text, synthetic_text
 from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
@@ -91,15 +94,21 @@ def _textcnn(config: Config) -> Task:
     )
 
 
-def _language(config: Config, network: Callable[..., nn.Module]) -> Task:
-    settings = config.language
+def _language(config: Config) -> Task:
+    most = config.language.vocabulary
     if config.data == SYNTHETIC:
-        text = synthetic_text(
-            config.seed, train=200_000, valid=8_000, test=8_000, most=settings.vocabulary
-        )
-    else:
-        text = load_text(config.data, settings.vocabulary)
-    model = functools.partial(
+        made_up = synthetic_text(config.seed, train=200_000, valid=8_000, test=8_000, most=most)
+        return language_task(config, made_up)
+    return language_task(config, load_text(config.data, most))
+
+
+def language_task(config: Config, text: Text) -> LanguageTask:
+    """The task of a preset of language models on a text."""
+    settings = config.language
+    network: Callable[..., nn.Module] = models.LSTMLanguageModel
+    if config.preset == "transformer-wikitext2":
+        network = functools.partial(models.TransformerLanguageModel, heads=settings.heads)
+    model: Callable[[], nn.Module] = functools.partial(
         network,
         words=len(text.words),
         width=settings.width,
@@ -109,6 +118,8 @@ def _language(config: Config, network: Callable[..., nn.Module]) -> Task:
         block_embedding=settings.block_embedding,
         decoder=settings.decoder,
     )
+    if settings.start:
+        model = functools.partial(_projected, model, Path(settings.start))
     return LanguageTask(
         text,
         clients=settings.clients,
@@ -120,9 +131,18 @@ def _language(config: Config, network: Callable[..., nn.Module]) -> Task:
     )
 
 
-def _transformer(config: Config) -> Task:
-    network = functools.partial(models.TransformerLanguageModel, heads=config.language.heads)
-    return _language(config, network)
+def _projected(build: Callable[[], nn.Module], start: Path) -> nn.Module:
+    """A model that begins as the nearest one to that of a finished run with whole matrices."""
+    saved = CheckpointFolder(start / "checkpoint").load()
+    if saved is None:
+        raise ConfigError(f"language.start is {start}, which holds no finished run")
+    model = build()
+    whole = {name: torch.from_numpy(value) for name, value in saved.state.items()}
+    try:
+        model.load_state_dict(in_blocks(whole, model))
+    except ValueError as error:
+        raise ConfigError(f"language.start is {start}: {error}") from error
+    return model
 
 
 def _images(
@@ -201,8 +221,8 @@ def _local(config: Config) -> LocalPlan:
 _BUILDERS: dict[str, Callable[[Config], Task]] = {
     "din": _din,
     "textcnn": _textcnn,
-    "lstm-wikitext2": functools.partial(_language, network=models.LSTMLanguageModel),
-    "transformer-wikitext2": _transformer,
+    "lstm-wikitext2": _language,
+    "transformer-wikitext2": _language,
     "cnn-mnist": functools.partial(_images, network=models.MnistCNN, shape=(1, 28, 28)),
     "cnn-cifar10": functools.partial(_images, network=models.CifarCNN, shape=(3, 32, 32)),
     "mlp-mnist-widths": functools.partial(_image_shards, network=models.MLP, shape=(1, 28, 28)),

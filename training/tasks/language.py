@@ -96,7 +96,7 @@ class LanguageTask:
         return self._measure(model, self.text.test)
 
     def baselines(self) -> dict[str, float]:
-        """The same of words drawn by their frequency in the training text, and of no training.
+        """The same of words drawn by their frequency in the training text, and before training.
 
         Each frequency counts one more than was seen, since other texts may have other words.
         """

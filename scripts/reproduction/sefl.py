@@ -1,0 +1,167 @@
+"""SEFL's language models: perplexity by dropouts (table 1) and by block size (figure 4).
+
+Deng, Wang, Meng et al., "A Secure and Efficient Federated Learning Framework for NLP". Rounds are
+summed in the clear, on the same quantised updates as under any aggregation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction import sefl_costs
+from scripts.reproduction.accuracy import Progress, run_or_read
+from training.config import Config
+from training.presets import PRESETS
+from training.sections import Language
+
+MODELS = ("lstm-wikitext2", "transformer-wikitext2")
+DROPOUTS = (0.0, 0.25, 0.5, 0.75)
+BLOCKS = (1, 4, 8, 16, 32)
+TABLE_BLOCK = 8
+"""Table 1 is of block-Hankel layers, of a block size that the paper does not give."""
+COHORTS = {1: 8, 4: 4}
+"""Clients a round of table and figure: with 75 % dropouts two of 8 are left. What a model learns in
+a few rounds depends on the steps one after the other rather than on how many take them at once."""
+ROUNDS = {1: 14, 4: 24}
+VALID = 60_000
+"""Words of the validation text that evaluations read."""
+
+
+def part(
+    data: Path | None, runs: Path, seeds: list[int], rounds: int | None, name: str
+) -> dict[str, Any]:
+    """The figures of `table1` or `figure4`; runs resume."""
+    if name == "table1":
+        return table1(data, runs, seeds, rounds or ROUNDS[1])
+    return figure4(data, runs, seeds[0], rounds or ROUNDS[4])
+
+
+def forms() -> dict[str, Language]:
+    """By name the model's forms of figure 4: blocks in the layers alone, or in the tables, too."""
+    whole = Language(valid_tokens=VALID)
+    layers = {f"{b}": dataclasses.replace(whole, block=b) for b in BLOCKS}
+    tables = {
+        f"{b} tables": dataclasses.replace(whole, block=b, block_embedding=b) for b in BLOCKS[1:]
+    }
+    return layers | tables
+
+
+def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
+    """Perplexity by model, share of dropouts and seed."""
+    return {
+        "environment": bench_measure.environment(),
+        "block": TABLE_BLOCK,
+        "runs": {
+            model: {
+                f"{share:g}": {
+                    str(seed): run(
+                        config_of(data, model, f"{TABLE_BLOCK}", 1, seed, rounds, share), runs
+                    )
+                    for seed in seeds
+                }
+                for share in DROPOUTS
+            }
+            for model in MODELS
+        },
+    }
+
+
+def figure4(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, Any]:
+    """Perplexity by model and form, of one seed."""
+    return {
+        "environment": bench_measure.environment(),
+        "seed": seed,
+        "runs": {
+            model: {
+                form: run(config_of(data, model, form, 4, seed, rounds), runs) for form in forms()
+            }
+            for model in MODELS
+        },
+        "costs": {
+            model: {
+                form: {name: sefl_costs.one_round(config, name) for name in sefl_costs.AGGREGATIONS}
+                for form in forms()
+                for config in [config_of(data, model, form, 4, seed, rounds)]
+            }
+            for model in MODELS
+        },
+    }
+
+
+def config_of(
+    data: Path | None,
+    model: str,
+    form: str,
+    number: int,
+    seed: int,
+    rounds: int,
+    dropouts: float = 0.0,
+) -> Config:
+    """Settings of a run for the table or figure of this number: the preset's, but for a few."""
+    preset = PRESETS[model]
+    return dataclasses.replace(
+        preset,
+        data=preset.data if data is None else str(data / "wikitext2"),
+        rounds=rounds,
+        clients_per_round=COHORTS[number],
+        dropouts=dropouts,
+        eval_every=rounds,
+        seed=seed,
+        aggregation="plain",
+        threads=1,
+        language=forms()[form],
+    )
+
+
+def same_model(config: Config, runs: Path, rounds: int) -> dict[str, Any]:
+    """The first rounds of a run under every aggregation, which must end with one model."""
+    found = {
+        name: run(
+            dataclasses.replace(config, aggregation=name, rounds=rounds, eval_every=rounds), runs
+        )
+        for name in sefl_costs.AGGREGATIONS
+    }
+    if len({one["model_sha256"] for one in found.values()}) != 1:
+        raise RuntimeError(f"{name_of(config)}: the aggregations end with different models")
+    return found
+
+
+def name_of(config: Config) -> str:
+    """A folder's name for a run."""
+    own = config.language
+    form = f"block{own.block}" + ("-tables" if own.block_embedding > 1 else "")
+    return (
+        f"{config.preset}-{form}-{config.clients_per_round}clients"
+        f"-dropouts{config.dropouts:g}-seed{config.seed}"
+        + ("" if config.aggregation == "plain" else f"-{config.aggregation}")
+    )
+
+
+def run(config: Config, runs: Path) -> dict[str, Any]:
+    """One run, which goes on where a shorter or interrupted one ended."""
+    folder, rounds = runs / "sefl" / name_of(config), config.rounds
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    print(folder.name, flush=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may share the work
+        summary = run_or_read(config, folder, Progress("perplexity"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()[:rounds]
+    records = [json.loads(line) for line in lines]
+    return {
+        "curve": [(r["round"], r["perplexity"]) for r in records if "perplexity" in r],
+        "test_perplexity": summary["test"]["perplexity"],
+        "unigram_perplexity": summary["baselines"]["unigram_perplexity"],
+        "values": sum(s["positions"] * s["values_per_position"] for s in summary["segments"]),
+        "rounds": summary["rounds"],
+        "exact_rounds": summary["exact_rounds"],
+        "clipped_values": summary["clipped_values"],
+        "dropouts_per_round": summary["dropouts_per_round"],
+        "client_seconds": summary["client_seconds"],
+        "upload_bytes": summary["upload_bytes_per_client_round"],
+        "model_sha256": summary["model_sha256"],
+    }

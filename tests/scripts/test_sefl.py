@@ -1,0 +1,82 @@
+"""SEFL's table and figure: runs, costs, and the page made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.reproduction import sefl, sefl_costs, sefl_report
+from training.config import Config
+from training.sections import Language, Local
+
+
+def small(model: str) -> Config:
+    return dataclasses.replace(
+        sefl.config_of(None, model, "1", 1, 0, 2, 0.25),
+        data="synthetic",
+        language=Language(vocabulary=64, width=8, tokens=6, block=4, block_embedding=4),
+        local=Local(optimizer="adam", batch_size=4, steps=2, clip_norm=1.0),
+    )
+
+
+def test_table_and_figure_vary_what_they_say() -> None:
+    config = sefl.config_of(Path("data"), sefl.MODELS[0], "8 tables", 4, 3, 7)
+    assert (config.rounds, config.clients_per_round, config.seed) == (7, 4, 3)
+    assert (config.language.block, config.language.block_embedding) == (8, 8)
+    assert config.data == "data/wikitext2"
+    others = [sefl.config_of(None, m, f, 4, 0, 7) for m in sefl.MODELS for f in sefl.forms()]
+    assert len({sefl.name_of(one) for one in others}) == len(others) == 18
+
+
+@pytest.mark.parametrize("model", sefl.MODELS)
+def test_the_first_rounds_give_one_model_under_every_aggregation(
+    model: str, tmp_path: Path
+) -> None:
+    found = sefl.same_model(small(model), tmp_path, rounds=1)
+    assert set(found) == set(sefl_costs.AGGREGATIONS)
+    run = found["plain"]
+    assert run["exact_rounds"] == run["rounds"] == 1
+    assert run["dropouts_per_round"] == 2
+    assert run["curve"][-1][0] == 1
+
+
+def test_costs_are_of_rounds_whose_sums_are_right() -> None:
+    config = small(sefl.MODELS[0])
+    plain, dense = (sefl_costs.one_round(config, name) for name in ("plain", "dense"))
+    assert plain["upload_bytes"] == 4 * plain["values"]
+    assert dense["values"] == plain["values"]
+    assert dense["upload_bytes"] > plain["upload_bytes"]
+    assert dense["client_seconds"] > 0
+
+
+def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(value: float) -> dict[str, Any]:
+        return {"test_perplexity": value, "rounds": 3, "exact_rounds": 3, "values": 1000,
+                "unigram_perplexity": 400.0}  # fmt: skip
+
+    cost = {"upload_bytes": 4e6, "client_seconds": 0.5, "server_seconds": 0.25, "clients": 4}
+    shared = {"environment": {"cores": 2, "cpu": "X", "backend": "native"}, "date": "today",
+              "command": "scripts/reproduce sefl --data here"}  # fmt: skip
+    shares = {"0": {"0": run(300.0), "1": run(302.0)}, "0.75": {"0": run(330.0), "1": run(332.2)}}
+    forms = {form: run(200.0 + 10 * number) for number, form in enumerate(sefl.forms())}
+    results = {
+        "sefl-table1": {**shared, "block": 8, "runs": dict.fromkeys(sefl.MODELS, shares)},
+        "sefl-figure4": {
+            **shared,
+            "seed": 0,
+            "runs": dict.fromkeys(sefl.MODELS, forms),
+            "costs": {m: {form: {"plain": cost} for form in forms} for m in sefl.MODELS},
+        },
+    }
+    monkeypatch.setattr(sefl_report, "read_result", results.get)
+    page = sefl_report.section()
+    assert "| LSTM | 75 % | 194.82 | +9.8 % | 331.1 ± 1.6 | +10.0 % |" in page
+    assert "| whole matrices |  | 1,000 | 1.00 | 200.0 |  | 4 MB, 0.5 s, 0.25 s |" in page
+    assert "| 4 | layers | 1,000 | 1.00 | 210.0 | +5.0 % | 4 MB, 0.5 s, 0.25 s |" in page
+    assert "every round exact: yes" in page
+    assert len(sefl_report.curves()) == 4
+    results.clear()
+    assert sefl_report.section().count("Not run yet") == 2
