@@ -70,7 +70,7 @@ def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
     with contextlib.ExitStack() as patched:
         patched.enter_context(mock.patch.object(cuckoo, "place", _place_but_the_guess))
         if not on:
-            off = mock.patch.object(engine_round, "_zeros_for_missing", lambda _, *found: found)
+            off = mock.patch.object(engine_round, "zeros_for_missing", lambda _, *found: found)
             patched.enter_context(off)
         with contextlib.suppress(ParameterError):
             ids = torch.tensor(rows)

@@ -123,7 +123,7 @@ def test_above_break_even_the_planner_raises_keeps_or_switches_as_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     spec = scalars(1000, 500)
-    with pytest.raises(ParameterError, match=r"'s'.*500 of 1000.*dense policy"):
+    with pytest.raises(ParameterError, match=r"'s'.*500 of 1000.*above_break_even='dense'"):
         plan_of(spec, above_break_even="error")
     assert plan_of(spec, above_break_even="keep").segments[0].mechanism == "dpf"
     with caplog.at_level(logging.WARNING, "torchfsl.planner"):
@@ -132,10 +132,17 @@ def test_above_break_even_the_planner_raises_keeps_or_switches_as_told(
     assert "using dense shares" in caplog.text
 
 
-def test_rows_to_be_retrieved_are_never_switched_to_dense() -> None:
+def test_rows_to_be_retrieved_switch_to_dense_where_told_and_are_then_downloaded_whole() -> None:
     spec = SegmentSpec("s", "rows", (TensorSpec("t", (70, 1)),), k_max=70, tau=1, retrieve=True)
-    with pytest.raises(ParameterError):
-        plan_of(spec, above_break_even="dense")
+    with pytest.raises(ParameterError, match=r"\(t\).*above_break_even='dense'.*download"):
+        plan_of(spec, above_break_even="error")
+    segment = plan_of(spec, above_break_even="dense").segments[0]
+    assert (segment.mechanism, segment.m, segment.retrieve) == ("dense", 70, False)
+
+
+def test_another_word_for_above_break_even_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"above_break_even is 'rest'.*'error', 'dense'"):
+        plan_of(scalars(1 << 20, 1000), above_break_even="rest")
 
 
 def test_blocks_that_do_not_divide_their_tensor_switch_to_every_element() -> None:

@@ -21,8 +21,9 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.round import RowIds, TrainingRound
+from torchfsl.engine.round import TrainingRound
 from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
+from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only

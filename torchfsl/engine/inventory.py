@@ -28,7 +28,7 @@ _DTYPES = {
 """dtype in plans and at the servers; NumPy has no bfloat16, so such tensors travel as float32."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Table:
     """One embedding table, shared or not.
 

@@ -21,6 +21,7 @@ from torchfsl.submodel.segments import Policy
 
 Find = Literal["hooks", "scan"]
 Untouched = Literal["reject", "restrict", "touched"]
+Absent = Literal["nan", "zero"]
 
 
 def budget(amount: float | int, m: int) -> int:
@@ -266,6 +267,11 @@ class Rows:
             `reject` raises at attach; `restrict` puts those rows back at the end of the round
             (keeps a copy of the table); `touched` sends the touched rows and leaves the others
             as the optimizer left them, neither sent nor put back.
+        absent: what rows that a private retrieval did not fetch hold during a round. `nan` makes
+            every use of one show. `zero` is for losses with a regulariser over whole tables (L2 as
+            deepctr-torch has it): it then covers the retrieved rows, all of which are sent where
+            they moved. Looking an absent row up is refused under both, and under both the rows
+            are NaN after the round.
         tables: names of the tables meant (`items.weight` or `items`); None means all. Others go
             to `rest`.
         error_feedback: keep cut rows, unmatched rows and rounding errors for later rounds.
@@ -276,6 +282,7 @@ class Rows:
     choose: RowChoice | None = None
     find: Find = "hooks"
     untouched: Untouched = "reject"
+    absent: Absent = "nan"
     tables: tuple[str, ...] | None = None
     error_feedback: bool = True
 
@@ -292,6 +299,8 @@ class Rows:
             raise ParameterError(
                 f"Rows untouched is {self.untouched!r}: choose 'reject', 'restrict' or 'touched'"
             )
+        if self.absent not in ("nan", "zero"):
+            raise ParameterError(f"Rows absent is {self.absent!r}: choose 'nan' or 'zero'")
 
     @property
     def choice(self) -> RowChoice | None:

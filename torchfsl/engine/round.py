@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+import re
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +21,20 @@ import torch
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.engine.handle import Handle
-from torchfsl.engine.inventory import Table
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.wanted import RowIds, by_table, segment_indices, zeros_for_missing
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import check_number
-from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment, Update, quantise
 
 log = logging.getLogger("torchfsl.engine")
 
-Ids = torch.Tensor | npt.NDArray[Any] | Iterable[int]
-RowIds = Ids | Mapping[str, Ids]
+_ODD_NUMBERS: Final = re.compile(
+    r"\b(nan|inf|infinite|finite|retrieved|between 0 and 1)\b", re.IGNORECASE
+)
+"""Of messages of errors that rows not retrieved may have caused."""
 
 
 class TrainingRound:
@@ -77,6 +78,7 @@ class TrainingRound:
         self._session: RoundSession | None = None
         self._raw: dict[str, RawSegment] | None = None
         handle.exchange.check_plan(client.plan)
+        self._absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
         self._fixed = handle.exchange.fixed_positions(handle.rows, handle.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
             raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
@@ -84,7 +86,9 @@ class TrainingRound:
             raise ParameterError(
                 "the plan retrieves rows privately: pass rows=, the ids that the batches will use"
             )
-        if rows is not None and not self._retrieving:
+        tables = handle.inventory.tables
+        whole = any(s.is_dense and s.name in tables for s in client.plan.segments)
+        if rows is not None and not self._retrieving and not whole:
             raise ParameterError(
                 "the plan retrieves no rows, clients hold whole tables: leave out rows=, or make "
                 "the plan with retrieve=True"
@@ -104,7 +108,8 @@ class TrainingRound:
             clear = self._session.download()
             handle.recorder.check_closed()
             handle.exchange.load(clear)
-            present = self._fetch_rows(indices) if self._retrieving else None
+            held = self._retrieving or self._absent == 0.0
+            present = self._fetch_rows(indices) if held else None
             handle.begin_round(present)
         except BaseException:
             before.put_back()
@@ -124,14 +129,15 @@ class TrainingRound:
                 self._raw = self._handle.update(
                     self._client.plan, residual=self._residual, round_number=self._number
                 )
-        except BaseException:
+        except BaseException as problem:
+            self._explain(problem)
             self._give_up()
             raise
-        if kind is not None:
+        if error is not None:
+            self._explain(error)
             self._give_up()
         else:
-            for table in self._handle.inventory.all_tables if self._retrieving else []:
-                self._handle.held_rows.note(table, self.rows[table.name])
+            self._leave_rows()
             self._handle.close_round()
         del self._before
 
@@ -191,6 +197,32 @@ class TrainingRound:
         self._residual.discard()
         self._abort()
 
+    def _leave_rows(self) -> None:
+        """After the round rows that were not retrieved are NaN, whatever they were in it."""
+        if not self._retrieving:
+            return
+        for table in self._handle.inventory.all_tables:
+            ids = self.rows[table.name]
+            if self._absent == 0.0 and ids.numel() < table.num_rows:
+                keep_only(table, ids, table.weight.detach().index_select(0, ids), None)
+            self._handle.held_rows.note(table, ids)
+
+    def _explain(self, error: BaseException) -> None:
+        """Tell which rows are at hand, where the failure may come from those that are not."""
+        if not (self._retrieving and _ODD_NUMBERS.search(str(error))):
+            return
+        tables = self._handle.inventory.tables
+        for segment in self._retrieving:
+            held = ", ".join(
+                f"{len(self.rows[t.name])} of {t.num_rows} rows of {t.name}"
+                for t in tables[segment.name]
+            )
+            error.add_note(
+                f"In this round of torchfsl the client holds {held} (the plan's budget, k_max, of "
+                f"segment {segment.name!r} is {segment.k_max}); all other rows are "
+                f"{'zero' if self._absent == 0.0 else 'NaN'}."
+            )
+
     def _abort(self) -> None:
         if self._session is not None:
             self._session.abort()
@@ -218,95 +250,29 @@ class TrainingRound:
             }
         tables = self._handle.inventory.tables
         retrieved = [t for s in self._retrieving for t in tables[s.name]]
-        wanted = _by_table(self._wanted, retrieved) if self._retrieving else {}
+        whole = [t for t in self._handle.inventory.all_tables if t not in retrieved]
+        wanted = by_table(self._wanted, retrieved, whole) if self._retrieving else {}
         return {
-            s.name: _segment_indices(s, tables[s.name], wanted, self._residual)
+            s.name: segment_indices(s, tables[s.name], wanted, self._residual)
             for s in self._retrieving
         }
 
     def _fetch_rows(self, asked: dict[str, npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
         """Write the retrieved rows into the tables, NaN everywhere else."""
         assert self._session is not None
-        found = self._session.retrieve()
+        found = self._session.retrieve() if self._retrieving else {}
         tables = self._handle.inventory.tables
         for segment in self._retrieving:
-            indices, values = _zeros_for_missing(asked[segment.name], *found[segment.name])
+            indices, values = zeros_for_missing(asked[segment.name], *found[segment.name])
             for table in tables[segment.name]:
                 stop = table.offset + table.num_rows
                 here = (indices >= table.offset) & (indices < stop)
                 ids = torch.from_numpy(np.array(indices[here] - table.offset))
                 rows = torch.from_numpy(np.array(values[here]))
                 ids = ids.to(table.weight.device)
-                held = self._handle.held_rows.of(table)
-                keep_only(table, ids, rows, held)
+                held = None if self._absent == 0.0 else self._handle.held_rows.of(table)
+                keep_only(table, ids, rows, held, absent=self._absent)
                 self.rows[table.name] = ids
         for table in self._handle.inventory.all_tables:
             self.rows.setdefault(table.name, torch.arange(table.num_rows))
         return self.rows
-
-
-def _zeros_for_missing(
-    asked: npt.NDArray[np.int64], indices: npt.NDArray[np.int64], values: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """All rows asked for and their values, zeros where a row found no bin.
-
-    Training goes on as usual: that a row found none depends on which rows were wanted, so that a
-    report of dummies in its place would show in the sums.
-    """
-    if len(indices) == len(asked):
-        return indices, values
-    whole = np.zeros((len(asked), values.shape[1]), dtype=values.dtype)
-    whole[np.searchsorted(asked, indices)] = values
-    return asked, whole
-
-
-def _by_table(wanted: RowIds | None, tables: list[Table]) -> dict[str, torch.Tensor]:
-    """The caller's ids by table name.
-
-    Raises:
-        ParameterError: unknown table, ids of another kind, or out of range.
-    """
-    assert wanted is not None
-    if not isinstance(wanted, Mapping):
-        if len(tables) != 1:
-            raise ParameterError(
-                f"rows= needs a mapping from table to ids; the tables are "
-                f"{[t.name for t in tables]}"
-            )
-        wanted = {tables[0].name: wanted}
-    names = {alias: t for t in tables for alias in (t.name, t.name.removesuffix(".weight"))}
-    ids: dict[str, torch.Tensor] = {}
-    for name, given in wanted.items():
-        if name not in names:
-            raise ParameterError(f"rows= names {name!r}; the tables are {[t.name for t in tables]}")
-        table = names[name]
-        given = given if isinstance(given, torch.Tensor | np.ndarray) else list(given)
-        flat = torch.as_tensor(given).detach().cpu().reshape(-1)
-        if flat.numel() and (flat.is_floating_point() or flat.dtype == torch.bool):
-            raise ParameterError(f"rows= for {table.name} must be integers, not {flat.dtype}")
-        flat = flat.to(torch.int64)
-        if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= table.num_rows):
-            raise ParameterError(
-                f"rows= for {table.name}: an id lies outside [0, {table.num_rows})"
-            )
-        ids[table.name] = flat[flat != table.padding]
-    return ids
-
-
-def _segment_indices(
-    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], residual: Residual
-) -> npt.NDArray[np.int64]:
-    """Distinct indices in order of first mention, then rows owed, cut to k_max, sorted."""
-    parts = [wanted[t.name].numpy() + t.offset for t in tables if t.name in wanted]
-    owed = residual.pending(segment.name).cpu().numpy()
-    mentioned = np.concatenate([*parts, owed]).astype(np.int64)
-    mentioned = mentioned[segment.tree_positions(mentioned) >= 0]
-    distinct, first = np.unique(mentioned, return_index=True)
-    asked = len(np.unique(np.concatenate(parts))) if parts else 0
-    if asked > segment.k_max:
-        log.warning(
-            "segment %s: more rows wanted than the plan's k_max = %d, the first ones are fetched",
-            segment.name, segment.k_max,
-        )  # fmt: skip
-    order = np.argsort(first, kind="stable")[: segment.k_max]
-    return np.sort(distinct[order])

@@ -171,10 +171,19 @@ def carried_rows(optimizer: Optimizer, weight: nn.Parameter) -> torch.Tensor:
     return torch.unique(torch.cat(rows)) if rows else nothing
 
 
-def broken_state(optimizer: Optimizer, weight: nn.Parameter) -> str | None:
-    """The name of a state of `weight` that holds NaN or infinity (`exp_avg`, ...), or None."""
+def broken_state(
+    optimizer: Optimizer, weight: nn.Parameter, held: torch.Tensor | None
+) -> str | None:
+    """The name of a state of `weight` that holds NaN or infinity (`exp_avg`, ...), or None.
+
+    Looks at the rows `held` (int64 ids), the only ones the client has; None for all.
+    """
     for key, value in optimizer.state.get(weight, {}).items():
-        if isinstance(value, torch.Tensor) and not value.is_sparse and not value.isfinite().all():
+        if not isinstance(value, torch.Tensor) or value.is_sparse:
+            continue
+        if held is not None and value.shape == weight.shape:
+            value = value.index_select(0, held)
+        if not value.isfinite().all():
             return str(key)
     return None
 
@@ -188,6 +197,24 @@ def mend_state(optimizer: Optimizer, weight: nn.Parameter, present: torch.Tensor
         if isinstance(value, torch.Tensor) and value.shape == weight.shape and not value.is_sparse:
             rows = torch.nonzero(value.isnan().any(dim=1)).flatten()
             value.index_fill_(0, rows[~torch.isin(rows, present)], 0.0)
+
+
+def start_afresh(
+    optimizer: Optimizer, weight: nn.Parameter, ids: torch.Tensor, *, but: torch.Tensor | None
+) -> None:
+    """Give those of the rows `ids` (int64) whose state has NaN the state of a row never trained.
+
+    A loss that reads NaN in rows that were not retrieved, or weight decay, writes it there. Rows
+    `but`, which were at hand in the round before, have NaN for reasons of their own.
+    """
+    if but is not None:
+        ids = ids[~torch.isin(ids, but.to(ids.device))]
+    group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
+    for key, value in optimizer.state.get(weight, {}).items():
+        if isinstance(value, torch.Tensor) and value.shape == weight.shape and not value.is_sparse:
+            bad = ids[value.index_select(0, ids).isnan().any(dim=1)]
+            first = group.get("initial_accumulator_value", 0.0) if key == "sum" else 0.0
+            value.index_fill_(0, bad, first)
 
 
 def _nonzero_rows(value: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,12 @@ class Snapshot:
 
 @torch.no_grad()
 def keep_only(
-    table: Table, ids: torch.Tensor, rows: torch.Tensor, held: torch.Tensor | None
+    table: Table,
+    ids: torch.Tensor,
+    rows: torch.Tensor,
+    held: torch.Tensor | None,
+    *,
+    absent: float = torch.nan,
 ) -> None:
     """Make `rows` the only numbers in the table; a padding row keeps its own.
 
@@ -70,14 +75,15 @@ def keep_only(
         table: changed in place.
         ids: int64 [k].
         rows: [k, tau].
-        held: rows that may hold numbers now; None for any.
+        held: rows that may hold others than `absent` now; None for any.
+        absent: what all other rows become.
     """
     weight = table.weight.detach()
     if held is None:
         padding = weight[table.padding].clone() if table.padding >= 0 else None
-        weight.fill_(torch.nan)
+        weight.fill_(absent)
         if padding is not None:
             weight[table.padding] = padding
     else:
-        weight.index_fill_(0, held, torch.nan)
+        weight.index_fill_(0, held, absent)
     weight.index_copy_(0, ids, rows.to(weight))

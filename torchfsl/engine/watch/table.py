@@ -11,8 +11,15 @@ from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.policies import Rows
+from torchfsl.engine.watch.absent import PresentRows
 from torchfsl.engine.watch.guards import still_message
-from torchfsl.engine.watch.optimizers import broken_state, carried_rows, mend_state, moves_all
+from torchfsl.engine.watch.optimizers import (
+    broken_state,
+    carried_rows,
+    mend_state,
+    moves_all,
+    start_afresh,
+)
 from torchfsl.engine.watch.saved import SavedRows, StartOfRound, gradient_rows, nonzero_rows
 from torchfsl.engine.watch.touched import touched_rows
 from torchfsl.engine.watch.untouched import (
@@ -28,7 +35,8 @@ Check = Literal["checksum", "sample", "off"]
 
 _ESCAPED: Final = (
     "a row changed that no lookup touched in this round: the table is also used outside its "
-    "embedding module (F.embedding, module.forward, table.weight, a write to the weight), or "
+    "embedding module (F.embedding, module.forward, table.weight, a regulariser over all of it, a "
+    "write to the weight), or "
     "gradients were left from before the round, or the model is a traced one or ran compiled "
     "before attach: look rows up through the module, by calling it, call zero_grad() first, call "
     "torch.compiler.reset() after attach, or find rows with Rows(find='scan'), or send the table "
@@ -64,6 +72,8 @@ class TableWatch:
         self._touched, self._device = touched_rows(table.weight), table.weight.device
         self._recording = False
         self._start: StartOfRound | None = None  # of the open round
+        self.present: PresentRows | None = None
+        self._last_present: torch.Tensor | None = None
 
     @property
     def weight(self) -> torch.Tensor:
@@ -88,7 +98,11 @@ class TableWatch:
         if self._device != weight.device:
             self._touched, self._device = touched_rows(self.table.weight), weight.device
         self._touched.clear()
-        self._present = None if present is None else present.to(weight.device)
+        self.present = None if present is None else PresentRows(self.table, present)
+        if self.present is not None:
+            ids = self.present.ids
+            start_afresh(self._optimizer, self.table.weight, ids, but=self._last_present)
+        self._last_present = None if self.present is None else self.present.ids
         self._gradient: SavedRows | None = None
         self._all_moves = self.copies_table
         self._carried = (
@@ -96,14 +110,14 @@ class TableWatch:
             if delta and not self._all_moves
             else torch.empty(0, dtype=torch.int64, device=weight.device)
         )
-        anchors = [self._carried] if self._present is None else [self._present]
+        anchors = [self._carried if self.present is None else self.present.ids]
         fixed = self._fixed_ids()
         if fixed is not None:
             anchors.append(fixed)
         ids, whole = torch.unique(torch.cat(anchors)), self._all_moves and present is None
         self._start = StartOfRound(self.table.weight, self._touched, ids, whole=whole)
         self._untouched: ChecksumCheck | SampleCheck | None = None
-        if delta and self._present is None and not self._all_moves:
+        if delta and self.present is None and not self._all_moves:
             if self._check_kind == "checksum":
                 self._untouched = ChecksumCheck(weight)
             elif self._check_kind == "sample":
@@ -111,13 +125,19 @@ class TableWatch:
         self._recording = self._first_step = True
 
     def note_lookup(self, module: nn.Module, ids: torch.Tensor) -> None:
-        """Called before each lookup."""
+        """Called before each lookup.
+
+        Raises:
+            ParameterError: of a row that the client does not hold.
+        """
         if not self._recording or self.rows.find == "scan":
-            return
-        if not torch.is_grad_enabled() and getattr(module, "max_norm", None) is None:
             return
         if ids.is_nested:
             ids = ids.values()
+        if self.present is not None:
+            self.present.note_lookup(ids)
+        if not torch.is_grad_enabled() and getattr(module, "max_norm", None) is None:
+            return
         padding = getattr(module, "padding_idx", None)
         self._touched.note(ids, -1 if padding is None else padding)
 
@@ -128,10 +148,17 @@ class TableWatch:
 
     @property
     def _checks_gradient(self) -> bool:
-        """In a round that moves every row by a `delta`, the first gradient stands for all."""
+        """Where every row moves by a `delta`, and after a retrieval, the first one is enough."""
         if self._check_kind == "off" or self._noised or self.rows.find == "scan":
             return False
-        return self._source == "gradient" or (self._all_moves and self._first_step)
+        if self._source == "gradient":
+            return True
+        return self._first_step and (self._all_moves or self.present is not None)
+
+    @property
+    def _sends_all_present(self) -> bool:
+        """Whether all rows at hand may move, as under a regulariser, not only those looked up."""
+        return self.present is not None and self.rows.absent == "zero"
 
     @torch.no_grad()
     def before_step(self, factor: torch.Tensor | None) -> None:
@@ -146,12 +173,20 @@ class TableWatch:
         self._first_step = False
         if self._source == "gradient":
             fixed = self._fixed_ids()
-            ids = self._touched.rows()[0] if fixed is None else fixed
+            if fixed is not None:
+                ids = fixed
+            elif self.present is not None and self._sends_all_present:
+                ids = self.present.ids
+            else:
+                ids = self._touched.rows()[0]
             self._gradient = gradient_rows(gradient, ids, factor).plus(self._gradient)
 
     def _check_gradient(self, gradient: torch.Tensor) -> None:
-        ids, _ = self._touched.rows()
-        if has_gradient_outside(gradient, ids):
+        if self.present is not None:
+            self.present.check_gradient(gradient, zero=self._sends_all_present)
+        if self._sends_all_present or (self._source == "delta" and not self._all_moves):
+            return
+        if has_gradient_outside(gradient, self._touched.rows()[0]):
             raise ParameterError(f"{self.table.name}: {_ESCAPED}")
 
     @torch.no_grad()
@@ -165,11 +200,8 @@ class TableWatch:
         self._recording = False
         start, known = self._start, self._start.known()
         touched, _ = self._touched.rows()
-        if self._present is not None and not bool(torch.isin(touched, self._present).all()):
-            raise ParameterError(
-                f"{self.table.name}: rows were looked up that had not been retrieved: pass every "
-                "row the batches use as rows= to engine.round, at most the plan's k_max of them"
-            )
+        if self.present is not None:
+            self._check_present(self.present, touched)
         fixed = self._fixed_ids()
         outside = touched[:0] if fixed is None else touched[~torch.isin(touched, fixed)]
         if outside.numel() and self.rows.untouched == "reject":
@@ -198,8 +230,8 @@ class TableWatch:
 
     def close(self) -> None:
         """End the round: drop everything that was saved."""
-        if self._start is not None and self._present is not None and self._all_moves:
-            mend_state(self._optimizer, self.table.weight, self._present)
+        if self._start is not None and self.present is not None and self._all_moves:
+            mend_state(self._optimizer, self.table.weight, self.present.ids)
         self._recording = False
         self._touched.clear()
         self._start, self._untouched, self._gradient = None, None, None
@@ -223,7 +255,15 @@ class TableWatch:
         if self.rows.fixed is None:
             return None
         ids = self.rows.fixed.ids(self.table.name).to(self.weight.device)
-        return ids if self._present is None else ids[torch.isin(ids, self._present)]
+        return ids if self.present is None else ids[torch.isin(ids, self.present.ids)]
+
+    def _check_present(self, present: PresentRows, touched: torch.Tensor) -> None:
+        absent = touched[~torch.isin(touched, present.ids)]
+        if absent.numel() or present.num_missed:
+            raise present.missing(absent)
+        checked = self._check_kind != "off" and self.rows.find == "hooks"
+        if self._sends_all_present and self._source == "delta" and checked and not self._noised:
+            present.check_still_zero(self._carried)
 
     def _candidates(
         self, start: StartOfRound, known: SavedRows, touched: torch.Tensor
@@ -232,11 +272,14 @@ class TableWatch:
         fixed = self._fixed_ids()
         if fixed is not None:
             return fixed
-        if self.rows.untouched != "reject" or self._carried.numel() == 0:
+        others = self._carried
+        if self.present is not None and self._sends_all_present:
+            others = self.present.ids
+        elif self.present is not None:
+            others = others[torch.isin(others, self.present.ids)]
+        if self.rows.untouched != "reject" or others.numel() == 0:
             return touched
-        rest = self._carried[~torch.isin(self._carried, touched)]
-        if self._present is not None:
-            rest = rest[torch.isin(rest, self._present)]
+        rest = others[~torch.isin(others, touched)]
         moved = differs(start.of(rest, known), self.weight.index_select(0, rest))
         return torch.cat([touched, rest[moved]]).sort().values
 
@@ -245,14 +288,17 @@ class TableWatch:
     ) -> None:
         if self._untouched is not None:
             moved = self._untouched.moved(known.ids, known.values)
-        elif self._present is not None and not self._all_moves and self._check_kind != "off":
+        elif self._sends_all_present:
+            return
+        elif self.present is not None and not self._all_moves and self._check_kind != "off":
             ids = known.ids[~torch.isin(known.ids, torch.cat([touched, self._carried]))]
             moved = bool(differs(start.of(ids, known), self.weight.index_select(0, ids)).any())
         else:
             return
         if not moved:
             return
-        broken = broken_state(self._optimizer, self.table.weight)
+        held = None if self.present is None else self.present.ids
+        broken = broken_state(self._optimizer, self.table.weight, held)
         if broken is not None:
             raise ParameterError(
                 f"{self.table.name}: the optimizer's state {broken!r} is NaN or infinite and has "

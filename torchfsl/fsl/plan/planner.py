@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Literal, Required, TypedDict
+from typing import Literal, Required, TypedDict, get_args
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -92,11 +92,16 @@ def build_plan(
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
-            shares: raise, switch to dense (not for retrieved rows), or keep the trees.
+            shares: `error` raises, `dense` switches to dense shares (clients download such tables
+            whole instead of retrieving rows), `keep` keeps the trees.
 
     Raises:
         ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
     """
+    if above_break_even not in get_args(AboveBreakEven):
+        raise ParameterError(
+            f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'"
+        )
     value_bits = encoding.ring_bits
     lanes = 0 if lane == "none" else 1
     segments = []
@@ -214,15 +219,17 @@ def _compare_with_dense(
     dense_bits = sum(t.numel for t in segment.tensors) * ring_bits
     if bits <= dense_bits or above_break_even == "keep":
         return segment
+    names = ", ".join(t.name for t in segment.tensors[:3]) + ", ..." * (len(segment.tensors) > 3)
     text = (
-        f"segment {segment.name!r}: trees for {segment.k_max} of {segment.m} positions cost "
-        f"{bits // 8} bytes, dense shares {dense_bits // 8}"
+        f"segment {segment.name!r} ({names}): trees for {segment.k_max} of {segment.m} positions "
+        f"cost {bits // 8} bytes, dense shares {dense_bits // 8}"
     )
-    if above_break_even == "dense" and not segment.retrieve:
+    if above_break_even == "dense":
         log.warning("%s: using dense shares", text)
         numel = sum(t.numel for t in segment.tensors)
         return TreeSegment(segment.name, "dense", segment.tensors, numel, 1, numel)
     raise ParameterError(
-        f"{text}: choose the dense policy, fewer positions or larger blocks, or keep the trees "
-        "with above_break_even='keep'"
+        f"{text}: pass above_break_even='dense' to send such segments whole"
+        + (" (clients then download them whole, too)" if segment.retrieve else "")
+        + ", above_break_even='keep' to keep the trees, or choose fewer positions or larger blocks"
     )

@@ -1,0 +1,96 @@
+"""Which rows a round asks for: the caller's ids, by table, then by segment within the budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torchfsl.engine.inventory import Table
+from torchfsl.engine.residual import Residual
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.segments import Segment
+
+log = logging.getLogger("torchfsl.engine")
+
+Ids = torch.Tensor | npt.NDArray[Any] | Iterable[int]
+RowIds = Ids | Mapping[str, Ids]
+
+
+def zeros_for_missing(
+    asked: npt.NDArray[np.int64], indices: npt.NDArray[np.int64], values: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """All rows asked for and their values, zeros where a row found no bin.
+
+    Training goes on as usual: that a row found none depends on which rows were wanted, so that a
+    report of dummies in its place would show in the sums.
+    """
+    if len(indices) == len(asked):
+        return indices, values
+    whole = np.zeros((len(asked), values.shape[1]), dtype=values.dtype)
+    whole[np.searchsorted(asked, indices)] = values
+    return asked, whole
+
+
+def by_table(
+    wanted: RowIds | None, tables: list[Table], whole: list[Table]
+) -> dict[str, torch.Tensor]:
+    """The caller's ids by table name.
+
+    Args:
+        wanted: ids of the only table, or by table name.
+        tables: those whose rows are retrieved.
+        whole: others, of which the client holds every row; ids of theirs count for nothing.
+
+    Raises:
+        ParameterError: unknown table, ids of another kind, or out of range.
+    """
+    assert wanted is not None
+    if not isinstance(wanted, Mapping):
+        if len(tables) != 1:
+            raise ParameterError(
+                f"rows= needs a mapping from table to ids; the tables are "
+                f"{[t.name for t in tables]}"
+            )
+        wanted = {tables[0].name: wanted}
+    known = [*tables, *whole]
+    names = {alias: t for t in known for alias in (t.name, t.name.removesuffix(".weight"))}
+    ids: dict[str, torch.Tensor] = {}
+    for name, given in wanted.items():
+        if name not in names:
+            raise ParameterError(f"rows= names {name!r}; the tables are {[t.name for t in known]}")
+        table = names[name]
+        given = given if isinstance(given, torch.Tensor | np.ndarray) else list(given)
+        flat = torch.as_tensor(given).detach().cpu().reshape(-1)
+        if flat.numel() and (flat.is_floating_point() or flat.dtype == torch.bool):
+            raise ParameterError(f"rows= for {table.name} must be integers, not {flat.dtype}")
+        flat = flat.to(torch.int64)
+        if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= table.num_rows):
+            raise ParameterError(
+                f"rows= for {table.name}: an id lies outside [0, {table.num_rows})"
+            )
+        ids[table.name] = flat[flat != table.padding]
+    return ids
+
+
+def segment_indices(
+    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], residual: Residual
+) -> npt.NDArray[np.int64]:
+    """Distinct indices in order of first mention, then rows owed, cut to k_max, sorted."""
+    parts = [wanted[t.name].numpy() + t.offset for t in tables if t.name in wanted]
+    owed = residual.pending(segment.name).cpu().numpy()
+    mentioned = np.concatenate([*parts, owed]).astype(np.int64)
+    mentioned = mentioned[segment.tree_positions(mentioned) >= 0]
+    distinct, first = np.unique(mentioned, return_index=True)
+    asked = len(np.unique(np.concatenate(parts))) if parts else 0
+    if asked > segment.k_max:
+        log.warning(
+            "segment %s: more rows wanted than the plan's k_max = %d, the first ones are fetched",
+            segment.name, segment.k_max,
+        )  # fmt: skip
+    order = np.argsort(first, kind="stable")[: segment.k_max]
+    return np.sort(distinct[order])

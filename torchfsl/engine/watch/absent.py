@@ -1,0 +1,127 @@
+"""Rows of a table that the client does not hold, after a private retrieval.
+
+Such rows are NaN, or zero under `Rows(absent="zero")`. Looking one up is refused where it happens
+on the CPU. On accelerators lookups do not wait for the device: there it is noticed when the round
+ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from torchfsl.engine.inventory import Table
+from torchfsl.errors import ParameterError
+
+_SHOWN: Final = 5
+"""Ids that a message gives as examples."""
+
+_READS_ALL: Final = (
+    "the loss has a gradient in rows that were not retrieved, so it reads the whole table "
+    "(a regulariser over all weights, a softmax over all rows), most of which this client does not "
+    "hold: "
+)
+_REGULARISER: Final = (
+    "a regulariser such as L2 trains with Rows(absent='zero'), under which it covers the retrieved "
+    "rows; a softmax over all rows needs the whole table at the client: "
+)
+_NOT_ZERO: Final = (
+    "Rows(absent='zero') is for regularisers whose gradient at zero is zero, such as L2; a softmax "
+    "over all rows needs the whole table at the client: "
+)
+_WHOLE: Final = "Rows(top=..., find='scan'), or rows=None"
+
+
+class PresentRows:
+    """The rows of one table that hold numbers in this round.
+
+    Attributes:
+        ids: int64 [k], increasing.
+        whole: these are all rows.
+        num_missed: lookups of other rows that were noticed.
+    """
+
+    def __init__(self, table: Table, ids: torch.Tensor) -> None:
+        """Mark them: a byte a table row."""
+        self._table, self.ids = table, ids.to(table.weight.device)
+        self.whole = ids.numel() == table.num_rows
+        self._mark = torch.zeros(table.num_rows, dtype=torch.bool, device=self.ids.device)
+        self._mark[self.ids] = True
+        if table.padding >= 0:
+            self._mark[table.padding] = True
+        self._missed = torch.zeros((), dtype=torch.int64, device=self.ids.device)
+
+    @property
+    def num_missed(self) -> int:
+        """Waits for the device."""
+        return int(self._missed)
+
+    @torch.no_grad()
+    def note_lookup(self, ids: torch.Tensor) -> None:
+        """Count ids of absent rows; refuse them on the CPU.
+
+        Raises:
+            ParameterError: with the table, how many rows, and some of their ids.
+        """
+        if self.whole or ids.is_floating_point() or ids.device != self._mark.device:
+            return
+        flat = ids.reshape(-1).to(torch.int64)
+        last = self._table.num_rows - 1
+        known = self._mark[flat.clamp(0, last)] | (flat < 0) | (flat > last)
+        self._missed += (~known).sum()
+        if flat.device.type == "cpu" and not bool(known.all()):
+            raise self.missing(flat[~known])
+
+    def missing(self, ids: torch.Tensor) -> ParameterError:
+        """What to say of lookups of the absent rows `ids`, int64 [n]."""
+        distinct = torch.unique(ids)
+        some = ", ".join(str(i) for i in distinct[:_SHOWN].tolist())
+        more = ", ..." if distinct.numel() > _SHOWN else ""
+        return ParameterError(
+            f"{self._table.name}: {distinct.numel()} rows were looked up that had not been "
+            f"retrieved ({some}{more}); {self.ids.numel()} were: pass every row the batches use as "
+            "rows= to engine.round, as handle.rows_of(batches) finds them, at most the plan's "
+            "k_max of them"
+        )
+
+    @torch.no_grad()
+    def check_gradient(self, gradient: torch.Tensor, *, zero: bool) -> None:
+        """Refuse a gradient [m, tau] with values, or NaN, in absent rows.
+
+        Raises:
+            ParameterError: the loss reads the whole table.
+        """
+        if self.whole:
+            return
+        if gradient.is_sparse:
+            parts = gradient.coalesce()
+            used = parts.indices()[0][(parts.values() != 0).any(dim=1)]
+            outside = not bool(self._mark[used].all())
+        else:
+            held = torch.nonzero(self._mark).flatten()
+            inside = torch.count_nonzero(gradient.index_select(0, held))
+            outside = bool(torch.count_nonzero(gradient) != inside)
+        if outside:
+            raise self._reads_all(zero)
+
+    @torch.no_grad()
+    def check_still_zero(self, carried: torch.Tensor) -> None:
+        """At the end of a round of zeros: absent rows are zero, but for those with momentum.
+
+        Args:
+            carried: ids of rows that the optimizer moves without a gradient.
+
+        Raises:
+            ParameterError: one has moved.
+        """
+        if self.whole:
+            return
+        moved = (self._table.weight.detach() != 0).any(dim=1) & ~self._mark
+        moved[carried] = False
+        if bool(moved.any()):
+            raise self._reads_all(zero=True)
+
+    def _reads_all(self, zero: bool) -> ParameterError:
+        remedy = _NOT_ZERO if zero else _REGULARISER
+        return ParameterError(f"{self._table.name}: {_READS_ALL}{remedy}{_WHOLE}")
