@@ -1,8 +1,8 @@
 """What a training step changed, and that nothing else did.
 
 `recorder` (a model in a round), `table` (rows of one table), `saved` (what they held), `touched`
-and `untouched` rows, `rest` (everything else), `hooks`, `guards` (nothing moves unseen),
-`optimizers` (which are understood), `snapshot` (the way back).
+and `untouched` rows, `absent` ones, `rest` (everything else), `hooks`, `guards` (nothing moves
+unseen), `optimizers` (which are understood), `snapshot` (the way back).
 
 Invariant: a change is either sent, kept in the residual, or refused by name.
 """
