@@ -80,13 +80,10 @@ class AnsweringParty:
             return []
         ring, graph = self.plan.ring, self._network.graph
         masks = weight_masks(self.plan, graph, self._qa[querying].weights(self.version))
-        parts = [self.version.to_bytes(8, "little")]
-        parts += [
-            ring.words(self._network.weights[i][0] + masks[i]).tobytes() for i in graph.linears
-        ]
+        masked = (ring.words(self._network.weights[i][0] + masks[i]) for i in graph.linears)
         self._offered[querying] = self.version
         topic = Topic(querying, self.client)
-        return [encode(self.plan, Kind.WEIGHTS, topic, b"".join(parts))]
+        return [encode(self.plan, Kind.WEIGHTS, topic, self.version.to_bytes(8, "little"), *masked)]
 
     def receive(self, data: bytes | memoryview) -> list[bytes]:
         """Take TREES, PRODUCTS, INPUT or SERVE; what it gives goes to the server.
@@ -198,7 +195,7 @@ class _Answer:
         if len(given) > 1:
             p += lifted(ring, given[1])
         p += ring.uniform(self._qa.key(number, "rho"), shape)
-        self._lane.send(ring.words(p).tobytes())
+        self._lane.send(ring.words(p))
         if number == self._graph.linears[-1]:
             return p
         size = p.numel() * ring.item_bytes

@@ -82,7 +82,7 @@ class Tables:
         return [*(number * count for number in groups), -(-count // 8)]
 
     def deal(self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-             ) -> tuple[bytes, Bytes]:  # fmt: skip
+             ) -> tuple[Bytes, Bytes]:  # fmt: skip
         """Tables for the numbers `secret [N]`.
 
         Returns:
@@ -115,7 +115,7 @@ class Tables:
                     view = next(views)
                     view ^= np.take(rows, chosen, axis=0)
             now = behind or now
-        return share.tobytes(), final >> np.uint8(_S_BIT)
+        return share, final >> np.uint8(_S_BIT)
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview) -> Bytes:
         """The answering party's share."""
@@ -141,7 +141,7 @@ class Tables:
             own = np.zeros((len(level), count), dtype=np.uint8)
             for table, output, bit in bits:
                 own[table.group] |= bit << np.uint8(table.place + output)
-            lane.send(own.tobytes())
+            lane.send(own)
             other = np.frombuffer((yield from lane.receive(own.size)), np.uint8)
             opened = own ^ other.reshape(own.shape)
             bits = []

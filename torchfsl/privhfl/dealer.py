@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torchfsl.privhfl.gates import deal_max, deal_relu, split
 from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, windows
 from torchfsl.privhfl.plan import QueryPlan, Unit
 from torchfsl.privhfl.ring_tensors import Words
+from torchfsl.types import Bytes
 
 Dithers = dict[tuple[int, str], Words]
 """By node and step what rounding adds below the activations' last place, in [0, 2**f_w)."""
@@ -23,13 +25,13 @@ class Dealt:
     """What dealing leaves: the dealer's secrets, and the body of DEALING.
 
     Attributes:
-        body: the server's shares, unit by unit.
+        body: the server's shares, unit by unit, as bytes or contiguous arrays.
         query_mask: r of the query, known to P_A, `[B, *input]`.
         logit_mask: what the sum of logits holds too much of, `[B, classes]`.
         dithers: for the integer twin; secret, as they are parts of masks.
     """
 
-    body: list[bytes] = field(default_factory=list)
+    body: list[Any] = field(default_factory=list)
     query_mask: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     logit_mask: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     dithers: Dithers = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Dealer:
             values = np.concatenate([fresh.reshape(pairs, -1), values[2 * pairs :]])
         return ring.tensor(values[0], shape)
 
-    def _compare(self, unit: Unit, mask: Words) -> np.ndarray:
+    def _compare(self, unit: Unit, mask: Words) -> Bytes:
         """Deal the comparison with a mask's upper bits; note its lower ones."""
         ring = self._plan.ring
         low = ring.word.type((1 << ring.weight_frac_bits) - 1)
@@ -125,7 +127,7 @@ class Dealer:
         """Share ring elements: P_A's share comes from its seed, S's is sent."""
         own = answering_shares(self._plan, self._qa, unit)
         for element, pad in zip(elements, own, strict=True):
-            self._dealt.body.append((element - pad).tobytes())
+            self._dealt.body.append(element - pad)
 
 
 def answering_shares(plan: QueryPlan, qa: Draws, unit: Unit) -> Words:

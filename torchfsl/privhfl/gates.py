@@ -45,7 +45,7 @@ class Comparison(Protocol):
 
     def deal(
         self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-    ) -> tuple[bytes, Bytes]:
+    ) -> tuple[Any, Bytes]:
         """What the dealer sends for the numbers `secret [N]`, and the bits s `[N]`."""
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview) -> Any:
@@ -88,15 +88,23 @@ def relu_share(
 ) -> Words:
     """One party's share of the ReLUs; `leading` is P_A's side."""
     whole, top, _ = split(ring, masked)
-    sign = (opened ^ top ^ np.uint8(1)).astype(bool)  # E
-    upper = top.astype(bool)
+    sign = (opened ^ top ^ np.uint8(1)).astype(ring.word)  # E
+    upper = np.negative(top.astype(ring.word))
     sigma, at_0, at_1, else_0, else_1 = shares
-    value = whole * sigma
-    positive = value - np.where(upper, at_1, at_0)
-    negative = -value - np.where(upper, else_1, else_0)
+    minus = np.negative(sign)
+    taken = _select(minus, _select(upper, else_1, else_0), _select(upper, at_1, at_0))
+    value: Words = (whole * sigma ^ minus) + sign - taken  # -v is ~v + 1
     if leading:
-        negative += whole
-    return np.where(sign, negative, positive)
+        value += whole & minus
+    return value
+
+
+def _select(mask: Words, there: Words, elsewhere: Words) -> Words:
+    """`there` where the mask is all ones, `elsewhere` where it is 0."""
+    chosen = there ^ elsewhere
+    chosen &= mask
+    chosen ^= elsewhere
+    return chosen
 
 
 def deal_max(ring: Ring, mask_u: Words, mask_v: Words, bits: Bytes) -> list[Words]:
@@ -118,11 +126,10 @@ def max_share(
     """One party's share of the maxima. The larger one, or either within 2**f_w of each other."""
     difference = masked_u - masked_v
     _, top, _ = split(ring, difference)
-    sign = (opened ^ top ^ np.uint8(1)).astype(bool)
+    sign = (opened ^ top ^ np.uint8(1)).astype(ring.word)  # E
+    minus = np.negative(sign)
     sigma, at_0, at_1 = shares
-    value = difference * sigma
-    positive, negative = value - at_0, -value - at_1
+    value: Words = (difference * sigma ^ minus) + sign - _select(minus, at_1, at_0)
     if leading:
-        positive += masked_v
-        negative += masked_v + difference
-    return np.where(sign, negative, positive)
+        value += masked_v + (difference & minus)
+    return value

@@ -37,7 +37,7 @@ class Node:
             to its output (a shortcut).
         shape: of the output of one sample.
         weight_shape: of a linear layer's weights.
-        stride, padding, dilation: of a convolution, (height, width); stride of a pooling, too.
+        stride, padding: of a convolution, (height, width); stride of a pooling, too.
         groups: of a convolution.
         window: of a pooling.
         scale: how often a wire counts the network's own value: sums over windows are averages
@@ -50,7 +50,6 @@ class Node:
     weight_shape: tuple[int, ...] = ()
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     window: tuple[int, int] = (1, 1)
     scale: int = 1
@@ -133,7 +132,7 @@ def apply_linear(node: Node, weight: torch.Tensor, x: torch.Tensor) -> torch.Ten
     """The layer's linear map without bias, on reals or on ring elements: `[B, *shape]`."""
     if node.op == "linear":
         return x @ weight.T
-    return functional.conv2d(x, weight, None, node.stride, node.padding, node.dilation, node.groups)
+    return functional.conv2d(x, weight, None, node.stride, node.padding, 1, node.groups)
 
 
 def windows(node: Node, x: torch.Tensor) -> torch.Tensor:

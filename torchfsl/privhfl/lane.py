@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 
 class Lane:
@@ -13,11 +14,11 @@ class Lane:
     """
 
     def __init__(self) -> None:
-        self._out: list[bytes | memoryview] = []
+        self._out: list[Any] = []
         self._in = memoryview(b"")
 
-    def send(self, data: bytes | memoryview) -> None:
-        """Put bytes behind those that wait."""
+    def send(self, data: Any) -> None:
+        """Put bytes, or a contiguous array, behind those that wait."""
         self._out.append(data)
 
     def flush(self) -> bytes:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from torchfsl.errors import DecodeError
 from torchfsl.privhfl.plan import HEADER_BYTES, WIRE_VERSION, QueryPlan
@@ -91,13 +91,14 @@ class Message:
         return f"Message({self.kind.name}, {self.topic}, {len(self.body)} bytes)"
 
 
-def encode(plan: QueryPlan, kind: Kind, topic: Topic, body: bytes | memoryview) -> bytes:
-    """A message."""
+def encode(plan: QueryPlan, kind: Kind, topic: Topic, *parts: Any) -> bytes:
+    """A message whose body is the parts in order: bytes, or contiguous arrays."""
+    size = sum(memoryview(part).nbytes for part in parts)
     head = _HEADER.pack(
         _MAGIC, WIRE_VERSION, kind, topic.querying, topic.iteration, topic.step, topic.batch,
-        topic.answering, len(body), plan.digest,
+        topic.answering, size, plan.digest,
     )  # fmt: skip
-    return b"".join((head, body))
+    return b"".join((head, *parts))
 
 
 def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Message:

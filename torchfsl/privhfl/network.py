@@ -175,9 +175,11 @@ def _plain_pool(module: Any, dilation: Any) -> None:
 def _conv(module: nn.Conv2d, x: _Value, shape: tuple[int, ...]) -> _Value:
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
         raise ParameterError("convolutions name their padding in numbers and pad with zeros")
+    if _pair(module.dilation) != (1, 1):
+        raise ParameterError("torch has no dilated convolutions of integers: use dilation 1")
     node = Node(
         "conv", (), shape, stride=_pair(module.stride), padding=_pair(module.padding),
-        dilation=_pair(module.dilation), groups=module.groups,
+        groups=module.groups,
     )  # fmt: skip
     return _linear(x, "conv", module.weight, module.bias, node)
 

@@ -69,7 +69,7 @@ class Half:
             public = split(ring, u - v)[2]
             opened = yield from self._plan.backend.run(share, public, self._lane)
             own = max_share(ring, u, v, opened, elements, self._leading) + self._mask(unit)
-            self._lane.send(own.tobytes())
+            self._lane.send(own)
             other = np.frombuffer((yield from self._lane.receive(own.nbytes)), ring.word)
             merged = (own + other).reshape(pairs, -1)
             values = np.concatenate([merged, values[2 * pairs :]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -146,13 +146,13 @@ class QueryServer:
         sq = pair.batch(version, topic.iteration, topic.batch)
         serve = _Serve(self.plan, self.plan.graphs[topic.answering], masked, sq, message.body)
         entry.running[topic.answering] = serve
-        out = [self._to_answering(Kind.PRODUCTS, topic, serve.products())]
+        out = [self._to_answering(Kind.PRODUCTS, topic, *serve.products())]
         if self.plan.backend.relayed:
-            out.append(self._to_answering(Kind.TREES, topic, serve.relayed()))
+            out.append(self._to_answering(Kind.TREES, topic, *serve.relayed()))
         return out
 
-    def _to_answering(self, kind: Kind, topic: Topic, body: bytes) -> Outgoing:
-        return Outgoing(topic.answering, False, encode(self.plan, kind, topic, body))
+    def _to_answering(self, kind: Kind, topic: Topic, *parts: Any) -> Outgoing:
+        return Outgoing(topic.answering, False, encode(self.plan, kind, topic, *parts))
 
 
 class _Serve:
@@ -199,18 +199,17 @@ class _Serve:
                     given[0] + given[1] if node.op == "add" else apply_shape(node, given[0])
                 )
 
-    def products(self) -> bytes:
-        """The body of PRODUCTS."""
-        words = self._plan.ring.words
-        return b"".join(words(self._products[i]).tobytes() for i in self._graph.linears[:-1])
+    def products(self) -> list[Any]:
+        """The body of PRODUCTS, in parts."""
+        return [self._plan.ring.words(self._products[i]) for i in self._graph.linears[:-1]]
 
-    def relayed(self) -> bytes:
-        """The body of TREES."""
-        units = (unit for units in self._units.values() for unit in units)
-        return b"".join(
+    def relayed(self) -> list[Any]:
+        """The body of TREES, in parts."""
+        return [
             self._dealing[unit.node, unit.step][: self._plan.backend.dealt_bytes(unit.count)]
+            for units in self._units.values()
             for unit in units
-        )
+        ]
 
     def input(self, share: memoryview) -> bytes:
         """The body of INPUT from that of QUERY: x - r - b."""
@@ -249,7 +248,7 @@ class _Serve:
             elif node.op == "relu":
                 own = yield from self._half.relu(self._units[number][0], given[0])
                 b = ring.words(self._wires[number])
-                self._lane.send((own - b).tobytes())
+                self._lane.send(own - b)
             elif node.op == "max":
                 values[number] = yield from self._half.maximum(node, self._units[number], given[0])
             elif not graph.is_wire(number):

@@ -81,7 +81,7 @@ class QueryingParty:
             state.query_masks[a], state.logit_masks[a] = dealt.query_mask, dealt.logit_mask
             state.dithers[a] = dealt.dithers
             topic = Topic(self.client, a, iteration, batch)
-            messages.append(encode(plan, Kind.DEALING, topic, b"".join(dealt.body)))
+            messages.append(encode(plan, Kind.DEALING, topic, *dealt.body))
         self._batches[iteration, batch] = state
         return messages
 
