@@ -34,7 +34,7 @@ GRAPH = Graph(
     )
 )
 MODELS = {"small": (1, 2, 3), "large": (90_001, -70_000, 81_234)}
-PICTURES = {"zero": 0.0, "large": 7.5}
+PICTURES = {"zero": 0.0, "large": 31_855 / 4096}
 View = dict[str, np.ndarray]
 """By party what it received: a row a run, a column a byte (or the bits of a byte)."""
 

@@ -6,7 +6,7 @@ weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a mod
 `ring_tensors` and `quantise`, `gates` (what each party holds, and the protocol of one layer),
 `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
 `querying_party`, `answering_party` and `query_server`, `online` and `lane`, `relay`,
-`integer_twin`.
+`integer_twin`; `published` is the paper's own protocol, which leaks.
 
 Invariant: `secure` gives the integer twin's logits, bit for bit.
 """
@@ -19,6 +19,7 @@ from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
     from torchfsl.privhfl.plan import QueryPlan as QueryPlan
+    from torchfsl.privhfl.published import PublishedQuerying as PublishedQuerying
     from torchfsl.privhfl.querying import Answer as Answer
     from torchfsl.privhfl.querying import Querying as Querying
     from torchfsl.privhfl.querying import make_plan as make_plan
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Answer": "querying",
     "Cost": "relay",
+    "PublishedQuerying": "published",
     "QueryPlan": "plan",
     "Querying": "querying",
     "Ring": "ring_tensors",

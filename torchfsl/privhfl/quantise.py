@@ -159,10 +159,12 @@ def _scales(
     top: dict[int, float] = {}
     for i in range(len(graph.nodes)):  # sums over windows have as much room as products
         top[group[i]] = max(top.get(group[i], 0.0), seen.top[i])
-    if group[last] == group[0] or top[group[0]] > most:
+    products = [i for i in range(last + 1) if not graph.is_wire(i) and group[i] == group[0]]
+    beside = max((seen.top[i] for i in products), default=0.0)
+    if group[last] == group[0] or beside > most:
         raise ParameterError(
-            f"inputs, or what is added to them, reach {top[group[0]]:.3g}; the ring has room for "
-            f"{most:.3g}: scale the images down, or use a ring of 64 bits"
+            f"what is added to the input reaches {beside:.3g}; the ring has room for {most:.3g}: "
+            "scale the images down, or use a ring of 64 bits"
         )
     scale = {g: most / max(value, most * 2.0**-20) for g, value in top.items()}
     scale[group[0]], scale[group[last]] = 1.0, output_scale
