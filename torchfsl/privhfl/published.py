@@ -107,7 +107,7 @@ class PublishedQuerying:
         ring, cost = self.plan.ring, Cost()
         self.seen.clear()
         totals = []
-        for part in torch.split(images.cpu(), self.plan.batch):  # type: ignore[no-untyped-call]
+        for part in torch.split(images.cpu(), self.plan.batch):
             whole = ring.encode(part, ring.frac_bits)
             total = torch.zeros(len(part), self.plan.num_classes, dtype=ring.dtype)
             for client in answering:
