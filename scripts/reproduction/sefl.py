@@ -28,6 +28,8 @@ COHORTS = {1: 8, 4: 4}
 """Clients a round of table and figure: with 75 % dropouts two of 8 are left. What a model learns in
 a few rounds depends on the steps one after the other rather than on how many take them at once."""
 ROUNDS = {1: 14, 4: 24}
+UNTIED = Language(decoder="untied", rows=0.05)
+"""Of which the costs are measured, too: a model whose input table goes by rows."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
 
@@ -72,7 +74,9 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
 
 
 def figure4(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, Any]:
-    """Perplexity by model and form, of one seed."""
+    """Perplexity by model and form, of one seed; costs under every aggregation."""
+    whole = config_of(data, MODELS[0], "1", 4, seed, rounds)
+    untied = dataclasses.replace(whole, language=UNTIED)
     return {
         "environment": bench_measure.environment(),
         "seed": seed,
@@ -89,6 +93,10 @@ def figure4(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, 
                 for config in [config_of(data, model, form, 4, seed, rounds)]
             }
             for model in MODELS
+        },
+        "untied": {
+            "rows": UNTIED.rows,
+            "costs": {name: sefl_costs.one_round(untied, name) for name in sefl_costs.AGGREGATIONS},
         },
     }
 

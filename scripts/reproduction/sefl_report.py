@@ -114,8 +114,20 @@ def _blocks() -> str:
         f"for {costs['1'][names[0]]['clients']} clients, without training; sums checked. Under `fsl` "
         "the planner sends all of these models as dense shares.\n"
     )
+    parts.append(_untied(figures))
     parts.append("![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures))
     return title + "\n".join(parts)
+
+
+def _untied(figures: dict[str, Any]) -> str:
+    untied = figures["untied"]
+    costs, tied = untied["costs"], figures["costs"][MODELS[0]]["1"]
+    return (
+        f"With an untied decoder, {100 * untied['rows']:g} % of the input table's rows a client and the rest of "
+        f"the LSTM whole, `fsl` uploads {size(costs['fsl']['upload_bytes'])} instead of "
+        f"{size(costs['dense']['upload_bytes'])}, and hides which words a client has; a tied decoder, "
+        f"whose table moves as a whole, has {size(tied['dense']['upload_bytes'])} to send in the first place.\n"
+    )
 
 
 def _runs(figures: dict[str, Any]) -> list[dict[str, Any]]:

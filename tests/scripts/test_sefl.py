@@ -68,14 +68,18 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
             **shared,
             "seed": 0,
             "runs": dict.fromkeys(sefl.MODELS, forms),
-            "costs": {m: {form: {"plain": cost} for form in forms} for m in sefl.MODELS},
+            "costs": {
+                m: {form: {"plain": cost, "dense": cost} for form in forms} for m in sefl.MODELS
+            },
+            "untied": {"rows": 0.05, "costs": {"dense": cost, "fsl": cost}},
         },
     }
     monkeypatch.setattr(sefl_report, "read_result", results.get)
     page = sefl_report.section()
     assert "| LSTM | 75 % | 194.82 | +9.8 % | 331.1 ± 1.6 | +10.0 % |" in page
-    assert "| whole matrices |  | 1,000 | 1.00 | 200.0 |  | 4 MB, 0.5 s, 0.25 s |" in page
-    assert "| 4 | layers | 1,000 | 1.00 | 210.0 | +5.0 % | 4 MB, 0.5 s, 0.25 s |" in page
+    assert "| whole matrices |  | 1,000 | 1.00 | 200.0 |  | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
+    assert "| 4 | layers | 1,000 | 1.00 | 210.0 | +5.0 % | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
+    assert "5 % of the input table's rows" in page
     assert "every round exact: yes" in page
     assert len(sefl_report.curves()) == 4
     results.clear()
