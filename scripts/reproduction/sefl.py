@@ -16,8 +16,11 @@ from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.accuracy import Progress, run_or_read
 from training.config import Config
+from training.federation import build
 from training.presets import PRESETS
 from training.sections import Language
+from training.tasks.build import build_task
+from training.trainer import RoundRecord, Trainer
 
 MODELS = ("lstm-wikitext2", "transformer-wikitext2")
 DROPOUTS = (0.0, 0.25, 0.5, 0.75)
@@ -30,6 +33,8 @@ a few rounds depends on the steps one after the other rather than on how many ta
 ROUNDS = {1: 14, 4: 24}
 UNTIED = Language(decoder="untied", rows=0.05)
 """Of which the costs are measured, too: a model whose input table goes by rows."""
+SAME = 2
+"""Rounds of table 1's runs that are run under every aggregation."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
 
@@ -66,6 +71,15 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
                     )
                     for seed in seeds
                 }
+                for share in DROPOUTS
+            }
+            for model in MODELS
+        },
+        "same": {
+            model: {
+                f"{share:g}": same_model(
+                    config_of(data, model, f"{TABLE_BLOCK}", 1, seeds[0], rounds, share)
+                )
                 for share in DROPOUTS
             }
             for model in MODELS
@@ -126,17 +140,26 @@ def config_of(
     )
 
 
-def same_model(config: Config, runs: Path, rounds: int) -> dict[str, Any]:
-    """The first rounds of a run under every aggregation, which must end with one model."""
-    found = {
-        name: run(
-            dataclasses.replace(config, aggregation=name, rounds=rounds, eval_every=rounds), runs
-        )
-        for name in sefl_costs.AGGREGATIONS
-    }
-    if len({one["model_sha256"] for one in found.values()}) != 1:
+def same_model(config: Config) -> dict[str, Any]:
+    """A few rounds of a run under every aggregation, which must end with one model.
+
+    Raises:
+        RuntimeError: they do not, or a round was not exact.
+    """
+    short = dataclasses.replace(config.language, valid_tokens=2000)
+    found = {}
+    for name in sefl_costs.AGGREGATIONS:
+        own = dataclasses.replace(config, aggregation=name, rounds=SAME, language=short)
+        task = build_task(own)
+        federation, records = build(own, task), list[RoundRecord]()
+        Trainer(own, task, federation).run(1, records.append)
+        if not all(record.exact for record in records):
+            raise RuntimeError(f"{name_of(own)}: a round was not exact")
+        found[name] = federation.model_sha256()
+    if len(set(found.values())) != 1:
         raise RuntimeError(f"{name_of(config)}: the aggregations end with different models")
-    return found
+    print(f"{name_of(config)}: one model under {', '.join(found)}", flush=True)
+    return {"rounds": SAME, "model_sha256": found}
 
 
 def name_of(config: Config) -> str:

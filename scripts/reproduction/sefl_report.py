@@ -65,10 +65,19 @@ def _dropouts() -> str:
         f"{any_run['rounds']} rounds of 8 clients, of whom the share never submits; mean ± standard "
         f"deviation of {len(next(iter(figures['runs'][MODELS[0]].values())))} seeds. The frequencies of "
         f"single words alone have perplexity {any_run['unigram_perplexity']:.1f} on validation text. "
-        f"Summed in the clear; every round exact: {'yes' if all_exact else 'NO'}.\n\n"
+        f"Summed in the clear; every round exact: {'yes' if all_exact else 'NO'}. {_same(figures)}\n\n"
         + table(head, rows)
         + "\n\n"
         + stamp(figures)
+    )
+
+
+def _same(figures: dict[str, Any]) -> str:
+    found = [one for shares in figures["same"].values() for one in shares.values()]
+    names = ", ".join(f"`{name}`" for name in found[0]["model_sha256"])
+    return (
+        f"The first {found[0]['rounds']} rounds of each row were run under {names} as well, exact over those "
+        "who submitted, and ended with one `model_sha256`."
     )
 
 
