@@ -85,7 +85,7 @@ RECIPES: dict[TaskName, Recipe] = {
         crop=24,
         architectures={"VGG-7": _vgg7, "ResNet-8": _resnet8, "ResNet-10": _resnet10},
         lr=0.03,
-        epochs=40,
+        epochs=25,
         batch=64,
         retrain_epochs=10,
     ),
