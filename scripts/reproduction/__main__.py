@@ -29,9 +29,11 @@ from scripts.reproduction import (
     din_auc,
     hashing,
     privhfl_cells,
+    privhfl_costs,
     report,
     sefl,
     sesa,
+    systems,
 )
 from scripts.reproduction import corpus_statistics as statistics
 from scripts.reproduction.results import FOLDER, write_result
@@ -64,6 +66,14 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "sefl": (
         "language models: perplexity by dropouts (--table 1) and block size (--figure 4)",
         lambda o: sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part),
+    ),
+    "privhfl-costs": (
+        "bytes and seconds of a private query",
+        lambda _: privhfl_costs.privhfl_costs(),
+    ),
+    "systems": (
+        "all systems on one task",
+        lambda o: systems.systems(o.data, o.rounds or systems.ROUNDS, o.flower_python),
     ),
     "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),
@@ -177,7 +187,9 @@ def _parser() -> argparse.ArgumentParser:
     costs = parser.add_argument_group("costs")
     costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
     costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
-    costs.add_argument("--flower-python", help="baselines, sesa: Python of flwr 1.41, for SecAgg+")
+    costs.add_argument(
+        "--flower-python", help="baselines, sesa, systems: Python of flwr 1.41, for SecAgg+"
+    )
     return parser
 
 
@@ -193,7 +205,7 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 60 of sesa, 14 of 8 and 24 of 4 clients for sefl",
+        "TREC, 300 of 100 users for din-auc, 60 of sesa and systems, 14 of 8 and 24 of 4 clients for sefl",
     )
     runs.add_argument(
         "--server-rate",

@@ -12,6 +12,7 @@ from scripts.reproduction import paper, sefl_report
 from scripts.reproduction.communication import break_even
 from scripts.reproduction.one_round import one_segment_plan
 from scripts.reproduction.results import FOLDER, read_accuracies, read_result
+from scripts.reproduction.systems_report import privhfl_points
 from torchfsl.fsl import costs
 
 matplotlib.use("Agg")
@@ -29,6 +30,7 @@ def draw() -> None:
     _din_auc()
     _sesa()
     _sefl()
+    _systems()
 
 
 def _save(figure: Any, name: str, legend: float = 0.0) -> None:
@@ -294,3 +296,22 @@ def _sefl() -> None:
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
     _save(figure, "sefl")
+
+
+def _systems() -> None:
+    """Accuracy on one task against what a client has sent and received so far."""
+    figures = read_result("systems")
+    if not figures:
+        return
+    figure, axis = plt.subplots(figsize=SIZE)
+    for name, run in figures["runs"].items():
+        each = run["upload_bytes"] + run["download_bytes"]
+        points = [(each * number / 1e6, 100 * accuracy) for number, accuracy in run["curve"]]
+        axis.plot(*zip(*points, strict=True), marker=".", label=name)
+    if points := privhfl_points():
+        shown = [(sent / 1e6, 100 * accuracy) for sent, _, accuracy in points]
+        axis.plot(*zip(*shown, strict=True), marker="s", label="privhfl: mean of unlike models")
+    axis.set(xscale="log", xlabel="up and down a client, MB", ylabel="test accuracy, %")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    _save(figure, "systems")

@@ -1,11 +1,19 @@
-"""RESULTS.md: every table from the JSON files in results/, the paper's figures beside ours."""
+"""RESULTS.md and docs/systems.md: every table from the JSON files in results/, the paper's figures beside ours."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from scripts.reproduction import cost_report, plots, sefl_report, sesa_report, training_report
+from scripts.reproduction import (
+    cost_report,
+    plots,
+    privhfl_report,
+    sefl_report,
+    sesa_report,
+    systems_report,
+    training_report,
+)
 from scripts.reproduction.cost_report import PARTS
 from scripts.reproduction.markdown import missing, seconds, size, stamp, table
 from scripts.reproduction.results import read_result
@@ -17,8 +25,9 @@ OPENING = """# Results
 
 Every table and figure of the FSL paper's evaluation ("Towards Secure and Practical Federated
 Submodel Learning", section 7), run again with torchfsl, and what the paper does not have: 32-bit
-values, checks against malicious clients, private retrieval, error feedback; at the end SESA, one
-server and clients of different sizes, and SEFL's language models. This page is made by
+values, checks against malicious clients, private retrieval, error feedback; at the end SESA (one
+server, clients of different sizes), SEFL's language models and PrivHFL (unlike models that learn
+from each other's answers); [docs/systems.md](docs/systems.md) compares them. This page is made by
 `scripts/reproduce report` from the JSON files in `results/`, which the command below each
 table writes; DATA is a folder of data sets. The paper's figures come from 64 cores at 2.5 GHz and
 188 GB; ours from **2 cores** and 23 GB, the machine named with each table. MB are 10^6 bytes, MiB
@@ -33,6 +42,7 @@ def write() -> None:
     plots.draw()
     TARGET.write_text(render(), encoding="utf-8")
     print(f"wrote {TARGET}")
+    systems_report.write()
 
 
 def render() -> str:
@@ -56,6 +66,7 @@ def render() -> str:
         _baselines(),
         sesa_report.section(),
         sefl_report.section(),
+        privhfl_report.section(),
     ]
     return "\n".join(section.rstrip() + "\n" for section in sections)
 

@@ -9,6 +9,7 @@ differ. PrivHFL's clients keep networks of their own; its figures are those of t
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def _run(name: Aggregation, population: Population, rounds: int) -> dict[str, An
 def _task(config: Config, population: Population) -> Task:
     sizes = [len(one.labels) for one in population.clients]
     ends = np.cumsum([0, *sizes])
-    parts = [np.arange(start, stop) for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [np.arange(start, stop) for start, stop in itertools.pairwise(ends)]
 
     def sharded() -> models.Sharded:
         return models.Sharded(models.MLP(), shards=_SESA.shards, scaled=_SESA.scaled)

@@ -1,0 +1,96 @@
+"""What private queries cost: tables 2, 3 and 4 and figure 8 of the PrivHFL paper.
+
+Networks of the paper's kind and random weights, one answering party, all parties in one process on
+one core. Widths of the paper's networks are not printed; ours are in `models.heterogeneous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import models
+from scripts.bench import measure as bench_measure
+from torchfsl.privhfl import Querying, make_plan
+
+CIFAR: dict[str, Callable[[], nn.Module]] = {
+    "VGG-7": models.VGG7,
+    "ResNet-8": models.resnet8,
+    "ResNet-10": models.resnet10,
+}
+MOST = {"tables": 16, "trees": 8}
+"""Queries of a batch; ResNet-10 with trees takes half: one message has at most 256 MB."""
+
+MNIST_BATCHES = (128, 256, 512, 1024, 2048)
+PARTIES = ("querying", "answering", "server")
+
+
+def cnet2() -> nn.Module:
+    """CryptoNets with ReLU: a 5 x 5 convolution of 5 maps with stride 2, 100 and 10 units."""
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 5, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(5 * 13 * 13, 100), nn.ReLU(), nn.Linear(100, 10),
+    )  # fmt: skip
+
+
+def mlp() -> nn.Module:
+    """Two hidden layers of 128 units."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
+        nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def privhfl_costs() -> dict[str, Any]:
+    """Bytes and processor seconds of a query."""
+    torch.set_num_threads(1)
+    networks: dict[str, dict[str, Any]] = {}
+    for name, build in CIFAR.items():
+        torch.manual_seed(0)
+        module = build().eval()
+        networks[name] = {"parameters": sum(p.numel() for p in module.parameters())}
+        for comparison, most in MOST.items():
+            most = most // 2 if name == "ResNet-10" else most
+            networks[name][comparison] = {
+                str(batch): cost(module, (3, 32, 32), batch, comparison) for batch in (1, 4, most)
+            }
+    return {
+        "environment": bench_measure.environment(),
+        "networks": networks,
+        "mnist": {
+            name: {
+                str(batch): cost(build().eval(), (1, 28, 28), batch, "tables")
+                for batch in MNIST_BATCHES
+            }
+            for name, build in (("CNet2 (ReLU)", cnet2), ("MLP", mlp))
+        },
+    }
+
+
+def cost(
+    module: nn.Module, shape: tuple[int, int, int], batch: int, comparison: str
+) -> dict[str, Any]:
+    """One batch by the protocol, after one that warms up; bytes and seconds of a query."""
+    plan = make_plan(
+        {1: module, 2: module}, shape, batch=batch, comparison=comparison,
+        max_answering=1, min_answering=1,
+    )  # fmt: skip
+    querying = Querying(plan)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(batch, *shape, generator=generator)
+    querying.load(1, module, images)
+    first = querying.ask(2, [1], images, iteration=0)
+    found = querying.ask(2, [1], images, iteration=1)
+    sent = found.cost
+    result = {
+        "seconds": {party: sent.seconds[party] / batch for party in PARTIES},
+        "offline_bytes": sent.phase_bytes("offline") / batch,
+        "online_bytes": sent.phase_bytes("online") / batch,
+        "setup_bytes": first.cost.phase_bytes("setup"),
+    }
+    total = sum(result["seconds"].values())
+    print(f"  {comparison}, batch {batch}: {total:.4f} s a query", flush=True)
+    return result

@@ -1,0 +1,218 @@
+"""docs/systems.md: the systems of the papers side by side, their figures from results/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.reproduction.markdown import missing, seconds, size, stamp, table
+from scripts.reproduction.privhfl_cells import BASE, QUERIES, read_cells
+from scripts.reproduction.results import read_result
+
+TARGET = Path("docs") / "systems.md"
+
+OPENING = """# Which system for whom
+
+torchfsl is federated submodel learning (`fsl`): two servers, private rows. Beside it stand the systems
+of three other papers, each for a trust that `fsl` does not have or a task that it cannot do. This page
+compares them, and the usual yardsticks, on equal terms. It is made by `scripts/reproduce report` from
+the figures of `scripts/reproduce systems` and `privhfl-accuracy`; nothing of all this is audited.
+
+| | `fsl` | `dense` | `sesa` | `sefl` | `privhfl` | SecAgg+ | `plain` |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+ROWS: tuple[tuple[str, ...], ...] = (
+    (
+        "for",
+        "large tables of which a client needs few rows; two servers",
+        "any one model, two servers",
+        "one server; clients of different sizes train parts of one model",
+        "one aggregation server that adds ciphertexts, one key holder; updates in blocks",
+        "clients with models of their own, which nobody shall see",
+        "any one model, one server",
+        "no secrets",
+    ),
+    (
+        "servers; who must not collude",
+        "2; not with each other",
+        "2; not with each other",
+        "1; with at most T clients",
+        "2, unlike: aggregation server and key holder; not with each other",
+        "1; with no client at all",
+        "1; with fewer clients than the threshold",
+        "1; nobody is kept out",
+    ),
+    (
+        "a server learns",
+        "plan, who takes part, the sum",
+        "the same",
+        "the same, and each client's width",
+        "aggregation server: sizes and who takes part; key holder: the sum under its noise rule",
+        "networks' layers, how many queries; neither pictures, weights nor answers",
+        "the sum",
+        "everything",
+    ),
+    (
+        "a client learns",
+        "the next model (its rows)",
+        "the next model",
+        "the next model; relayed bytes of others, sealed",
+        "the next model",
+        "for each query the sum of all answers",
+        "the next model",
+        "the next model",
+    ),
+    (
+        "a malicious server can",
+        "spoil the sum, refuse; not learn more, alone or with clients",
+        "spoil the sum; not checked",
+        "learn more: it is trusted to follow the protocol",
+        "be noticed where receipts are checked; see docs/sefl.md",
+        "learn more: it is trusted to follow the protocol",
+        "depends on the version; Flower's is trusted to follow",
+        "do anything",
+    ),
+    (
+        "a malicious client can",
+        "change one leaf a bin; the rest is refused",
+        "add anything, unseen",
+        "add anything, unseen",
+        "add anything within the plan's bounds, unseen",
+        "answer nonsense; extract models by many queries, as from any service",
+        "add anything, unseen",
+        "add anything, seen",
+    ),
+    (
+        "collusion that breaks it",
+        "both servers",
+        "both servers",
+        "server and more than T clients",
+        "both servers",
+        "server and one client: that client's pictures or model; all answering clients but one, with who asks: that "
+        "one's answers",
+        "server and the threshold's clients",
+        "-",
+    ),
+    (
+        "dropouts",
+        "any number, down to `min_clients`",
+        "any number, down to `min_clients`",
+        "as many as planned",
+        "any number, down to the plan's least",
+        "an answering client that stops is left out, down to two",
+        "down to the threshold",
+        "any number",
+    ),
+    (
+        "models",
+        "any; pays with embeddings or top-k blocks",
+        "any",
+        "networks cut into shards",
+        "any, whole or in blocks",
+        "convolutions, linear layers, ReLU, pooling; medium-sized",
+        "any",
+        "any",
+    ),
+)
+
+
+def write() -> None:
+    """Write docs/systems.md."""
+    TARGET.write_text(render(), encoding="utf-8")
+    print(f"wrote {TARGET}")
+
+
+def render() -> str:
+    """The page."""
+    head = OPENING + "\n".join("| " + " | ".join(row) + " |" for row in ROWS) + "\n"
+    return head + "\n## The same task\n\n" + _same_task() + "\n" + READING
+
+
+READING = """## What follows
+
+- **One model for all, two servers that do not collude: `fsl`**, or `dense` where every parameter is trained
+  anyway, as here. What `fsl` saves on models with large tables is in [RESULTS.md](../RESULTS.md).
+- **One server only:** SecAgg+ for equal clients; `sesa` where clients train parts of different size and
+  the parts shall stay hidden.
+- **A server that may hold ciphertexts only, and a key holder apart: `sefl`.**
+- **Models that must stay apart, for their shapes or their owners: `privhfl`.** It pays for that: clients
+  that may share one model reach a higher accuracy with a small part of the bytes. A client's gain is
+  that of asking a few others, and some client may lose.
+"""
+
+
+def _same_task() -> str:
+    figures = read_result("systems")
+    if not figures:
+        return missing("systems")
+    clients, rounds = figures["clients"], figures["rounds"]
+    rows = [_shared(f"`{name}`", run, rounds, clients) for name, run in figures["runs"].items()]
+    if (flower := figures["secagg_plus"]) is not None:
+        plain = figures["runs"]["plain"]
+        run = {
+            **plain,
+            "upload_bytes": flower["upload_bytes"],
+            "download_bytes": 4 * figures["parameters"],
+            "client_seconds": plain["client_seconds"] + flower["client_seconds"],
+            "server_seconds": flower["server_seconds"],
+        }
+        rows.append(_shared("SecAgg+ (Flower 1.41)", run, rounds, clients))
+    rows += [point[1] for point in privhfl_points()]
+    head = (
+        "",
+        "accuracy",
+        "bytes a client, up and down, whole run",
+        "processor seconds of all parties, whole run",
+    )
+    return (
+        f"MNIST, {clients} clients with {figures['private']} samples each, the same {BASE['mnist'].test:,} test "
+        f"pictures. Those with one model train an MLP of {figures['parameters']:,} parameters for {rounds} rounds, all "
+        "clients all of it; one seed gives all of them the same model, bit for bit, every round exact. `privhfl`: nine "
+        "clients with an MLP, a CNN or a ResNet of their own, one iteration of the protocol; accuracy is the mean of "
+        "their models, training of baselines not counted. `sefl` runs other presets; its bytes and seconds are in "
+        "docs/sefl.md where that page is there. SecAgg+ sums the same updates, so that its accuracy is `plain`'s.\n\n"
+        + table(head, rows)
+        + "\n\n"
+        + stamp(figures)
+        + "\n![Accuracy against bytes](../results/systems.png)\n\nAn embedding model of 3.6 million parameters, "
+        "where `fsl` is at home, is in RESULTS.md under *Others on the same model*; CIFAR-10 under `privhfl` too; "
+        "nobody has run all systems on it.\n"
+    )
+
+
+def _shared(name: str, run: dict[str, Any], rounds: int, clients: int) -> tuple[str, ...]:
+    sent = rounds * (run["upload_bytes"] + run["download_bytes"])
+    spent = rounds * (clients * run["client_seconds"] + run["server_seconds"])
+    return name, f"{100 * run['curve'][-1][1]:.1f}", size(sent), seconds(spent)
+
+
+def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
+    """By B: bytes a client, a row of the table, accuracy. Bytes of B are those measured, in proportion."""
+    cells = dict(read_cells())
+    secure = cells.get("mnist-secure")
+    if secure is None:
+        return []
+    runs = list(secure["seeds"].values())
+    settings, asked = BASE["mnist"], sum(run["predictions"] for run in runs)
+    each = sum(sum(run["bytes"].values()) for run in runs) / asked
+    spent = sum(v for run in runs for p, v in run["cpu_seconds"].items() if p != "training") / asked
+    points = []
+    for number in QUERIES["mnist"]:
+        own = number == settings.queries
+        cell = cells.get("mnist-secure" if own else f"mnist-mixup-{number}")
+        if cell is None:
+            continue
+        accuracy = float(np.mean([run["accuracy"] for run in cell["seeds"].values()]))
+        predictions = number * settings.answering
+        how = "" if own else " (answers in the clear; bytes and seconds in proportion)"
+        row = (
+            f"`privhfl`, {number:,} queries a client{how}",
+            f"{100 * accuracy:.1f}",
+            size(each * predictions),
+            seconds(spent * predictions * settings.clients),
+        )
+        points.append((each * predictions, row, accuracy))
+    return points
