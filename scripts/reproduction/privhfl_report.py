@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from scripts.reproduction import privhfl_cost_report, privhfl_points_report
 from scripts.reproduction import privhfl_paper as paper
-from scripts.reproduction import privhfl_points_report
-from scripts.reproduction.markdown import missing, seconds, size, stamp, table
+from scripts.reproduction.markdown import missing, seconds, size, table
 from scripts.reproduction.privhfl_cells import (
     ALPHAS,
     BASE,
@@ -19,7 +19,6 @@ from scripts.reproduction.privhfl_cells import (
     SELECTIONS,
     read_cells,
 )
-from scripts.reproduction.results import read_result
 from training.privhfl.settings import TaskName
 
 TITLE = "## PrivHFL: unlike models that learn from each other's answers\n\n"
@@ -37,7 +36,7 @@ def section() -> str:
         "### What collaboration gains\n\n" + gains(cells),
         "### Table 1: accuracy by queries and answering clients\n\n" + _table1(cells),
         "### Figures 6, 7, 11c, 12, 13, 15 and 16, and Table 5\n\n" + _studies(cells),
-        "### Tables 2 to 4: what a query costs\n\n" + _costs(),
+        "### Tables 2 to 4: what a query costs\n\n" + privhfl_cost_report.costs(),
         "### Where the paper is wrong or unsafe\n\n" + privhfl_points_report.points(),
     ]
     return "\n".join(part.rstrip() + "\n" for part in parts)
@@ -268,88 +267,3 @@ def _by_alpha(cells: Cells) -> str:
                 control = f", retraining alone {_one(cells, alone)}" if alone in cells else ""
                 found.append(f"{data}, alpha {alpha:g}: {_one(cells, name, True)}{control}")
     return "; ".join(found)
-
-
-def _costs() -> str:
-    figures = read_result("privhfl-costs")
-    if not figures:
-        return missing("privhfl-costs")
-    networks = figures["networks"]
-    names = ("VGG-7", "ResNet-8", "ResNet-10")
-    rows: list[tuple[str, ...]] = [
-        (text, *(f"{s:g} s, {mb:,.2f} MB" for s, mb in values))
-        for text, values in paper.PREDICTION.items()
-    ]
-    for comparison, batch in (("tables", "1"), ("tables", "4"), ("trees", "4")):
-        rows.append(
-            (
-                f"**ours, {comparison}, batches of {batch}**",
-                *(_query(networks[name][comparison][batch]) for name in names),
-            )
-        )
-    batches = [
-        (
-            f"{data}, {part}",
-            *("" if v is None else f"{v:g}" for v in values),
-            *_rate(networks, data, part, len(values)),
-        )
-        for (data, part), values in paper.BATCHES.items()
-    ]
-    head2 = ("Table 2", *(f"paper, {n:,}" for n in (1000, 2500, 5000)),
-             *(f"ours, {n:,}" for n in (1000, 2500, 5000)))  # fmt: skip
-    return (
-        "Table 3, one CIFAR-10 prediction. Ours: processor seconds of all three parties on one core, bytes of all links "
-        "without the masked weights, which are sent once for each pair of clients and model "
-        f"({', '.join(size(networks[n]['tables']['1']['setup_bytes']) for n in names)}); the paper names neither the "
-        "widths of its networks nor machine and network:\n\n"
-        + table(("", *names), rows)
-        + "\n\nTable 2, seconds of many queries to one answering party. Ours are the seconds of a query in batches as "
-        "large as the plan allows (16; of ResNet-10 8), times their number; sharing and aggregating are in them:\n\n"
-        + table(head2, batches)
-        + "\n\n"
-        + _figure8(networks)
-        + _table4(figures)
-        + "\n\n"
-        + stamp(figures)
-    )
-
-
-def _query(one: dict[str, Any]) -> str:
-    spent = sum(one["seconds"].values())
-    return f"{spent:.3f} s, {(one['offline_bytes'] + one['online_bytes']) / 1e6:.1f} MB"
-
-
-def _rate(networks: dict[str, Any], data: str, part: str, count: int) -> list[str]:
-    if data != "CIFAR-10" or part not in networks:
-        return [""] * count
-    batches = networks[part]["tables"]
-    best = sum(batches[max(batches, key=int)]["seconds"].values())
-    return [f"{best * number:.0f}" for number in (1000, 2500, 5000)]
-
-
-def _figure8(networks: dict[str, Any]) -> str:
-    parts = []
-    for name, one in networks.items():
-        by_batch = [f"{sum(o['seconds'].values()):.3f} ({b})" for b, o in one["tables"].items()]
-        parts.append(f"{name} {', '.join(by_batch)}")
-    return (
-        "Figure 8 (a GPU is 9.5 times as fast as a CPU at batches of 64): there is no code for GPUs here. Seconds of a "
-        f"query by batch: {'; '.join(parts)}.\n\n"
-    )
-
-
-def _table4(figures: dict[str, Any]) -> str:
-    batches = ("128", "256", "512", "1024", "2048")
-    rows = []
-    for name, values in paper.MNIST.items():
-        ours = figures["mnist"].get(name)
-        shown = [
-            f"{own:g}; {other:g}; "
-            + (f"{sum(ours[b]['seconds'].values()) * int(b):.2f}" if ours else "-")
-            for (own, other), b in zip(values, batches, strict=True)
-        ]
-        rows.append((name, *shown))
-    return (
-        "Table 4, seconds of a batch of MNIST pictures: the paper (GPU); HE-Transformer; ours on one core. The protocol "
-        "has no squares, so CNet1 is not ours to run:\n\n" + table(("", *batches), rows)
-    )
