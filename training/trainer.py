@@ -142,7 +142,6 @@ class Trainer:
     ) -> None:
         federation, config = self.federation, self.config
         work = self.task.work(number, client)
-        federation.handle.residual = self.residuals.setdefault(client, Residual())
         stochastic = config.encoding.rounding == "stochastic"
         seed = Stream(config.seed, "rounding", number, client).bytes(16) if stochastic else None
         begin_local_training(federation.model, federation.optimizer, config.local, number)
@@ -157,6 +156,7 @@ class Trainer:
             handle=federation.handle,
             number=number,
             rounding_seed=seed,
+            residual=self.residuals.setdefault(client, Residual()),
         ) as training_round:
             if not drops_out:  # what it would have learnt is lost either way
                 train(federation.model, federation.optimizer, work, config.local)

@@ -140,7 +140,9 @@ def test_copies_of_a_hooked_model_work_without_torchfsl(how: str) -> None:
 def test_two_handles_can_watch_one_model() -> None:
     model, optimizers = CASES[0].build()
     engines = [SubmodelEngine(), SubmodelEngine()]
-    handles = [e.attach(model, optimizers) for e in engines]
+    first = engines[0].attach(model, optimizers)
+    with pytest.warns(UserWarning, match="attached already"):
+        handles = [first, engines[1].attach(model, optimizers)]
     for handle in handles:
         handle.begin_round()
     train(model, optimizers, [make_batch(1)])

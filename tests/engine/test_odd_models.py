@@ -342,7 +342,9 @@ def beside_copies(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def after_loading_itself(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model.load_state_dict(copy.deepcopy(model.state_dict()))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.clone())
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     steps(model, optimizer)
     model.e.weight.data = model.e.weight.data.clone()
@@ -501,7 +503,8 @@ def add_a_head(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 def replace_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     steps(model, optimizer)
-    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    for module in (model.e, model.l):
+        module.weight = nn.Parameter(module.weight.detach().clone())
 
 
 def convert(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

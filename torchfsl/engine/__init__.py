@@ -1,8 +1,9 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
 Read `engine` (the facade, and the one file that names a protocol), `handle`, `round`, `policies`
-(what is chosen), `wanted`, `choosing`, `residual`; `inventory`, `exchange` and `specs` (tensors, by
-name and by segment), `watch` (what a step changed), `memory` (what that costs), `torch_optimizer`.
+(what is chosen), `wanted`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
+`specs` (tensors, by name and by segment), `personal` (what stays), `watch` (what a step changed),
+`memory` (what that costs), `status`, `torch_optimizer`.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """

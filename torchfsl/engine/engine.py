@@ -89,7 +89,21 @@ class SubmodelEngine:
         self.encoding, self.buffers, self.source, self.check = encoding, buffers, source, check
         self._handles: WeakSet[Handle] = WeakSet()  # attached optimizers keep theirs alive
 
-    def attach(self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer]) -> Handle:
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickling and copying keep the settings; handles belong to live models."""
+        return {name: value for name, value in vars(self).items() if name != "_handles"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """An engine that is attached to nothing."""
+        vars(self).update(state, _handles=WeakSet())
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        local: Sequence[str] = (),
+    ) -> Handle:
         """Put hooks on the model's embeddings and on its optimizers; nothing else changes.
 
         Attach a compiled model before its first call: hooks added later never fire in it.
@@ -97,6 +111,9 @@ class SubmodelEngine:
         Args:
             model: any module.
             optimizer: the one that trains it, or all of them.
+            local: names of parameters, buffers or modules (`users`, `head.2.weight`) that train
+                but stay at the client: they are in no plan. Where one handle serves several client
+                numbers, each finds its own in its rounds, and starts from those of now.
 
         Raises:
             ParameterError: it cannot work; the message names parameter, reason and remedy.
@@ -106,6 +123,8 @@ class SubmodelEngine:
                 f"attach(model, optimizer): {type(model).__name__} is no nn.Module"
             )
         optimizers = _as_optimizers(optimizer)
+        if isinstance(local, str):
+            raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
         handle = Handle(
             model,
             optimizers,
@@ -115,6 +134,7 @@ class SubmodelEngine:
             source=self.source,
             check=self.check,
             explain=_explain,
+            local=local,
         )
         self._handles.add(handle)
         return handle
@@ -142,6 +162,7 @@ class SubmodelEngine:
         Raises:
             ParameterError: a budget is missing, or a limit exceeded.
         """
+        _check_handle(handle)
         if options.get("max_epochs", 1) > 1:
             check_fixed(handle.inventory, handle.rows, handle.rest)
         specs = segment_specs(
@@ -170,6 +191,7 @@ class SubmodelEngine:
         Raises:
             ParameterError: other policies, a budget is missing, or a limit exceeded.
         """
+        _check_handle(handle)
         specs = width_specs(handle.exchange, handle.rows, handle.rest, [w for w, _ in widths])
         classes = [Width(owned(specs, rows), clients) for rows, clients in widths]
         return build_sesa_plan(specs, encoding=self.encoding, widths=classes, **options)
@@ -194,7 +216,7 @@ class SubmodelEngine:
             handle: which attached model, where there are several.
             number: of the open round; by default the client asks the servers for it on entering.
             rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
-            residual: the client's, where one model serves several; the handle's own by default.
+            residual: what the client owes; by default the handle keeps one for each client number.
 
         Raises:
             ParameterError: no model is attached, or several and none was named.
@@ -206,8 +228,21 @@ class SubmodelEngine:
                     f"{len(attached)} models are attached to this engine: pass handle="
                 )
             handle = attached[0]
+        _check_handle(handle)
+        if not isinstance(getattr(client, "plan", None), SubmodelPlan):
+            raise ParameterError(
+                f"engine.round(client): {type(client).__name__} is no client: pass "
+                "torchfsl.Client(plan, servers, client_id=...)"
+            )
         return TrainingRound(
             handle, client, rows=rows, number=number, rounding_seed=rounding_seed, residual=residual
+        )
+
+
+def _check_handle(handle: object) -> None:
+    if not isinstance(handle, Handle):
+        raise ParameterError(
+            f"{type(handle).__name__} is no handle: pass what engine.attach(model, optimizer) gave"
         )
 
 

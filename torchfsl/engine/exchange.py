@@ -85,6 +85,26 @@ class Exchange:
         for name, value in state.items():
             mine[name].copy_(torch.from_numpy(np.array(value)))
 
+    @torch.no_grad()
+    def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Overwrite rows of tables that hold NaN, in place.
+
+        Raises:
+            ParameterError: a table is missing or has another shape; nothing is changed then.
+        """
+        tables = self._inventory.all_tables
+        for table in tables:
+            if table.name not in state or np.shape(state[table.name]) != tuple(table.weight.shape):
+                raise ParameterError(
+                    f"complete() needs {table.name} of shape {tuple(table.weight.shape)}: pass the "
+                    "state of the servers' model, ServerModel.state"
+                )
+        for table in tables:
+            weight = table.weight.detach()
+            absent = torch.nonzero(weight.isnan().any(dim=1)).flatten()
+            rows = torch.from_numpy(np.asarray(state[table.name])[absent.cpu().numpy()])
+            weight.index_copy_(0, absent, rows.to(weight))
+
     def check_plan(self, plan: SubmodelPlan) -> None:
         """Refuse a plan that was made for another model.
 

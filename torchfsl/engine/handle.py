@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy.typing as npt
 import torch
@@ -20,8 +19,12 @@ from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, fla
 from torchfsl.engine.exchange import BUFFERS, Exchange
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.memory import explain_memory
+from torchfsl.engine.personal import PersonalParts
 from torchfsl.engine.policies import RestPolicy, Rows
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.residuals import Residuals
+from torchfsl.engine.status import Status, warn_at_attach
+from torchfsl.engine.watch import saving
 from torchfsl.engine.watch.guards import Guards
 from torchfsl.engine.watch.optimizers import (
     check_optimizer,
@@ -39,33 +42,6 @@ from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What `Handle.status` reports.
-
-    Attributes:
-        attached: hooks are in place.
-        open: a round is being recorded.
-        rounds: rounds begun.
-        steps: optimizer steps in this round.
-        saved_rows: rows saved in this round, by table; counts, never ids.
-        saved_bytes: memory held for this round's tables, by table.
-        copied_tables: tables kept whole during a round, because the optimizer moves every row.
-        frozen: parameters that are not part of the update.
-        residual_bytes: memory of the handle's own residual.
-    """
-
-    attached: bool
-    open: bool
-    rounds: int
-    steps: int
-    saved_rows: dict[str, int]
-    saved_bytes: dict[str, int]
-    copied_tables: list[str]
-    frozen: list[str]
-    residual_bytes: int
-
-
 class Handle:
     """Hooks on one model and its optimizers. Made by `SubmodelEngine.attach`."""
 
@@ -80,6 +56,7 @@ class Handle:
         source: Source,
         check: Check,
         explain: Callable[[SubmodelPlan], str],
+        local: Sequence[str] = (),
     ) -> None:
         """Validate and register hooks; see `SubmodelEngine` for the arguments.
 
@@ -88,23 +65,33 @@ class Handle:
         self._explain = explain
         self.model = unwrap(model)
         self.rows, self.rest = rows, rest
-        self.residual, self.held_rows = Residual(), HeldRows()
+        self.residuals, self.held_rows = Residuals(), HeldRows()
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
         for optimizer in self.optimizers:
             check_optimizer(optimizer, names)
-        take = functools.partial(take_inventory, self.model, self.optimizers, rows)
+        take = functools.partial(take_inventory, self.model, self.optimizers, rows, tuple(local))
         self.inventory = take()
         self.validate()
         self.exchange = Exchange(self.inventory, average_buffers)
+        self.personal = PersonalParts(self.inventory)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
             self.model, self.optimizers, self.inventory, self._guards,
             rows=rows, source=source, check=check, noised=self._noised,
         )  # fmt: skip
+        warn_at_attach(self.model, self.inventory, hooked=saving.is_hooked(self.model))
         self._rounds = 0
+        tables, held = self.inventory.all_tables, self.held_rows
         self._hooks = self.recorder.register(keeps=self)
+        self._hooks += saving.register(self.model, tables, held, self.recorder.check_closed)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Handle is hooks on a live model, which cannot be pickled: send engine, model and "
+            "optimizer, attach there, and load handle.state_dict()"
+        )
 
     def __repr__(self) -> str:
         return (
@@ -134,6 +121,21 @@ class Handle:
         self.recorder.check_closed()
         self.exchange.load(state)
 
+    def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Give rows that are absent after private retrievals their values of `state`, in place.
+
+        All other values stay as the client trained them.
+
+        Args:
+            state: of the servers' model, `ServerModel.state`.
+
+        Raises:
+            ParameterError: a table is missing there, or of another shape.
+            ProtocolError: a round is open.
+        """
+        self.recorder.check_closed()
+        self.exchange.complete(state)
+
     @property
     def attached(self) -> bool:
         """Whether hooks are in place."""
@@ -143,6 +145,11 @@ class Handle:
     def rounds(self) -> int:
         """Rounds begun so far."""
         return self._rounds
+
+    @property
+    def residual(self) -> Residual:
+        """What the only client of this handle owes; of several see `residuals`."""
+        return self.residuals.only
 
     def status(self) -> Status:
         """The state of the hooks and of the round."""
@@ -156,7 +163,7 @@ class Handle:
             saved_bytes={w.table.name: w.num_bytes for w in watches},
             copied_tables=[w.table.name for w in watches if w.copies_table],
             frozen=list(self.inventory.frozen),
-            residual_bytes=self.residual.num_bytes,
+            residual_bytes=self.residuals.num_bytes,
         )
 
     def explain(self, plan: SubmodelPlan) -> str:
@@ -184,8 +191,12 @@ class Handle:
         self._hooks = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Residual and round count: with model and optimizer, all that a checkpoint needs."""
-        return {"residual": self.residual.state_dict(), "rounds": self._rounds}
+        """Residuals, personal parts and round count: what a checkpoint needs beside the model."""
+        return {
+            "residuals": self.residuals.state_dict(),
+            "personal": self.personal.state_dict(),
+            "rounds": self._rounds,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a `state_dict`.
@@ -193,9 +204,10 @@ class Handle:
         Raises:
             ParameterError: not a state of this class.
         """
-        if set(state) != {"residual", "rounds"}:
+        if set(state) != {"residuals", "personal", "rounds"}:
             raise ParameterError("not a Handle state: pass what state_dict() returned")
-        self.residual.load_state_dict(state["residual"])
+        self.residuals.load_state_dict(state["residuals"])
+        self.personal.load_state_dict(state["personal"])
         self._rounds = int(state["rounds"])
 
     # --- the round ----------------------------------------------------------------------------

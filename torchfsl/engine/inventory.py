@@ -7,7 +7,7 @@ several names goes by the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +67,9 @@ class Inventory:
         buffers: floating-point buffers of the state_dict.
         frozen: names of parameters that no optimizer trains.
         bystanders: of these the ones that could be trained: they require gradients.
+        untrained_tables: of the bystanders the names of embedding tables.
+        local: parameters that stay at the client, trained or not.
+        local_buffers: buffers that stay there.
     """
 
     tables: dict[str, list[Table]]
@@ -74,6 +77,9 @@ class Inventory:
     buffers: dict[str, torch.Tensor]
     frozen: list[str]
     bystanders: dict[str, nn.Parameter]
+    untrained_tables: list[str]
+    local: dict[str, nn.Parameter]
+    local_buffers: dict[str, torch.Tensor]
 
     @property
     def all_tables(self) -> list[Table]:
@@ -114,7 +120,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def take_inventory(
-    model: nn.Module, optimizers: Iterable[torch.optim.Optimizer], rows: Rows | None
+    model: nn.Module,
+    optimizers: Iterable[torch.optim.Optimizer],
+    rows: Rows | None,
+    stays: Sequence[str] = (),
 ) -> Inventory:
     """Sort the model's tensors.
 
@@ -122,6 +131,7 @@ def take_inventory(
         model: unwrapped.
         optimizers: everything that trains it.
         rows: which tables are sent by row; None for none.
+        stays: names of parameters, buffers or modules that stay at the client.
 
     Raises:
         ParameterError: a parameter cannot be handled, an optimizer trains one that the model does
@@ -135,8 +145,12 @@ def take_inventory(
     rest: dict[str, nn.Parameter] = {}
     frozen: list[str] = []
     bystanders: dict[str, nn.Parameter] = {}
+    local: dict[str, nn.Parameter] = {}
     for raw_name, parameter in model.named_parameters():
         name = clean_name(raw_name)
+        if _is_within(name, stays):
+            local[name] = parameter
+            continue
         if not parameter.requires_grad or id(parameter) not in trained:
             frozen.append(name)
             if parameter.requires_grad:
@@ -148,14 +162,33 @@ def take_inventory(
             tables.append(_table(name, parameter, lookups[id(parameter)]))
         else:
             rest[name] = parameter
+    buffers = _float_buffers(model)
+    mine = {clean_name(n): b for n, b in model.named_buffers() if _is_within(clean_name(n), stays)}
+    _check_local(stays, [*local, *mine], [clean_name(n) for n, _ in model.named_parameters()])
     _check_wanted(rows, tables, frozen, rest)
     if rows is not None and rows.find == "hooks":
         _check_not_shared(model, tables)
-    return Inventory(_group(tables), rest, _float_buffers(model), frozen, bystanders)
+    buffers = {name: b for name, b in buffers.items() if name not in mine}
+    idle = [name for name, p in bystanders.items() if id(p) in lookups]
+    return Inventory(_group(tables), rest, buffers, frozen, bystanders, idle, local, mine)
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:
     return any(given in (name, name.removesuffix(".weight")) for given in names)
+
+
+def _is_within(name: str, modules: Iterable[str]) -> bool:
+    """Whether `name` is one of these tensors or belongs to one of these modules."""
+    return any(name == given or name.startswith(f"{given}.") for given in modules)
+
+
+def _check_local(stays: Sequence[str], held: Sequence[str], parameters: Sequence[str]) -> None:
+    for given in stays:
+        if not any(_is_within(name, [given]) for name in held):
+            raise ParameterError(
+                f"local= names {given!r}, which is no parameter, buffer or module of the model; "
+                f"its parameters are {', '.join(parameters)}"
+            )
 
 
 def _lookups(model: nn.Module) -> dict[int, list[Lookup]]:

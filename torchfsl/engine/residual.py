@@ -5,14 +5,15 @@ the sum of the changes. It holds for positions not chosen, rounding and clipping
 that found no place in the cuckoo table. Sums are kept in float64, in which float32 changes add up
 exactly unless they lie more than 29 binary digits apart.
 
-A `Residual` belongs to one client. A simulation that trains many clients on one model keeps one
-each and passes it to `Handle.update`.
+A `Residual` belongs to one client; a handle keeps one for each (`Handle.residuals`).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,16 +69,33 @@ class Residual:
     """What one client owes, by segment. Fill it with `Handle.update`, close with `settle`."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, torch.Tensor | SparseRows] = {}
+        self._loaded: dict[str, torch.Tensor | SparseRows] = {}
+        self._file: Path | None = None  # holds the parts while they are not in memory
         self._staged: dict[str, torch.Tensor | SparseRows] = {}
 
     def __repr__(self) -> str:
         return f"Residual({', '.join(sorted(self._parts)) or 'empty'}, {self.num_bytes} bytes)"
 
     @property
+    def _parts(self) -> dict[str, torch.Tensor | SparseRows]:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self.load_state_dict(torch.load(file, weights_only=True), keep_staged=True)
+            file.unlink()
+        return self._loaded
+
+    def spill(self, folder: Path) -> None:
+        """Wait in a file of `folder`, which is private to this user, until it is needed again."""
+        if not self._loaded:
+            return
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            torch.save(self.state_dict(), file)
+        self._loaded, self._file = {}, Path(file.name)
+
+    @property
     def num_bytes(self) -> int:
         """Memory it holds."""
-        tensors = [t for part in self._parts.values() for t in _tensors(part).values()]
+        tensors = [t for part in self._loaded.values() for t in _tensors(part).values()]
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def pending(self, name: str) -> torch.Tensor:
@@ -150,8 +168,8 @@ class Residual:
         }
         return {"format": _FORMAT, "parts": parts}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`.
+    def load_state_dict(self, state: Mapping[str, Any], *, keep_staged: bool = False) -> None:
+        """Take over a `state_dict`; forgets what is staged, unless told to keep it.
 
         Raises:
             ParameterError: not a state of this class.
@@ -168,7 +186,9 @@ class Residual:
                 parts[name] = SparseRows(**{key: t.clone() for key, t in tensors.items()})
             else:
                 raise ParameterError(f"Residual state of segment {name!r} has unknown fields")
-        self._parts, self._staged = parts, {}
+        self._loaded, self._file = parts, None
+        if not keep_staged:
+            self._staged = {}
 
 
 def _tensors(part: torch.Tensor | SparseRows) -> dict[str, torch.Tensor]:

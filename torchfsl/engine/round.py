@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import warnings
 from types import TracebackType
 from typing import Any, Final
 
@@ -65,7 +66,8 @@ class TrainingRound:
         self.receipt: Receipt | None = None
         self.update: Update | None = None
         self._handle, self._client = handle, client
-        self._residual = handle.residual if residual is None else residual
+        mine = getattr(client, "client_id", None)
+        self._residual = handle.residuals.of(mine) if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
         self._ask_number: Any = getattr(client, "open_number", None)
@@ -102,6 +104,7 @@ class TrainingRound:
         except BaseException:
             self._abort_without_rows()
             raise
+        handle.personal.switch_to(getattr(self._client, "client_id", None))
         before = Snapshot(handle.model, handle.inventory, handle.held_rows)
         self._session = self._start(indices)
         try:
@@ -140,6 +143,14 @@ class TrainingRound:
             self._leave_rows()
             self._handle.close_round()
         del self._before
+
+    def __del__(self) -> None:
+        if getattr(self, "_raw", None) is not None:
+            warnings.warn(
+                f"round {self._number} was finished and never submitted, so its update is lost: "
+                "call rnd.submit() after the block",
+                stacklevel=2,
+            )
 
     def submit(self, *, weight: int = 1) -> Receipt:
         """Send the update of the finished block.
@@ -205,6 +216,7 @@ class TrainingRound:
             ids = self.rows[table.name]
             if self._absent == 0.0 and ids.numel() < table.num_rows:
                 keep_only(table, ids, table.weight.detach().index_select(0, ids), None)
+                self._handle.held_rows.lack(table, table.num_rows - len(ids), zero=False)
             self._handle.held_rows.note(table, ids)
 
     def _explain(self, error: BaseException) -> None:
@@ -272,6 +284,8 @@ class TrainingRound:
                 ids = ids.to(table.weight.device)
                 held = None if self._absent == 0.0 else self._handle.held_rows.of(table)
                 keep_only(table, ids, rows, held, absent=self._absent)
+                num_absent = table.num_rows - len(ids)
+                self._handle.held_rows.lack(table, num_absent, zero=self._absent == 0.0)
                 self.rows[table.name] = ids
         for table in self._handle.inventory.all_tables:
             self.rows.setdefault(table.name, torch.arange(table.num_rows))

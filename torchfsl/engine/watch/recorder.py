@@ -73,6 +73,7 @@ class Recorder:
                     TableWatch(table, rows, trainer, source=source, check=check, noised=noised)
                 )
         self._rest, self._buffers = RestWatch(inventory.rest), BufferWatch(model)
+        self._local = RestWatch(inventory.local)
         self._hidden = HiddenGradients()
         self.num_steps = 0
         self.close()
@@ -95,8 +96,8 @@ class Recorder:
         self.present = None if present is None else dict(present)
         for watch in self.tables:
             watch.begin(None if present is None else present[watch.table.name])
-        self._rest.begin()
-        self._buffers.begin()
+        for watched in (self._rest, self._local, self._buffers):
+            watched.begin()
         self._guards.begin()
         self.num_steps = 0
         self.recording = self._began = True
@@ -138,8 +139,8 @@ class Recorder:
             return
         for watch in self.tables:
             watch.restore()
-        self._rest.restore()
-        self._buffers.restore()
+        for watched in (self._rest, self._local, self._buffers):
+            watched.restore()
         self.close()
 
     def close(self) -> None:
@@ -147,8 +148,8 @@ class Recorder:
         self._hidden.show()
         for watch in self.tables:
             watch.close()
-        self._rest.close()
-        self._buffers.close()
+        for watched in (self._rest, self._local, self._buffers):
+            watched.close()
         self.present = self._changes = None
         self.recording = self._began = False
 
@@ -160,7 +161,9 @@ class Recorder:
         """
         if self.recording:
             raise ProtocolError(
-                "a round is open and measures changes from its start: load before it or after"
+                "a round is open and measures changes from its start, so that what is loaded would "
+                "leave as an update: load before it or after, or copy the values in place where "
+                "they are a part of the training (weights of an earlier step)"
             )
 
     # --- steps --------------------------------------------------------------------------------

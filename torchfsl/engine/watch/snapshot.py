@@ -18,6 +18,25 @@ class HeldRows:
     def __init__(self) -> None:
         """Nothing known: tables may hold any row."""
         self._held: dict[str, tuple[tuple[int, int], torch.Tensor]] = {}
+        self._zeros: dict[str, int] = {}
+        self._may_lack: set[str] = set()
+
+    def lack(self, table: Table, num_absent: int, *, zero: bool) -> None:
+        """So many rows of `table` are absent now: zero in a round, else NaN."""
+        self._zeros.pop(table.name, None)
+        if num_absent:
+            self._may_lack.add(table.name)
+            if zero:
+                self._zeros[table.name] = num_absent
+
+    def num_absent(self, table: Table) -> int:
+        """How many rows of `table` the client does not hold."""
+        if table.name not in self._may_lack or table.name in self._zeros:
+            return self._zeros.get(table.name, 0)
+        num_absent = int(table.weight.detach().isnan().any(dim=1).sum())
+        if not num_absent:
+            self._may_lack.discard(table.name)
+        return num_absent
 
     def note(self, table: Table, ids: torch.Tensor) -> None:
         """From now on exactly `ids` and the padding row of `table` hold numbers."""
@@ -39,10 +58,12 @@ class Snapshot:
 
     def __init__(self, model: nn.Module, inventory: Inventory, held: HeldRows) -> None:
         """Copy what the model holds."""
-        self._rest, self._buffers = RestWatch(inventory.rest), BufferWatch(model)
+        self._rest = RestWatch({**inventory.rest, **inventory.local})
+        self._buffers = BufferWatch(model)
         self._rest.begin()
         self._buffers.begin()
         self._tables: list[tuple[Table, torch.Tensor | None, torch.Tensor]] = []
+        self._held = held
         for table in inventory.all_tables:
             ids, weight = held.of(table), table.weight.detach()
             rows = weight.clone() if ids is None else weight.index_select(0, ids)
@@ -54,6 +75,7 @@ class Snapshot:
         self._rest.restore()
         self._buffers.restore()
         for table, ids, rows in self._tables:
+            self._held.lack(table, 0, zero=False)
             if ids is None:
                 table.weight.detach().copy_(rows)
             else:

@@ -155,8 +155,9 @@ class Opening:
         """Take these as the set; its digest binds the key of the check and both shares."""
         if len(reports) < self._plan.min_clients:
             raise ProtocolError(
-                f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients}: "
-                "the round closes unopened"
+                f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients} "
+                "(min_clients): the round closes unopened; every client has to submit its update "
+                "(rnd.submit() after the block), or plan with a lower min_clients"
             )
         self.accepted = reports
         digests = [report.digest() for report in reports.values()]

@@ -1,0 +1,245 @@
+"""One handle and many clients: what each owes and keeps stays its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchfsl
+from tests.support.engine_models import Recommender, make_batch, train
+from tests.support.engine_rounds import Task, wanted
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.policies import Rows, TopK
+from torchfsl.engine.residual import Residual
+from torchfsl.engine.residuals import Residuals
+from torchfsl.errors import ParameterError, ProtocolError
+
+
+def one_round(task: Task, clients: list[int], **options: Any) -> list[Any]:
+    """All clients on the first handle."""
+    link, rounds, handle = task.begin(), [], task.handles[0]
+    for client in clients:
+        batch = make_batch(client, low=1 + 8 * client, high=9 + 8 * client)
+        with task.engine.round(
+            task.client(link, client), rows=wanted(batch), handle=handle, **options
+        ) as rnd:
+            handle.optimizers[0].state.clear()
+            train(handle.model, handle.optimizers, [batch])
+        rnd.submit()
+        rounds.append(rnd)
+    task.finish()
+    return rounds
+
+
+def test_what_one_client_owes_never_leaves_in_anothers_report() -> None:
+    task = Task(SubmodelEngine(rows=Rows(top=2), rest=TopK(0.2)), 3, retrieve=True)
+    for _ in range(3):
+        for client, rnd in enumerate(one_round(task, [0, 1, 2])):
+            batch = make_batch(client, low=1 + 8 * client, high=9 + 8 * client)
+            own = set(torch.cat([batch["item"], batch["history"].flatten()]).tolist())
+            sent = rnd.update["rows4"].positions
+            assert set(sent[sent < 50].tolist()) <= own
+    handle = task.handles[0]
+    assert len(handle.residuals) == 3
+    with pytest.raises(ParameterError, match=r"served 3 clients.*residuals\.of"):
+        _ = handle.residual
+
+
+def test_residuals_beyond_the_limit_wait_on_disk_and_come_back_bit_for_bit() -> None:
+    task = Task(SubmodelEngine(rows=Rows(top=2), rest=TopK(0.2)), 3, retrieve=True)
+    twin = Task(SubmodelEngine(rows=Rows(top=2), rest=TopK(0.2)), 3, retrieve=True)
+    task.handles[0].residuals = Residuals(limit_bytes=0)
+    for _ in range(3):
+        for a, b in zip(one_round(task, [0, 1, 2]), one_round(twin, [0, 1, 2]), strict=True):
+            for name in a.update:
+                np.testing.assert_array_equal(a.update[name].values, b.update[name].values)
+    store, whole = task.handles[0].residuals, twin.handles[0].residuals
+    store.of(7)
+    assert store.num_bytes == 0 < whole.num_bytes
+    mine, theirs = store.state_dict(), whole.state_dict()
+    for client in theirs:
+        for name, part in theirs[client]["parts"].items():
+            for key in part:
+                assert torch.equal(part[key], mine[client]["parts"][name][key])
+
+
+def test_a_residual_may_be_given_and_is_exported() -> None:
+    task, mine = Task(SubmodelEngine(rest=TopK(0.2)), 3), torchfsl.Residual()
+    assert torchfsl.Residual is Residual
+    one_round(task, [0, 1], residual=mine)
+    assert mine.num_bytes
+    assert not len(task.handles[0].residuals)
+
+
+class Personal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(10, 4), nn.Embedding(40, 4)
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 1)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.users(user) * self.items(item))).squeeze(1)
+
+
+def train_personal(model: nn.Module, client: int, steps: int = 2) -> None:
+    g = torch.Generator().manual_seed(client)
+    item, label = torch.randint(0, 40, (8,), generator=g), torch.randn(8, generator=g)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(torch.full((8,), client), item), label).backward()
+        optimizer.step()
+
+
+def personal_task(local: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    model = Personal()
+    engine = SubmodelEngine()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), local=local)
+    plan = engine.plan(handle, max_clients=3, rows_per_client=8, above_break_even="keep")
+    state = handle.server_state()
+    servers = tuple(
+        torchfsl.Server(b, plan=plan, model=torchfsl.ServerModel(state)) for b in (0, 1)
+    )
+    return engine, handle, servers
+
+
+def test_local_parts_train_stay_with_their_client_and_are_in_no_message() -> None:
+    local = ("users", "norm", "head.bias")
+    engine, handle, servers = personal_task(local)
+    plan = servers[0].plan
+    named = {t.name for s in plan.segments for t in s.tensors}
+    assert named == {"items.weight", "head.weight"}
+    alone = {client: copy.deepcopy(handle.model) for client in range(3)}  # each with a model
+    for number in range(3):
+        torchfsl.begin_round(servers, number)
+        state = {k: torch.from_numpy(v.copy()) for k, v in servers[0].model.state.items()}
+        for client in range(3):
+            g = torch.Generator().manual_seed(client)
+            item = torch.randint(0, 40, (8,), generator=g)
+            who = torchfsl.Client(plan, servers, client_id=client)
+            with engine.round(who, rows=item, number=number) as rnd:
+                train_personal(handle.model, client)
+            rnd.submit()
+            twin = alone[client]
+            twin.load_state_dict({**twin.state_dict(), **state})
+            train_personal(twin, client)
+            for name, value in twin.state_dict().items():
+                if name.startswith(("users", "norm", "head.bias")):
+                    assert torch.equal(value, handle.model.state_dict()[name]), (number, name)
+        torchfsl.finish_round(servers)
+
+
+def test_a_failure_in_the_block_puts_local_parts_back() -> None:
+    engine, handle, servers = personal_task(("users",))
+    torchfsl.begin_round(servers, 0)
+    before = handle.model.users.weight.detach().clone()
+    who = torchfsl.Client(servers[0].plan, servers, client_id=1)
+
+    def fail() -> None:
+        handle.model.users.weight.data += 1
+        raise KeyError
+
+    with pytest.raises(KeyError), engine.round(who, rows=range(8), number=0):
+        fail()
+    assert torch.equal(handle.model.users.weight, before)
+
+
+def test_local_names_that_are_not_there_are_refused() -> None:
+    model = Personal()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ParameterError, match=r"'user', which is no parameter.*users\.weight"):
+        SubmodelEngine().attach(model, optimizer, local=("user",))
+    with pytest.raises(ParameterError, match=r"pass a list, local=\['users'\]"):
+        SubmodelEngine().attach(model, optimizer, local="users")
+
+
+def test_loading_inside_a_round_is_refused_instead_of_sent() -> None:
+    task = Task(SubmodelEngine())
+    handle = task.handles[0]
+    states = [copy.deepcopy(m.state_dict()) for m in (handle.model, handle.model.top)]
+    for part, state in zip((handle.model, handle.model.top), states, strict=True):
+        handle.begin_round()
+        with pytest.raises(ProtocolError, match="would leave as an update"):
+            part.load_state_dict(state)
+        handle.restore()
+        part.load_state_dict(state)
+    handle.remove()
+    assert not handle.model._load_state_dict_pre_hooks
+    assert not handle.model._state_dict_hooks
+
+
+def test_copies_of_a_hooked_model_load_and_save_as_they_like() -> None:
+    task = Task(SubmodelEngine())
+    model = task.handles[0].model
+    task.handles[0].begin_round()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
+        twin.load_state_dict(twin.state_dict())
+
+
+@pytest.mark.parametrize("absent", ["nan", "zero"])
+def test_saving_a_model_without_all_its_rows_warns_until_it_is_complete(absent: Any) -> None:
+    task = Task(SubmodelEngine(rows=Rows(absent=absent)))
+    handle, link = task.handles[0], task.begin()
+    batch = make_batch(1)
+    message = r"item\.weight: \d+ of 50 rows.*handle\.complete"
+    with task.engine.round(task.client(link, 0), rows=wanted(batch), handle=handle) as rnd:
+        with pytest.warns(UserWarning, match=message):
+            handle.model.state_dict()
+        train(handle.model, handle.optimizers, [batch])
+        with pytest.raises(ProtocolError):
+            handle.complete(task.state)
+    rnd.submit()
+    with pytest.warns(UserWarning, match=message):
+        handle.model.state_dict()
+    held = rnd.rows["item.weight"]
+    mine = handle.model.item.weight.detach()[held].clone()
+    with pytest.raises(ParameterError, match=r"complete\(\) needs item\.weight"):
+        handle.complete({})
+    handle.complete(task.state)
+    saved = handle.model.state_dict()
+    assert torch.equal(saved["item.weight"][held], mine)
+    rest = [i for i in range(1, 50) if i not in held.tolist()]
+    np.testing.assert_array_equal(saved["item.weight"][rest], task.state["item.weight"][rest])
+
+
+def test_a_table_in_no_optimizer_is_named() -> None:
+    model = Recommender()
+    trained = [p for n, p in model.named_parameters() if n != "user.weight"]
+    with pytest.warns(UserWarning, match=r"user\.weight requires gradients, but is in no"):
+        SubmodelEngine().attach(model, torch.optim.SGD(trained, lr=0.1))
+
+
+def test_an_engine_is_pickled_without_its_handles_and_a_handle_says_why_not() -> None:
+    engine = SubmodelEngine(rest=TopK(0.2))
+    model = Recommender()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    twin = pickle.loads(pickle.dumps(engine))  # noqa: S301
+    assert twin.rest == engine.rest
+    with pytest.raises(ParameterError, match="0 models"):
+        twin.round(torchfsl.Client.__new__(torchfsl.Client))
+    with pytest.raises(TypeError, match=r"handle\.state_dict"):
+        pickle.dumps(handle)
+
+
+def test_a_finished_round_that_is_never_submitted_is_named() -> None:
+    task = Task(SubmodelEngine())
+    link, handle = task.begin(), task.handles[0]
+    rnd = task.engine.round(task.client(link, 0), rows=wanted(make_batch(1)), handle=handle)
+    with rnd:
+        train(handle.model, handle.optimizers, [make_batch(1)])
+    with pytest.warns(UserWarning, match=r"round 0 .* never submitted.*rnd\.submit\(\)"):
+        del rnd
+
+
+def test_too_few_reports_name_min_clients_and_submit() -> None:
+    task = Task(SubmodelEngine())
+    task.begin()
+    with pytest.raises(ProtocolError, match=r"min_clients.*rnd\.submit\(\)"):
+        task.finish()

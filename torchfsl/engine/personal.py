@@ -1,0 +1,74 @@
+"""Tensors that stay at their client: user embeddings, personal heads, BatchNorm, local adapters.
+
+They train like all others and are never sent. A handle that serves one client leaves them where
+they are, in the model; of several clients, in a simulation, each finds its own in its rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchfsl.engine.inventory import Inventory
+
+Kept = tuple[torch.Tensor, torch.Tensor]
+"""Rows that differ from the start: ids int64 [r] and values [r, ...]."""
+
+
+class PersonalParts:
+    """By client number the tensors of one, as far as they differ from those at attach."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        """Copy what the tensors hold at the start."""
+        tensors = {name: p.detach() for name, p in inventory.local.items()}
+        self.tensors: dict[str, torch.Tensor] = {**tensors, **inventory.local_buffers}
+        self._start = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        self._kept: dict[int | None, dict[str, Kept]] = {}
+        self._here: int | None = None
+        self._used = False
+
+    @torch.no_grad()
+    def switch_to(self, client_id: int | None) -> None:
+        """Make the model hold the tensors of this client; keep those of the one before."""
+        if not self.tensors or (self._used and client_id == self._here):
+            return
+        if self._used:
+            self._kept[self._here] = self._differences()
+            mine = self._kept.pop(client_id, {})
+            for name, tensor in self.tensors.items():
+                tensor.copy_(self._start[name])
+                if name in mine:
+                    ids, values = mine[name]
+                    _as_rows(tensor).index_copy_(0, ids, values)
+        self._here, self._used = client_id, True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What clients keep, for `torch.save`; the tensors of the client at hand are the model's.
+
+        Law: with the model's state_dict, every client goes on bit for bit.
+        """
+        return {"here": self._here, "used": self._used, "start": self._start, "kept": self._kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`; the model's own is loaded beside it."""
+        self._here, self._used = state["here"], bool(state["used"])
+        self._start = {name: value.clone() for name, value in state["start"].items()}
+        self._kept = {client: dict(kept) for client, kept in state["kept"].items()}
+
+    def _differences(self) -> dict[str, Kept]:
+        kept = {}
+        for name, tensor in self.tensors.items():
+            now, start = _as_rows(tensor), _as_rows(self._start[name])
+            moved = torch.nonzero((now != start).flatten(1).any(dim=1)).flatten()
+            if moved.numel():
+                kept[name] = (moved, now.index_select(0, moved).clone())
+        return kept
+
+
+def _as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A view with rows: a scalar or vector has one value in each."""
+    while tensor.dim() < 2:
+        tensor = tensor.unsqueeze(-1)
+    return tensor

@@ -1,0 +1,60 @@
+"""What a handle says of itself: its status, and what is allowed at attach but rarely meant."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from torch import nn
+
+from torchfsl.engine.inventory import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `Handle.status` reports.
+
+    Attributes:
+        attached: hooks are in place.
+        open: a round is being recorded.
+        rounds: rounds begun.
+        steps: optimizer steps in this round.
+        saved_rows: rows saved in this round, by table; counts, never ids.
+        saved_bytes: memory held for this round's tables, by table.
+        copied_tables: tables kept whole during a round, because the optimizer moves every row.
+        frozen: parameters that are not part of the update.
+        residual_bytes: memory of the residuals of all clients that this handle served.
+    """
+
+    attached: bool
+    open: bool
+    rounds: int
+    steps: int
+    saved_rows: dict[str, int]
+    saved_bytes: dict[str, int]
+    copied_tables: list[str]
+    frozen: list[str]
+    residual_bytes: int
+
+
+def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> None:
+    """Warn of a second handle on one model, and of tables that nothing trains.
+
+    Args:
+        model: unwrapped.
+        inventory: of it.
+        hooked: whether another handle is attached.
+    """
+    if hooked:
+        warnings.warn(
+            f"this {type(model).__name__} is attached already, and each handle takes the update of "
+            "a round for itself: call remove() on the first where one is meant",
+            stacklevel=4,
+        )
+    for name in inventory.untrained_tables:
+        warnings.warn(
+            f"{name} requires gradients, but is in no attached optimizer, so it is neither trained "
+            "nor sent: attach all optimizers, engine.attach(model, [a, b]), or set "
+            "requires_grad=False",
+            stacklevel=4,
+        )
