@@ -55,24 +55,31 @@ def polled(ports: list[int], pause: float, found: Counter[str]) -> Iterator[None
             thread.join()
 
 
+def ordinary_rounds(servers: LocalServers, rounds: int, clients: int) -> Iterator[int]:
+    """Rounds of a new task in which every client takes part; the number of each at its end."""
+    owner = Owner(servers.urls, servers.tls, policy=POLICY)
+    task = owner.bind(make_plan())
+    state = {t.name: np.zeros(t.shape, t.dtype) for s in task.plan.segments for t in s.tensors}
+    owner.set_up(task, state)
+    for number in range(1, rounds + 1):
+        owner.open_round(number, seconds=3600)
+        failed = take_part(servers, task.plan, number, clients)
+        assert not failed, failed
+        owner.close_round(number)
+        yield number
+    owner.close()
+
+
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rounds."""
     found: Counter[str] = Counter()
     with LocalServers(folder, clients=options.clients) as servers:
         servers.start()
-        owner = Owner(servers.urls, servers.tls, policy=POLICY)
-        task = owner.bind(make_plan())
-        state = {t.name: np.zeros(t.shape, t.dtype) for s in task.plan.segments for t in s.tensors}
-        owner.set_up(task, state)
         start = time.monotonic()
         with polled(servers.metrics_ports, options.pause, found):
-            for number in range(1, options.rounds + 1):
-                owner.open_round(number, seconds=3600)
-                failed = take_part(servers, task.plan, number, options.clients)
-                assert not failed, failed
-                owner.close_round(number)
+            for _ in ordinary_rounds(servers, options.rounds, options.clients):
+                pass
         seconds = time.monotonic() - start
-        owner.close()
     return {
         "rounds": options.rounds, "clients": options.clients, "seconds": round(seconds, 1),
         "polls": dict(sorted(found.items())),

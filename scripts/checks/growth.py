@@ -1,0 +1,92 @@
+"""Many rounds of two servers: neither memory nor open files may grow.
+
+    python -m scripts.checks.growth --json FILE    # 400 rounds of 4 clients
+
+Each server's resident memory, open files and threads, and the bytes of its state folder, are noted
+every `--every` rounds. Exit status 1 if the most memory in the last quarter of the rounds is above
+that in the second quarter by more than `--slack`, or if open files or threads are more then than
+before. The ledger keeps a row for every round and a step for every message between the servers, so
+the folder grows by some kB a round; that is printed and no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts.checks.outcome import report
+from scripts.checks.probes import ordinary_rounds
+from torchfsl.service.local import LocalServers
+
+
+def noted(servers: LocalServers, number: int) -> list[dict[str, int]]:
+    """Of each server after a round: memory in bytes, open files, threads, bytes of its folder."""
+    found = []
+    for party in (0, 1):
+        process = servers.processes[party]
+        assert process is not None
+        proc = Path(f"/proc/{process.pid}")
+        fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+        files = [path.stat() for path in servers.state(party).rglob("*") if path.is_file()]
+        found.append({
+            "round": number,
+            "memory": int(fields["VmRSS"].split()[0]) << 10,
+            "files": len(list((proc / "fd").iterdir())),
+            "threads": int(fields["Threads"]),
+            "folder": sum(one.st_blocks * 512 for one in files),
+        })  # fmt: skip
+    return found
+
+
+def most(notes: list[dict[str, int]], name: str, first: float, last: float) -> int:
+    """The largest value within a part of the rounds."""
+    rounds = notes[-1]["round"]
+    return max(n[name] for n in notes if first * rounds < n["round"] <= last * rounds)
+
+
+def grown(notes: list[dict[str, int]], slack: float) -> list[str]:
+    """What grew from the second quarter to the last."""
+    found = []
+    for name, allowed in (("memory", slack), ("files", 0.0), ("threads", 0.0)):
+        before, after = most(notes, name, 0.25, 0.5), most(notes, name, 0.75, 1.0)
+        if after > before * (1 + allowed):
+            found.append(f"{name} from {before} to {after}")
+    return found
+
+
+def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The rounds."""
+    notes: list[list[dict[str, int]]] = [[], []]
+    with LocalServers(folder, clients=options.clients) as servers:
+        servers.start()
+        for number in ordinary_rounds(servers, options.rounds, options.clients):
+            if number % options.every == 0:
+                for kept, one in zip(notes, noted(servers, number), strict=True):
+                    kept.append(one)
+    growth = [grown(kept, options.slack) for kept in notes]
+    return {
+        "rounds": options.rounds, "clients": options.clients, "grown": growth,
+        "folder_bytes_a_round": [
+            round((kept[-1]["folder"] - kept[0]["folder"]) / (kept[-1]["round"] - kept[0]["round"]))
+            for kept in notes
+        ],
+        "notes": notes, "ok": not any(growth),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run, and say what was found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--slack", type=float, default=0.03, help="share of memory")
+    return report(parser, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

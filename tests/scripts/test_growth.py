@@ -1,0 +1,30 @@
+"""The check of many rounds notices what grows, and runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from scripts.checks.growth import grown, run
+
+
+def notes(**series: list[int]) -> list[dict[str, int]]:
+    rounds = len(next(iter(series.values())))
+    still = {"memory": [1000] * rounds, "files": [20] * rounds, "threads": [9] * rounds} | series
+    return [
+        {"round": n + 1, **{name: values[n] for name, values in still.items()}}
+        for n in range(rounds)
+    ]
+
+
+def test_what_grows_is_named_and_what_swings_is_not() -> None:
+    assert grown(notes(memory=[100, 900, 1000, 990, 1000, 1020, 1010, 1025]), 0.03) == []
+    assert grown(notes(memory=list(range(1000, 1800, 100))), 0.03) == ["memory from 1300 to 1700"]
+    assert grown(notes(files=[20] * 7 + [21]), 0.03) == ["files from 20 to 21"]
+
+
+def test_a_few_rounds(tmp_path: Path) -> None:
+    options = argparse.Namespace(rounds=4, clients=2, every=1, slack=0.5)
+    found = run(options, tmp_path)
+    assert [len(kept) for kept in found["notes"]] == [4, 4]
+    assert all(note["memory"] > 1 << 20 for kept in found["notes"] for note in kept)
