@@ -4,8 +4,8 @@
 
 Each server's resident memory, open files and threads, and the bytes of its state folder, are noted
 every `--every` rounds. Exit status 1 if the most memory in the last quarter of the rounds is above
-that in the second quarter by more than `--slack`, or if open files or threads are more then than
-before. The ledger keeps a row for every round and a step for every message between the servers, so
+that in the second quarter by more than `--slack`, or if the fewest open files or threads then are
+three more than the most before: a connection or a thread of a pool comes and goes. The ledger keeps a row for every round and a step for every message between the servers, so
 the folder grows by some kB a round; that is printed and no failure.
 """
 
@@ -40,19 +40,19 @@ def noted(servers: LocalServers, number: int) -> list[dict[str, int]]:
     return found
 
 
-def most(notes: list[dict[str, int]], name: str, first: float, last: float) -> int:
-    """The largest value within a part of the rounds."""
+def within(notes: list[dict[str, int]], name: str, first: float, last: float) -> list[int]:
+    """The values within a part of the rounds."""
     rounds = notes[-1]["round"]
-    return max(n[name] for n in notes if first * rounds < n["round"] <= last * rounds)
+    return [n[name] for n in notes if first * rounds < n["round"] <= last * rounds]
 
 
 def grown(notes: list[dict[str, int]], slack: float) -> list[str]:
     """What grew from the second quarter to the last."""
     found = []
-    for name, allowed in (("memory", slack), ("files", 0.0), ("threads", 0.0)):
-        before, after = most(notes, name, 0.25, 0.5), most(notes, name, 0.75, 1.0)
-        if after > before * (1 + allowed):
-            found.append(f"{name} from {before} to {after}")
+    for name in ("memory", "files", "threads"):
+        before, after = max(within(notes, name, 0.25, 0.5)), within(notes, name, 0.75, 1.0)
+        if max(after) > before * (1 + slack) if name == "memory" else min(after) >= before + 3:
+            found.append(f"{name} from {before} to {max(after)}")
     return found
 
 

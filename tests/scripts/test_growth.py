@@ -20,7 +20,8 @@ def notes(**series: list[int]) -> list[dict[str, int]]:
 def test_what_grows_is_named_and_what_swings_is_not() -> None:
     assert grown(notes(memory=[100, 900, 1000, 990, 1000, 1020, 1010, 1025]), 0.03) == []
     assert grown(notes(memory=list(range(1000, 1800, 100))), 0.03) == ["memory from 1300 to 1700"]
-    assert grown(notes(files=[20] * 7 + [21]), 0.03) == ["files from 20 to 21"]
+    assert grown(notes(files=[20] * 7 + [24]), 0.03) == []
+    assert grown(notes(files=[20] * 6 + [24] * 2), 0.03) == ["files from 20 to 24"]
 
 
 def test_a_few_rounds(tmp_path: Path) -> None:
