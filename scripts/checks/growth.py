@@ -5,8 +5,8 @@
 Each server's resident memory, open files and threads, and the bytes of its state folder, are noted
 every `--every` rounds. Exit status 1 if the most memory in the last quarter of the rounds is above
 that in the second quarter by more than `--slack`, or if the fewest open files or threads then are
-three more than the most before: a connection or a thread of a pool comes and goes. The ledger keeps a row for every round and a step for every message between the servers, so
-the folder grows by some kB a round; that is printed and no failure.
+three more than the most before: a connection or a thread of a pool comes and goes. The ledger keeps
+a row for every round, so the folder grows by some bytes a round; that is printed and no failure.
 """
 
 from __future__ import annotations
