@@ -12,10 +12,8 @@ import argparse
 
 import torch
 from torch import nn
-from two_servers import TwoServers, report
 
-from torchfsl import BlockTopK, Rows, SubmodelEngine
-from torchfsl.engine.residual import Residual
+from torchfsl import BlockTopK, Rows, SubmodelEngine, simulate
 
 WORDS, CLASSES, CLIENTS, TEXTS, LENGTH = 1600, 4, 4, 24, 8
 
@@ -68,18 +66,8 @@ def main() -> None:
     engine = SubmodelEngine(rows=Rows(budget=TEXTS * LENGTH), rest=BlockTopK(0.25, block=16))
     handle = engine.attach(model, optimizer)
     plan = engine.plan(handle, max_clients=CLIENTS)
-    servers = TwoServers(plan, handle.server_state())
-    residuals = [Residual() for _ in data]
-    for _ in range(rounds):
-        losses = []
-        with servers.round() as number:
-            for client, batch in enumerate(data):
-                who, mine = servers.client(client), residuals[client]
-                with engine.round(who, rows=batch[0], number=number, residual=mine) as rnd:
-                    losses.append(train(model, optimizer, batch))
-                rnd.submit()
-                servers.sent(rnd)
-        report(number, sum(losses) / CLIENTS, servers)
+    learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
+    simulate(engine, handle, data, train=learn, rows=lambda b: b[0], plan=plan, rounds=rounds)
 
 
 if __name__ == "__main__":

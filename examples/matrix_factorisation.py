@@ -11,9 +11,8 @@ import argparse
 
 import torch
 from torch import nn
-from two_servers import TwoServers, report
 
-from torchfsl import SubmodelEngine
+from torchfsl import SubmodelEngine, simulate
 
 ITEMS, USERS, CLIENTS, RATINGS = 2000, 200, 5, 24
 
@@ -65,17 +64,9 @@ def main() -> None:
     engine = SubmodelEngine()
     handle = engine.attach(model, optimizer)
     plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows8": 25, "rows1": 24})
-    servers = TwoServers(plan, handle.server_state())
-    for _ in range(rounds):
-        losses = []
-        with servers.round() as number:
-            for client, batch in enumerate(data):
-                rows = {"user": batch[0], "item": batch[1], "item_bias": batch[1]}
-                with engine.round(servers.client(client), rows=rows, number=number) as rnd:
-                    losses.append(train(model, optimizer, batch))
-                rnd.submit()
-                servers.sent(rnd)
-        report(number, sum(losses) / CLIENTS, servers)
+    rows = lambda b: {"user": b[0], "item": b[1], "item_bias": b[1]}  # noqa: E731
+    learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
+    simulate(engine, handle, data, train=learn, rows=rows, plan=plan, rounds=rounds)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ import argparse
 
 import torch
 from torch import nn
-from two_servers import TwoServers, report
 
-from torchfsl import BlockTopK, Rows, SubmodelEngine
-from torchfsl.engine.residual import Residual
+from torchfsl import BlockTopK, Rows, SubmodelEngine, simulate
 from torchfsl.errors import ParameterError
 
 WORDS, WIDTH, CLIENTS, SENTENCES, LENGTH = 400, 32, 4, 16, 12
@@ -79,18 +77,8 @@ def main() -> None:
     engine = SubmodelEngine(rows=Rows(top=64, find="scan"), rest=BlockTopK(0.2, block=32))
     handle = engine.attach(model, optimizer)
     plan = engine.plan(handle, max_clients=CLIENTS)
-    servers = TwoServers(plan, handle.server_state())
-    residuals = [Residual() for _ in data]
-    for _ in range(rounds):
-        losses = []
-        with servers.round() as number:
-            for client, text in enumerate(data):
-                who, mine = servers.client(client), residuals[client]
-                with engine.round(who, number=number, residual=mine) as rnd:
-                    losses.append(train(model, optimizer, text))
-                rnd.submit()
-                servers.sent(rnd)
-        report(number, sum(losses) / CLIENTS, servers)
+    learn = lambda text: train(model, optimizer, text)  # noqa: E731
+    simulate(engine, handle, data, train=learn, plan=plan, rounds=rounds)
 
 
 if __name__ == "__main__":

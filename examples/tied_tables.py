@@ -12,9 +12,8 @@ import argparse
 
 import torch
 from torch import nn
-from two_servers import TwoServers, report
 
-from torchfsl import SubmodelEngine
+from torchfsl import SubmodelEngine, simulate
 
 ITEMS, USERS, CLIENTS, SAMPLES, HISTORY = 1000, 200, 5, 64, 10
 
@@ -72,17 +71,9 @@ def main() -> None:
     engine = SubmodelEngine()
     handle = engine.attach(model, optimizer)
     plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows16": 80, "rows8": 1})
-    servers = TwoServers(plan, handle.server_state())
-    for _ in range(rounds):
-        losses = []
-        with servers.round() as number:
-            for client, batch in enumerate(data):
-                rows = {"user": batch[0], "target": torch.cat([batch[1], batch[2][0]])}
-                with engine.round(servers.client(client), rows=rows, number=number) as rnd:
-                    losses.append(train(model, optimizer, batch))
-                rnd.submit()
-                servers.sent(rnd)
-        report(number, sum(losses) / CLIENTS, servers)
+    rows = lambda b: {"user": b[0], "target": torch.cat([b[1], b[2][0]])}  # noqa: E731
+    learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
+    simulate(engine, handle, data, train=learn, rows=rows, plan=plan, rounds=rounds)
 
 
 if __name__ == "__main__":

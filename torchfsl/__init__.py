@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchfsl.engine.policies import Rows as Rows
     from torchfsl.engine.policies import TopK as TopK
     from torchfsl.engine.residual import Residual as Residual
+    from torchfsl.engine.simulation import simulate as simulate
     from torchfsl.fsl.client.client import Client as Client
     from torchfsl.fsl.explain import explain as explain
     from torchfsl.fsl.plan.plan import Plan as Plan
@@ -56,6 +57,7 @@ _HOMES = {
     "explain": "fsl.explain",
     "finish_round": "fsl.round",
     "run_round": "fsl.round",
+    "simulate": "engine.simulation",
     "__version__": "version",
 }
 __all__ = sorted(_HOMES)

@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sesa import OneServer, SesaPlan
 from torchfsl.submodel.aggregation import Aggregation
+from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.types import Array
 from training.aggregations.audit import Audit
-from training.aggregations.fsl import TwoServers
-from training.aggregations.plain import Plain
 from training.config import Config
 from training.local import make_optimizer
 from training.sections import ConfigError

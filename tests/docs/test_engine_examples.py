@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ["tied_tables", "bag_classifier", "tied_language_model", "matrix_factorisation"]
-OURS = re.compile(r"\b(SubmodelEngine|engine|handle|plan|servers|residuals?|rnd|rows =)\b|rows = ")
+OURS = re.compile(r"\b(SubmodelEngine|engine|handle|plan|simulate|rows =|learn)\b|rows = ")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -27,7 +27,19 @@ def test_wrapping_a_model_works_as_printed(capsys: pytest.CaptureFixture[str]) -
     assert scope["servers"][0].model.digest() == scope["servers"][1].model.digest()
 
 
-@pytest.mark.parametrize("page", ["wrap-your-model.md", "engine.md"])
+def test_simulating_a_federation_works_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_num_threads(1)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "simulate.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) == 3
+    scope: dict[str, Any] = {"__name__": "page"}
+    for number, block in enumerate(blocks, 1):
+        exec(compile(block, f"simulate.md, block {number}", "exec"), scope)  # noqa: S102
+    assert capsys.readouterr().out.count("exact True") == 4
+    assert scope["history"].column("loss")[-1] < scope["history"].column("loss")[0]
+    assert scope["history"].plan is scope["plan"]
+
+
+@pytest.mark.parametrize("page", ["wrap-your-model.md", "engine.md", "simulate.md"])
 def test_every_relative_link_exists(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (DOCS / page).read_text())
     assert links

@@ -15,7 +15,7 @@ from torchfsl.engine.handle import Handle
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan
 from torchfsl.sesa import OneServer, SesaPlan, Width
-from training.aggregations.plain import Plain
+from torchfsl.submodel.plain import Plain
 
 INPUT, CLASSES, SHARDS = 5, 3, 4
 TAKES = (4, 1)  # shards of each layer that a client of each width takes

@@ -15,9 +15,9 @@ from tests.support.small_tasks import (
 )
 from torchfsl.errors import FslError
 from torchfsl.fsl import messages
+from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
-from training.aggregations.fsl import TwoServers
 from training.config import Config
 from training.federation import Federation, build
 from training.trainer import RoundRecord, Trainer

@@ -15,8 +15,8 @@ from tests.training.test_checkpoint import Interrupted, Listener
 from torchfsl import Rows, SubmodelEngine
 from torchfsl.errors import ProtocolError
 from torchfsl.sesa import SesaPlan
+from torchfsl.submodel.plain import Plain
 from training import experiment
-from training.aggregations.plain import Plain
 from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
 from training.federation import Federation, build, rows_by_segment

@@ -2,8 +2,9 @@
 
 Read `engine` (the facade, and the one file that names a protocol), `handle`, `round`, `policies`
 (what is chosen), `wanted`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
-`specs` (tensors, by name and by segment), `personal` (what stays), `watch` (what a step changed),
-`memory` (what that costs), `status`, `torch_optimizer`.
+`specs` (tensors, by name and by segment), `personal` (what stays), `lookups` (rows of batches),
+`watch` (what a step changed), `memory` (what that costs), `status`, `simulation`,
+`torch_optimizer`.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """

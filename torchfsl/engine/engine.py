@@ -10,7 +10,7 @@ receipt = rnd.submit()
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Unpack
 from weakref import WeakSet
 
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.handle import Handle
+from torchfsl.engine.lookups import RowAdvice, advise
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import TrainingRound
@@ -27,13 +28,17 @@ from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only
+from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sesa import PlanOptions as OneServerOptions
 from torchfsl.sesa import SesaPlan, Width
 from torchfsl.sesa import build_plan as build_sesa_plan
 from torchfsl.sesa import explain as sesa_explain
-from torchfsl.submodel.aggregation import Participant
+from torchfsl.submodel.aggregation import Aggregation, Participant
+from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.server_model import ServerModel
 
+AggregationKind = Literal["fsl", "plain"]
 _DEFAULT_ENCODING = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
 
 
@@ -170,6 +175,45 @@ class SubmodelEngine:
             retrieve=retrieve,
         )  # fmt: skip
         return build_plan(specs, encoding=self.encoding, **options)
+
+    def advise(self, handle: Handle, clients: Iterable[RowIds]) -> RowAdvice:
+        """How many rows clients need: quantiles to print, and a budget for `plan`.
+
+        Args:
+            handle: from `attach`.
+            clients: of each client what it would pass as `rows=`, as `handle.rows_of` finds it.
+
+        Raises:
+            ParameterError: no client, or ids that are none.
+        """
+        _check_handle(handle)
+        return advise(handle.inventory.tables, clients)
+
+    def aggregation(
+        self,
+        plan: SubmodelPlan,
+        state: Mapping[str, Any],
+        kind: AggregationKind = "fsl",
+        server_model: Callable[[Mapping[str, Any]], ServerModel] = ServerModel,
+    ) -> Aggregation:
+        """Both servers in this process (`fsl`), or a sum in the clear (`plain`).
+
+        Args:
+            plan: public plan.
+            state: the initial model, `handle.server_state()`.
+            kind: which.
+            server_model: makes a server's model from the state.
+
+        Raises:
+            ParameterError: another kind.
+        """
+        if kind == "fsl" and isinstance(plan, Plan):
+            return TwoServers(plan, (server_model(state), server_model(state)))
+        if kind == "plain":
+            return Plain(plan, server_model(state))
+        raise ParameterError(
+            f"aggregation is {kind!r}: choose 'fsl', with what engine.plan gave, or 'plain'"
+        )
 
     def sesa_plan(
         self,

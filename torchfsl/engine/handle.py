@@ -7,7 +7,7 @@ model is to go back to where the round began. Between rounds the hooks do nothin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten
 from torchfsl.engine.exchange import BUFFERS, Exchange
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
+from torchfsl.engine.lookups import Call, find_rows
 from torchfsl.engine.memory import explain_memory
 from torchfsl.engine.personal import PersonalParts
 from torchfsl.engine.policies import RestPolicy, Rows
@@ -120,6 +121,27 @@ class Handle:
             raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
         self.recorder.check_closed()
         self.exchange.load(state)
+
+    def rows_of(self, batches: Iterable[Any], call: Call | None = None) -> dict[str, torch.Tensor]:
+        """The rows that batches look up, as `engine.round(rows=)` takes them, by a dry pass.
+
+        The model runs on each batch in evaluation mode and without gradients; what it computes is
+        dropped, so absent rows do no harm. Rows that depend on chance in training are not seen.
+
+        Args:
+            batches: as the training loop gets them. A tuple becomes the model's arguments, a
+                mapping its keywords.
+            call: how the model is called with a batch where that is different.
+
+        Returns:
+            By table name distinct ids: int64, increasing, without padding.
+
+        Raises:
+            ParameterError: the model does not take the batches.
+            ProtocolError: a round is open.
+        """
+        self.recorder.check_closed()
+        return find_rows(self.model, self.inventory.all_tables, batches, call)
 
     def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Give rows that are absent after private retrievals their values of `state`, in place.
@@ -256,7 +278,7 @@ class Handle:
         changes = self.recorder.end()
         self.exchange.check_plan(plan)
         return {
-            segment.name: self._choose(segment, changes, residual, round_number)
+            segment.name: _choose(self, segment, changes, residual, round_number)
             for segment in plan.segments
         }
 
@@ -268,27 +290,28 @@ class Handle:
         """End the round where the model stands; drop what was saved."""
         self.recorder.close()
 
-    def _choose(
-        self,
-        segment: Segment,
-        changes: Mapping[str, TableChange],
-        residual: Residual | None,
-        round_number: int,
-    ) -> RawSegment:
-        """What is sent of one segment."""
-        if segment.name == BUFFERS:
-            change = flatten(self.recorder.buffer_changes(), 1)
-            return choose_blocks(segment, change, None, None, round_number)
-        if segment.name not in self.inventory.tables:
-            change = flatten(self.recorder.rest_changes(), segment.tau)
-            return choose_blocks(segment, change, self.rest, residual, round_number)
-        assert self.rows is not None
-        group = self.inventory.tables[segment.name]
-        parts = [(t.offset, changes[t.name]) for t in group]
-        if segment.is_dense:
-            return dense_rows(segment, parts, [t.num_rows for t in group])
-        held = self.recorder.present
-        present = None
-        if held is not None:
-            present = torch.cat([held[t.name].cpu() + t.offset for t in group])
-        return choose_rows(segment, parts, self.rows, residual, round_number, present=present)
+
+def _choose(
+    handle: Handle,
+    segment: Segment,
+    changes: Mapping[str, TableChange],
+    residual: Residual | None,
+    round_number: int,
+) -> RawSegment:
+    """What is sent of one segment."""
+    if segment.name == BUFFERS:
+        change = flatten(handle.recorder.buffer_changes(), 1)
+        return choose_blocks(segment, change, None, None, round_number)
+    if segment.name not in handle.inventory.tables:
+        change = flatten(handle.recorder.rest_changes(), segment.tau)
+        return choose_blocks(segment, change, handle.rest, residual, round_number)
+    assert handle.rows is not None
+    group = handle.inventory.tables[segment.name]
+    parts = [(t.offset, changes[t.name]) for t in group]
+    if segment.is_dense:
+        return dense_rows(segment, parts, [t.num_rows for t in group])
+    held = handle.recorder.present
+    present = None
+    if held is not None:
+        present = torch.cat([held[t.name].cpu() + t.offset for t in group])
+    return choose_rows(segment, parts, handle.rows, residual, round_number, present=present)

@@ -32,11 +32,9 @@ def segment_specs(
         ParameterError: a budget is missing, or one is given for a segment that is not there.
     """
     segments = exchange.segment_tensors
-    if isinstance(rows_per_client, Mapping) and not set(rows_per_client) <= set(segments):
-        raise ParameterError(
-            f"rows_per_client names {sorted(set(rows_per_client) - set(segments))}: the rows "
-            f"segments are {sorted(set(segments) - {REST, BUFFERS})}"
-        )
+    if isinstance(rows_per_client, Mapping):
+        tables = {n: ts for n, ts in segments.items() if n not in (REST, BUFFERS)}
+        rows_per_client = _by_segment(rows_per_client, tables)
     specs = []
     for name, tensors in segments.items():
         if name == BUFFERS:
@@ -50,6 +48,38 @@ def segment_specs(
             fetch = _fetches(rows) if retrieve is None else retrieve
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
     return specs
+
+
+def _by_segment(
+    given: Mapping[str, int], segments: Mapping[str, Sequence[TensorSpec]]
+) -> dict[str, int]:
+    """Budgets by segment, of budgets by segment or by table; those of its tables add up.
+
+    Raises:
+        ParameterError: a name that is neither, or only some of a segment's tables.
+    """
+    budgets, left = {}, dict(given)
+    for name, tensors in segments.items():
+        if name in left:
+            budgets[name] = left.pop(name)
+            continue
+        names = [t.name if t.name in left else t.name.removesuffix(".weight") for t in tensors]
+        missing = [n for n in names if n not in left]
+        if len(missing) == len(names):
+            continue
+        if missing:
+            raise ParameterError(
+                f"rows_per_client has no budget of {', '.join(missing)}, which shares segment "
+                f"{name!r} with the tables that it names"
+            )
+        budgets[name] = sum(left.pop(n) for n in names)
+    if left:
+        tables = {name: [t.name for t in tensors] for name, tensors in segments.items()}
+        raise ParameterError(
+            f"rows_per_client names {sorted(left)}: the rows segments are {sorted(segments)}, "
+            f"their tables {tables}"
+        )
+    return budgets
 
 
 def width_specs(

@@ -2,7 +2,8 @@
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
 round's sums), `server_model` with `server_optimizers`, and `aggregation`: the interface that every
-protocol offers and that the engine and the trainer know.
+protocol offers and that the engine and the trainer know; `plain` sums in the clear behind it, and
+`sessions` note who started a round.
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """

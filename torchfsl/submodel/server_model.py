@@ -9,6 +9,7 @@ fuses, and the result is rounded once to the parameter's dtype.
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -85,6 +86,14 @@ class ServerModel:
         if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
             raise ParameterError("source is delta or gradient, reduce is mean or sum")
         self.source, self.reduce = source, reduce
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the tensors as torch's, for `model.load_state_dict` and `torch.save`.
+
+        torch is loaded here alone, for callers who ask for its tensors; servers do not.
+        """
+        torch = importlib.import_module("torch")
+        return {name: torch.from_numpy(value.copy()) for name, value in self.state.items()}
 
     def check(self, plan: SubmodelPlan) -> None:
         """Check that every tensor of the plan is here with its shape and dtype.

@@ -18,9 +18,9 @@ from torchfsl.submodel.aggregation import (
     Receipt,
     RoundSession,
 )
+from torchfsl.submodel.plain import add_to, model_rows
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array, Indices
-from training.aggregations.plain import add_to, model_rows
 
 
 class Audit:

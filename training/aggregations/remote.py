@@ -19,7 +19,7 @@ from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.submodel.aggregation import Closed, Participant
 from torchfsl.submodel.server_model import ServerModel
-from training.aggregations.sessions import Sessions
+from torchfsl.submodel.sessions import Sessions
 from training.config import Config
 from training.sections import ConfigError
 

@@ -14,9 +14,9 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.sessions import Sessions
 from torchfsl.submodel.update import Update
 from torchfsl.types import Array, Indices
-from training.aggregations.sessions import Sessions
 
 
 class Plain:

@@ -31,7 +31,7 @@ class _Watched:
     def __init__(
         self, started: dict[int, RoundSession], client: int, participant: Participant
     ) -> None:
-        self.plan = participant.plan
+        self.plan, self.client_id = participant.plan, client
         self._started, self._client, self._participant = started, client, participant
 
     def start_round(

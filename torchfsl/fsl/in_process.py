@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from torchfsl import Client, Plan, Server
+from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.aggregation import Closed, Participant
 from torchfsl.submodel.server_model import ServerModel
-from training.aggregations.sessions import Sessions
+from torchfsl.submodel.sessions import Sessions
 
 _Reply = TypeVar("_Reply")
 

@@ -1,0 +1,197 @@
+"""Rows by a dry pass, budgets from them, and whole federations in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchfsl
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.simulation import History
+from torchfsl.errors import ParameterError, ProtocolError
+
+ITEMS, CLIENTS = 400, 6
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(ITEMS, 4, padding_idx=0)
+        self.users, self.bias = nn.Embedding(CLIENTS, 4), nn.Embedding(ITEMS, 1)
+        self.norm, self.drop, self.top = nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 1)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.norm(self.users(user) * self.items(item)))
+        return (self.top(x) + self.bias(item)).squeeze(1)
+
+
+def data_of(client: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    g = torch.Generator().manual_seed(client)
+    item = torch.randint(0, ITEMS, (2, 8), generator=g)
+    return [(torch.full((8,), client), ids, (ids % 2).float()) for ids in item]
+
+
+def rows_of(batches: Any) -> dict[str, torch.Tensor]:
+    item = torch.cat([b[1] for b in batches])
+    return {"items": item, "bias": item, "users": batches[0][0]}
+
+
+def setup(optimizer: Any = torch.optim.Adagrad, **options: Any) -> tuple[Any, Any, Any, Any]:
+    torch.manual_seed(0)
+    model = Model()
+    opt = optimizer(model.parameters(), lr=0.1)
+    engine = SubmodelEngine()
+
+    def train(batches: Any) -> float:
+        for user, item, label in batches:
+            opt.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(user, item), label)
+            loss.backward()
+            opt.step()
+        return float(loss.detach())
+
+    return model, engine, engine.attach(model, opt, **options), train
+
+
+DATA = {client: data_of(client) for client in range(CLIENTS)}
+
+
+def run(rounds: int = 3, *, local: tuple[str, ...] = (), **options: Any) -> tuple[History, Any]:
+    torch.manual_seed(1)
+    _, engine, handle, train = setup(local=local, **options.pop("setup", {}))
+    torch.manual_seed(2)  # of dropout
+    rows = options.pop("rows", rows_of)
+    history = torchfsl.simulate(
+        engine, handle, DATA, train=train, rows=rows, rounds=rounds, progress=False, **options
+    )
+    return history, handle
+
+
+def test_a_dry_pass_finds_the_rows_and_changes_nothing() -> None:
+    model, _, handle, _ = setup()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = [m.training for m in model.modules()]
+    batches = [(user, item) for user, item, _ in DATA[3]]
+    found = handle.rows_of(batches)
+    items = torch.cat([b[1] for b in DATA[3]]).unique()
+    assert torch.equal(found["items.weight"], items[items != 0])
+    assert torch.equal(found["bias.weight"], items)
+    assert found["users.weight"].tolist() == [3]
+    assert modes == [m.training for m in model.modules()]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(not p.grad_fn and p.grad is None for p in model.parameters())
+    keyed = [{"user": user, "item": item} for user, item in batches]
+    called = handle.rows_of(DATA[3], call=lambda m, b: m(b[0], b[1]))
+    for other in (handle.rows_of(keyed), called):
+        assert all(torch.equal(other[name], found[name]) for name in found)
+    with pytest.raises(ParameterError, match=r"Model does not take the batch.*call=lambda"):
+        handle.rows_of(DATA[3])
+    handle.begin_round()
+    with pytest.raises(ProtocolError, match="a round is open"):
+        handle.rows_of(batches)
+
+
+def test_budgets_may_be_named_by_table_and_come_from_quantiles() -> None:
+    _, engine, handle, _ = setup()
+    advice = engine.advise(handle, [rows_of(DATA[c]) for c in DATA])
+    widest = advice.rows_per_client()
+    assert widest["rows4"] >= 15
+    assert advice.rows_per_client(0.5)["rows4"] <= widest["rows4"]
+    assert "rows4" in str(advice)
+    assert "99%" in str(advice)
+    options: Any = {"max_clients": 3, "above_break_even": "dense"}
+    by_table = {"items": 16, "users.weight": 1, "bias": 16}
+    plan = engine.plan(handle, rows_per_client=by_table, **options)
+    assert {s.name: s.k_max for s in plan.segments}["rows4"] == 17
+    with pytest.raises(ParameterError, match=r"no budget of users, which shares segment 'rows4'"):
+        engine.plan(handle, rows_per_client={"items": 16, "bias": 1}, **options)
+    with pytest.raises(ParameterError, match=r"names \['word'\].*segments are.*items\.weight"):
+        engine.plan(handle, rows_per_client={**by_table, "word": 1}, **options)
+    with pytest.raises(ParameterError, match="at least one client"):
+        engine.advise(handle, [])
+
+
+def test_both_aggregations_end_with_the_same_bits_and_every_round_is_exact() -> None:
+    histories = [run(aggregation=kind)[0] for kind in ("fsl", "plain")]
+    assert histories[0].model.digest() == histories[1].model.digest()
+    for history in histories:
+        assert all(record.exact for record in history.rounds)
+        assert history.column("loss")[-1] < history.column("loss")[0]
+    assert histories[0].column("upload_bytes")[0] > 0
+
+
+def test_rounds_draw_clients_evaluate_and_report() -> None:
+    seen: list[Any] = []
+    model, engine, handle, train = setup()
+
+    def evaluate() -> dict[str, float]:
+        assert not model.items.weight.isnan().any()
+        return {"norm": float(model.items.weight.norm())}
+
+    history = torchfsl.simulate(
+        engine, handle, list(DATA.values()), train=train, rows=rows_of, rounds=5,
+        clients_per_round=3, evaluate=evaluate, evaluate_every=3, progress=seen.append,
+    )  # fmt: skip
+    assert seen == history.rounds
+    assert [len(r.clients) for r in seen] == [3] * 5
+    assert len({r.clients for r in seen}) > 1
+    assert [bool(r.metrics) for r in seen] == [True, False, False, True, True]
+    assert len(history.column("norm")) == 3
+    state = history.model.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    model.load_state_dict(state, strict=False)
+    np.testing.assert_array_equal(model.top.weight.detach().numpy(), state["top.weight"])
+
+
+def test_momentum_of_one_client_never_moves_anothers_rows() -> None:
+    first = run(setup={"optimizer": torch.optim.Adam})[0]
+    again = run(setup={"optimizer": torch.optim.Adam}, optimizer_state="own")[0]
+    for history in (first, again):
+        assert all(record.exact for record in history.rounds)
+    # One round alone starts everybody from nothing, whichever is chosen.
+    one = [run(1, setup={"optimizer": torch.optim.Adam}, optimizer_state=kind)[0].model.digest()
+           for kind in ("fresh", "own")]  # fmt: skip
+    assert one[0] == one[1]
+    assert first.model.digest() != again.model.digest()
+
+
+def test_personal_parts_go_on_through_a_simulation() -> None:
+    history, handle = run(4, local=("users", "norm"), rows=lambda b: {
+        name: ids for name, ids in rows_of(b).items() if name != "users"
+    })  # fmt: skip
+    assert all(record.exact for record in history.rounds)
+    assert "users.weight" not in history.model.state
+    values = []
+    for client in DATA:
+        handle.personal.switch_to(client)
+        values.append(handle.model.users.weight.detach().clone())
+    start = setup()[0].users.weight.detach()
+    for client, value in zip(DATA, values, strict=True):
+        moved = (value != start).any(1).nonzero().flatten().tolist()
+        assert moved == [client]
+
+
+def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
+    _, engine, handle, _ = setup()
+
+    def fail(batches: Any) -> None:
+        raise KeyError("column")
+
+    with pytest.raises(KeyError) as info:
+        torchfsl.simulate(engine, handle, DATA, train=fail, rows=rows_of, rounds=1)
+    assert "client 0 in round 0" in info.value.__notes__[0]
+    for options, message in [
+        ({"clients_per_round": 7}, r"7 clients a round of 6"),
+        ({"rounds": 0}, "at least 1"),
+        ({"optimizer_state": "mine"}, "choose 'fresh' or 'own'"),
+        ({"aggregation": "dense"}, "choose 'fsl'"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            run(**options)
+    with pytest.raises(ParameterError, match="rows"):
+        run(rows=None)

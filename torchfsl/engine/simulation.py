@@ -1,0 +1,273 @@
+"""A whole federation in one call: many clients on one model, in this process.
+
+Everything a client keeps is kept apart: its residual, its personal parts (`attach(local=)`), and
+the state of the local optimizer, which starts afresh in every round or is the client's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from torchfsl.engine.engine import AggregationKind, SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.round import TrainingRound
+from torchfsl.engine.wanted import RowIds
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.aggregation import Aggregation
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plain import add_to
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.server_model import ServerModel
+
+Data = TypeVar("Data")
+OptimizerState = Literal["fresh", "own"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of a simulation.
+
+    Attributes:
+        number: of the round, from 0.
+        clients: numbers of those that took part.
+        loss: mean of what `train` returned; NaN where it returned nothing.
+        metrics: what `evaluate` returned; empty in rounds without evaluation.
+        upload_bytes: mean a client, everything counted.
+        download_bytes: mean a client, everything counted.
+        exact: the opened sums equal the plaintext sums of the clients' quantised updates, bit for
+            bit. Always so without noise from the servers.
+        seconds: of the round, without evaluation.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    loss: float
+    metrics: dict[str, float]
+    upload_bytes: float
+    download_bytes: float
+    exact: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        parts = [f"round {self.number}", f"loss {self.loss:.4f}", f"exact {self.exact}"]
+        parts += [
+            f"up {self.upload_bytes / 1e3:.1f} kB",
+            f"down {self.download_bytes / 1e3:.1f} kB",
+        ]
+        return "  ".join([*parts, *(f"{k} {v:.4f}" for k, v in self.metrics.items())])
+
+
+@dataclass(slots=True)
+class History:
+    """What a simulation did.
+
+    Attributes:
+        plan: the public plan.
+        model: the servers' model; `model.state_dict()` gives torch tensors.
+        rounds: in order.
+    """
+
+    plan: SubmodelPlan
+    model: ServerModel
+    rounds: list[RoundRecord] = field(default_factory=list)
+
+    def column(self, name: str) -> list[float]:
+        """A field, or a metric of the rounds that evaluated, in order."""
+        if name in RoundRecord.__dataclass_fields__:
+            return [getattr(record, name) for record in self.rounds]
+        return [record.metrics[name] for record in self.rounds if name in record.metrics]
+
+
+def simulate(
+    engine: SubmodelEngine,
+    handle: Handle,
+    clients: Sequence[Data] | Mapping[int, Data],
+    *,
+    train: Callable[[Data], Any],
+    rounds: int,
+    rows: Callable[[Data], RowIds] | None = None,
+    plan: SubmodelPlan | None = None,
+    clients_per_round: int | None = None,
+    aggregation: AggregationKind = "fsl",
+    server_model: Callable[[Mapping[str, Any]], ServerModel] = ServerModel,
+    optimizer_state: OptimizerState = "fresh",
+    evaluate: Callable[[], Mapping[str, float] | float] | None = None,
+    evaluate_every: int = 1,
+    seed: int = 0,
+    progress: bool | Callable[[RoundRecord], object] = True,
+) -> History:
+    """Run rounds of federated learning; afterwards the model holds what the servers learnt.
+
+    Args:
+        engine: whose handle it is.
+        handle: from `engine.attach(model, optimizer)`.
+        clients: what each client trains on, by place or by client number.
+        train: your own loop over the data of one client, with the model and optimizer that are
+            attached; may return its loss.
+        rounds: how many.
+        rows: the ids that a client's data looks up, as `engine.round(rows=)` takes them. Needed
+            where the plan retrieves rows.
+        plan: public plan. By default `engine.plan` with a budget that fits every client, and tables
+            that do not pay sent whole.
+        clients_per_round: drawn anew each round, from `seed`; all by default.
+        aggregation: `fsl` runs both servers with all their messages; `plain` adds the same
+            quantised updates in the clear, which is faster and ends with the same bits.
+        server_model: makes each server's model from the initial state, to choose its optimizer.
+        optimizer_state: `fresh` gives every client, in every round, the optimizer's state of now;
+            `own` keeps one for each client, in memory.
+        evaluate: called after rounds, while the model holds what the servers learnt.
+        evaluate_every: rounds between evaluations; the last round always evaluates.
+        seed: of the cohorts.
+        progress: print a line a round, or a function that takes its record.
+
+    Raises:
+        ParameterError: a setting does not fit, or a client's round failed; a note names the client.
+    """
+    data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
+    size = len(data) if clients_per_round is None else clients_per_round
+    _check(data, size, rounds, evaluate_every, optimizer_state)
+    plan = _planned(engine, handle, data, rows, size) if plan is None else plan
+    home = engine.aggregation(plan, handle.server_state(), aggregation, server_model)
+    states = _OptimizerStates(handle, optimizer_state)
+    federation = _Federation(engine, handle, data, train, rows, home, states)
+    history = History(plan, home.model)
+    draw = np.random.Generator(np.random.Philox(seed))
+    for number in range(rounds):
+        chosen = sorted(draw.choice(sorted(data), size=size, replace=False).tolist())
+        record = federation.round(number, chosen)
+        if evaluate is not None and (number == rounds - 1 or number % evaluate_every == 0):
+            handle.load(home.model.state)
+            record = dataclasses.replace(record, metrics=_metrics(evaluate()))
+        history.rounds.append(record)
+        if callable(progress):
+            progress(record)
+        elif progress:
+            print(record, flush=True)
+    handle.load(home.model.state)
+    return history
+
+
+def _check(
+    data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str
+) -> None:
+    if not 1 <= size <= len(data):
+        raise ParameterError(
+            f"{size} clients a round of {len(data)}: give clients, and clients_per_round in "
+            f"1..{len(data)}"
+        )
+    if rounds < 1 or evaluate_every < 1:
+        raise ParameterError("rounds and evaluate_every are at least 1")
+    if state not in ("fresh", "own"):
+        raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
+
+
+def _planned(
+    engine: SubmodelEngine,
+    handle: Handle,
+    data: Mapping[int, Data],
+    rows: Callable[[Data], RowIds] | None,
+    size: int,
+) -> SubmodelPlan:
+    """A plan whose budget fits every client, with tables that do not pay sent whole."""
+    budgets = None
+    if rows is not None and handle.inventory.tables:
+        budgets = engine.advise(handle, (rows(one) for one in data.values())).rows_per_client()
+    return engine.plan(
+        handle, max_clients=size, min_clients=min(2, size), rows_per_client=budgets,
+        above_break_even="dense",
+    )  # fmt: skip
+
+
+def _metrics(result: Mapping[str, float] | float) -> dict[str, float]:
+    if isinstance(result, Mapping):
+        return {name: float(value) for name, value in result.items()}
+    return {"metric": float(result)}
+
+
+class _OptimizerStates:
+    """The state of local optimizers: of now for everyone, or each client's own."""
+
+    def __init__(self, handle: Handle, kind: OptimizerState) -> None:
+        self._optimizers, self._kind = handle.optimizers, kind
+        self._first = [copy.deepcopy(o.state_dict()["state"]) for o in self._optimizers]
+        self._of: dict[int, list[Any]] = {}
+        self._here: int | None = None
+
+    def switch_to(self, client: int) -> None:
+        if self._kind == "own" and self._here is not None:
+            kept = [copy.deepcopy(o.state_dict()["state"]) for o in self._optimizers]
+            self._of[self._here] = kept
+        self._here = client
+        states = self._of.get(client, self._first)
+        for optimizer, state in zip(self._optimizers, states, strict=True):
+            groups = optimizer.state_dict()["param_groups"]  # of now: a schedule goes on
+            optimizer.load_state_dict({"state": copy.deepcopy(state), "param_groups": groups})
+
+
+@dataclass(slots=True)
+class _Federation(Generic[Data]):
+    """What rounds share."""
+
+    engine: SubmodelEngine
+    handle: Handle
+    data: Mapping[int, Data]
+    train: Callable[[Data], Any]
+    rows: Callable[[Data], RowIds] | None
+    home: Aggregation
+    states: _OptimizerStates
+
+    def round(self, number: int, chosen: list[int]) -> RoundRecord:
+        """One round of these clients; the record has no metrics yet."""
+        start = time.perf_counter()
+        self.home.open_round(number, chosen)
+        finished, losses = [], []
+        for client in chosen:
+            self.states.switch_to(client)
+            try:
+                rnd, loss = self._take_part(number, client)
+            except Exception as error:
+                error.add_note(f"This was client {client} in round {number} of simulate().")
+                raise
+            finished.append(rnd)
+            losses.append(float("nan") if loss is None else float(loss))
+        opened = self.home.close_round().opened
+        receipts = [rnd.receipt for rnd in finished if rnd.receipt is not None]
+        return RoundRecord(
+            number=number,
+            clients=tuple(chosen),
+            loss=float(np.mean(losses)),
+            metrics={},
+            upload_bytes=float(np.mean([r.upload_bytes for r in receipts])),
+            download_bytes=float(np.mean([r.download_bytes for r in receipts])),
+            exact=_is_exact(self.home.plan, finished, opened),
+            seconds=time.perf_counter() - start,
+        )
+
+    def _take_part(self, number: int, client: int) -> tuple[TrainingRound, Any]:
+        data = self.data[client]
+        ids = None
+        if self.rows is not None and any(s.retrieve for s in self.home.plan.segments):
+            ids = self.rows(data)
+        participant = self.home.participant(client)
+        with self.engine.round(participant, rows=ids, handle=self.handle, number=number) as rnd:
+            loss = self.train(data)
+        rnd.submit()
+        return rnd, loss
+
+
+def _is_exact(plan: SubmodelPlan, finished: list[TrainingRound], opened: Opened) -> bool:
+    for segment in plan.segments:
+        total = np.zeros((segment.index_space, segment.tau), dtype=np.int64)
+        for rnd in finished:
+            if rnd.update is not None:
+                add_to(total, rnd.update, segment)
+        if not np.array_equal(opened.sums[segment.name].reshape(total.shape), total):
+            return False
+    return True
