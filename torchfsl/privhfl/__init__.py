@@ -6,7 +6,7 @@ weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a mod
 `ring_tensors` and `quantise`, `gates` (what each party holds, and the protocol of one layer),
 `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
 `querying_party`, `answering_party` and `query_server`, `online` and `lane`, `relay`,
-`integer_twin`; `published` is the paper's own protocol, which leaks.
+`integer_twin`, `explanation`; `published` is the paper's own protocol, which leaks.
 
 Invariant: `secure` gives the integer twin's logits, bit for bit.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
+    from torchfsl.privhfl.explanation import explain as explain
     from torchfsl.privhfl.plan import QueryPlan as QueryPlan
     from torchfsl.privhfl.published import PublishedQuerying as PublishedQuerying
     from torchfsl.privhfl.querying import Answer as Answer
@@ -33,6 +34,7 @@ _HOMES = {
     "QueryPlan": "plan",
     "Querying": "querying",
     "Ring": "ring_tensors",
+    "explain": "explanation",
     "make_plan": "querying",
 }
 __all__ = sorted(_HOMES)
