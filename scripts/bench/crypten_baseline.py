@@ -37,7 +37,9 @@ def run_crypten() -> dict[str, Any] | None:
     parties = [context.Process(target=_party, args=(rank, port, results)) for rank in (0, 1)]
     for party in parties:
         party.start()
-    found = sorted((results.get() for _ in parties), key=lambda result: int(result["rank"]))
+    found = sorted(
+        (results.get(timeout=600) for _ in parties), key=lambda result: int(result["rank"])
+    )
     for party in parties:
         party.join()
     figures = {
@@ -70,7 +72,7 @@ def _party(rank: int, port: int, results: Any) -> None:
     torch.manual_seed(0)
     module = models.VGG7().eval()
     image = torch.rand(1, 3, 32, 32)
-    crypten.comm.get().set_verbosity(True)
+    crypten.config.cfg.communicator.verbose = True
     crypten.reset_communication_stats()
     cpu, wall = time.process_time(), time.perf_counter()
     logits = _predict(crypten, module, crypten.cryptensor(image, src=0))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +97,24 @@ def test_messages_cut_short_or_longer_are_refused() -> None:
     assert querying.server.receive(data)
     with pytest.raises(RejectedSubmission, match="again"):
         querying.server.receive(data)
+
+
+def test_altered_headers_raise_nothing_but_refusals() -> None:
+    """Every message, to every party that takes such a kind, with bytes of its header changed."""
+    querying = federation(networks())
+    kept: list[bytes] = []
+    querying._watch = lambda link, client, data: kept.append(data)
+    querying.ask(0, [1, 2], images(2))
+    random = np.random.default_rng(0)
+    receivers = [querying.server, querying.answering[1], querying.answering[0], querying._asking[0]]
+    for data in {kind_of(data): data for data in kept}.values():
+        for _ in range(60):
+            altered = bytearray(data)
+            for place in random.integers(4, 32, random.integers(1, 4)):
+                altered[place] = random.integers(0, 256) if random.random() < 0.5 else 0
+            for party in receivers:
+                with contextlib.suppress(DecodeError, RejectedSubmission, ProtocolError):
+                    party.receive(bytes(altered))
 
 
 def test_requests_that_make_no_sense_are_refused_with_the_remedy() -> None:

@@ -68,8 +68,8 @@ class QueryServer:
         expected = (Kind.WEIGHTS, Kind.DEALING, Kind.QUERY, Kind.ANSWER)
         message = decode(self.plan, data, *expected)
         topic = message.topic
-        if topic.querying not in self._seeds:
-            raise RejectedSubmission(f"client {topic.querying} may not query")
+        if topic.querying not in self._seeds or topic.querying == topic.answering:
+            raise RejectedSubmission(f"client {topic.querying} may not query {topic.answering}")
         if message.kind == Kind.WEIGHTS:
             return self._take_weights(message)
         if message.kind == Kind.DEALING:

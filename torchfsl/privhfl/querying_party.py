@@ -161,6 +161,8 @@ class QueryingParty:
         return ring.decode(total, ring.product_bits) / self.plan.output_scale
 
     def _ready(self, answering: int, version: int) -> None:
+        if answering not in self._qa:
+            raise RejectedSubmission("nobody answers itself")
         if version <= self._versions.get(answering, 0):
             raise RejectedSubmission(f"client {answering} announces version {version} again")
         qa = self._qa[answering].weights(version)
