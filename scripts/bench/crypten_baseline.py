@@ -4,8 +4,8 @@ CrypTen 0.4.1 does not import on torch 2.13, which has dropped a module that its
 files wants; a stub in its place lets its arithmetic run. Its multiplication triples come from a
 provider in one of the two parties and are not counted. Skipped where it is not installed:
 
-    pip install --no-deps crypten==0.4.1 omegaconf antlr4-python3-runtime==4.9.3 onnx \\
-        ml_dtypes
+    pip install --no-deps crypten==0.4.1 omegaconf antlr4-python3-runtime==4.9.3
+    pip install --no-deps onnx ml_dtypes
 """
 
 from __future__ import annotations
