@@ -104,6 +104,11 @@ class Language:
             raise ConfigError(f"language.dropout is {self.dropout}; choose one in [0, 1)")
         if not 0 < self.rows <= 1:
             raise ConfigError(f"language.rows is {self.rows}; choose a fraction in (0, 1]")
+        if self.decoder == "adaptive" and self.width < 16:
+            raise ConfigError(
+                f"language.width is {self.width}; the adaptive decoder, whose rarest words have "
+                "vectors of a sixteenth, needs at least 16"
+            )
         if self.decoder == "adaptive" and self.block_embedding > 1:
             raise ConfigError(
                 f"language.block_embedding is {self.block_embedding}, and the adaptive decoder has "

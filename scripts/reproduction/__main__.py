@@ -65,7 +65,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     ),
     "sefl": (
         "language models: perplexity by dropouts (--table 1) and block size (--figure 4)",
-        lambda o: sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part),
+        lambda o: sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block),
     ),
     "privhfl-costs": (
         "bytes and seconds of a private query",
@@ -184,6 +184,14 @@ def _parser() -> argparse.ArgumentParser:
             type=lambda given, kind=option[2:]: f"{kind}{given}",
             help=f"perplexity by {text}",
         )
+    parser.add_argument(
+        "--block",
+        type=int,
+        nargs="+",
+        choices=sefl.BLOCKS,
+        default=sefl.BLOCKS,
+        help="sizes of sefl --figure 4, 1 always; default the paper's",
+    )
     costs = parser.add_argument_group("costs")
     costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
     costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,29 @@ VALID = 60_000
 
 
 def part(
-    data: Path | None, runs: Path, seeds: list[int], rounds: int | None, name: str
+    data: Path | None,
+    runs: Path,
+    seeds: list[int],
+    rounds: int | None,
+    name: str,
+    blocks: list[int],
 ) -> dict[str, Any]:
-    """The figures of `table1` or `figure4`; runs resume."""
+    """The figures of `table1` or `figure4`; runs resume. `blocks` are those of the figure."""
     if name == "table1":
         return table1(data, runs, seeds, rounds or ROUNDS[1])
-    return figure4(data, runs, seeds[0], rounds or ROUNDS[4])
+    return figure4(data, runs, seeds[0], rounds or ROUNDS[4], [1, *(b for b in blocks if b > 1)])
 
 
-def forms() -> dict[str, Language]:
-    """By name the model's forms of figure 4: blocks in the layers alone, or in the tables, too."""
+def forms(blocks: Sequence[int] = BLOCKS) -> dict[str, Language]:
+    """By name the model's forms of figure 4: blocks in the layers alone, or in the tables, too.
+
+    Args:
+        blocks: sizes, of which the first is 1.
+    """
     whole = Language(valid_tokens=VALID)
-    layers = {f"{b}": dataclasses.replace(whole, block=b) for b in BLOCKS}
+    layers = {f"{b}": dataclasses.replace(whole, block=b) for b in blocks}
     tables = {
-        f"{b} tables": dataclasses.replace(whole, block=b, block_embedding=b) for b in BLOCKS[1:]
+        f"{b} tables": dataclasses.replace(whole, block=b, block_embedding=b) for b in blocks[1:]
     }
     return layers | tables
 
@@ -87,7 +97,9 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
     }
 
 
-def figure4(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, Any]:
+def figure4(
+    data: Path | None, runs: Path, seed: int, rounds: int, blocks: Sequence[int]
+) -> dict[str, Any]:
     """Perplexity by model and form, of one seed; costs under every aggregation."""
     whole = config_of(data, MODELS[0], "1", 4, seed, rounds)
     untied = dataclasses.replace(whole, language=UNTIED)
@@ -96,14 +108,15 @@ def figure4(data: Path | None, runs: Path, seed: int, rounds: int) -> dict[str, 
         "seed": seed,
         "runs": {
             model: {
-                form: run(config_of(data, model, form, 4, seed, rounds), runs) for form in forms()
+                form: run(config_of(data, model, form, 4, seed, rounds), runs)
+                for form in forms(blocks)
             }
             for model in MODELS
         },
         "costs": {
             model: {
                 form: {name: sefl_costs.one_round(config, name) for name in sefl_costs.AGGREGATIONS}
-                for form in forms()
+                for form in forms(blocks)
                 for config in [config_of(data, model, form, 4, seed, rounds)]
             }
             for model in MODELS

@@ -174,7 +174,8 @@ def curves() -> list[tuple[str, list[int], list[float]]]:
     lines = []
     for model, runs in figures["runs"].items():
         for text, ending in (("layers", ""), ("layers and tables", " tables")):
-            forms = ["1", *(f"{block}{ending}" for block in BLOCKS[1:])]
+            blocks = [block for block in BLOCKS if f"{block}" in runs]
+            forms = ["1", *(f"{block}{ending}" for block in blocks[1:])]
             values = [runs[form]["test_perplexity"] for form in forms]
-            lines.append((f"{NAMES[model]}, {text}", list(BLOCKS), values))
+            lines.append((f"{NAMES[model]}, {text}", blocks, values))
     return lines

@@ -205,6 +205,7 @@ def test_texts_without_a_window_are_refused() -> None:
         ({"dropout": 1.0}, "language.dropout is 1.0"),
         ({"rows": 0.0}, "language.rows is 0.0"),
         ({"valid_tokens": -1}, "language.valid_tokens is -1"),
+        ({"decoder": "adaptive", "width": 8}, "needs at least 16"),
         ({"decoder": "adaptive", "block_embedding": 4}, "choose a tied or untied one"),
     ],
 )
