@@ -156,10 +156,9 @@ def _same_task() -> str:
             **plain,
             "upload_bytes": flower["upload_bytes"],
             "download_bytes": 4 * figures["parameters"],
-            "client_seconds": plain["client_seconds"] + flower["client_seconds"],
-            "server_seconds": flower["server_seconds"],
+            "cpu_seconds": plain["cpu_seconds"] + rounds * flower["cpu_seconds"],
         }
-        rows.append(_shared("SecAgg+ (Flower 1.41)", run, rounds, clients))
+        rows.append(_shared("SecAgg+ (Flower 1.41)", run, rounds))
     rows += [point[1] for point in privhfl_points()]
     head = (
         "",
@@ -172,8 +171,8 @@ def _same_task() -> str:
         f"pictures. Those with one model train an MLP of {figures['parameters']:,} parameters for {rounds} rounds, all "
         "clients all of it; one seed gives all of them the same model, bit for bit, every round exact. `privhfl`: nine "
         "clients with an MLP, a CNN or a ResNet of their own, one iteration of the protocol; accuracy is the mean of "
-        "their models, training of baselines not counted. `sefl` runs other presets; its bytes and seconds are in "
-        "docs/sefl.md where that page is there. SecAgg+ sums the same updates, so that its accuracy is `plain`'s.\n\n"
+        "their models. Time is that of training, every party's part and the check of every sum; of `privhfl` without the "
+        "baselines' training. SecAgg+ sums the same updates, so that its accuracy is `plain`'s.\n\n"
         + table(head, rows)
         + "\n\n"
         + stamp(figures)
@@ -183,10 +182,10 @@ def _same_task() -> str:
     )
 
 
-def _shared(name: str, run: dict[str, Any], rounds: int, clients: int) -> tuple[str, ...]:
+def _shared(name: str, run: dict[str, Any], rounds: int) -> tuple[str, ...]:
     sent = rounds * (run["upload_bytes"] + run["download_bytes"])
-    spent = rounds * (clients * run["client_seconds"] + run["server_seconds"])
-    return name, f"{100 * run['curve'][-1][1]:.1f}", size(sent), seconds(spent)
+    spent = seconds(run["cpu_seconds"])
+    return name, f"{100 * run['curve'][-1][1]:.1f}", size(sent), spent
 
 
 def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
@@ -198,7 +197,7 @@ def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
     runs = list(secure["seeds"].values())
     settings, asked = BASE["mnist"], sum(run["predictions"] for run in runs)
     each = sum(sum(run["bytes"].values()) for run in runs) / asked
-    spent = sum(v for run in runs for p, v in run["cpu_seconds"].items() if p != "training") / asked
+    spent = sum(sum(run["cpu_seconds"].values()) for run in runs) / asked
     points = []
     for number in QUERIES["mnist"]:
         own = number == settings.queries

@@ -32,7 +32,7 @@ querying
   secure     the protocol: a server and the answering client see random numbers only, the querying
              client the sum of all answers; exact says that it equals `fixed` bit for bit
   published  the paper's own protocol, which gives weights away: for measuring, needs
-             --leaky-on-purpose
+             --ring-bits 64 --leaky-on-purpose
 """
 
 _EPILOG = """\

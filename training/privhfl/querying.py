@@ -11,13 +11,12 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor, nn
 
+from torchfsl.privhfl import Answer, PublishedQuerying, QueryPlan, Ring, make_plan
 from torchfsl.privhfl import Querying as Parties
-from torchfsl.privhfl import QueryPlan, Ring, make_plan
 from training.data.prf import Stream
 from training.privhfl.distillation import logits
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import RECIPES, Population, build_model
-from training.sections import ConfigError
 
 
 @dataclass(slots=True)
@@ -92,13 +91,11 @@ class Protocol:
     """
 
     def __init__(self, settings: Settings, population: Population) -> None:
-        self._settings, self._population = settings, population
-        self._plan = _plan(settings)
-        modes: tuple[Literal["secure", "fixed"], ...] = (
-            ("secure", "fixed") if settings.querying == "secure" else ("fixed",)
-        )
+        self._population = population
+        plan = _plan(settings)
         seed = Stream(settings.seed, "privhfl keys").bytes(32)
-        self._parties = [Parties(self._plan, mode=mode, seed=seed) for mode in modes]
+        modes = _MODES[settings.querying]
+        self._parties = [Parties(plan, mode=mode, seed=seed) for mode in modes]
         self._loaded: dict[int, int] = {}
 
     def ask(
@@ -117,30 +114,64 @@ class Protocol:
                 self._loaded[number] = iteration
         who = [number for number, _ in answering]
         found = [parties.ask(client, who, queries, iteration) for parties in self._parties]
-        cost = found[0].cost
-        sent = {f"{link}, {phase}": size for (link, phase), size in sorted(cost.sent.items())}
         exact = [torch.equal(found[0].logits, other.logits) for other in found[1:]]
-        return Answers(
-            found[0].logits.float(),
-            len(who),
-            sent if self._settings.querying == "secure" else {},
-            {party: float(seconds) for party, seconds in cost.seconds.items()},
-            all(exact) if exact else None,
-        )
+        answers = _answers(found[0], len(who))
+        answers.exact = all(exact) if exact else None
+        if self._parties[0].mode == "fixed":
+            answers.bytes = {}
+        return answers
+
+
+class Published:
+    """The paper's own protocol, which gives weights away: for measuring.
+
+    Args:
+        settings: of the experiment.
+        population: as in `Protocol`.
+    """
+
+    def __init__(self, settings: Settings, population: Population) -> None:
+        self._population = population
+        self._parties = PublishedQuerying(_plan(settings), leaky_on_purpose=True)
+
+    def ask(
+        self,
+        iteration: int,
+        client: int,
+        queries: Tensor,
+        answering: Sequence[tuple[int, nn.Module]],
+    ) -> Answers:
+        """See `Querying.ask`."""
+        for number, model in answering:
+            self._parties.load(number, model, self._population.clients[number].images)
+        who = [number for number, _ in answering]
+        return _answers(self._parties.ask(client, who, queries, iteration), len(who))
 
 
 def build_querying(settings: Settings, population: Population) -> Querying:
     """What the settings ask for.
 
     Raises:
-        ConfigError: it is not there yet.
         ParameterError: the protocol cannot do it.
     """
     if settings.querying == "plain":
         return Plain(probabilities=settings.label == "probabilities")
     if settings.querying == "published":
-        raise ConfigError("querying 'published' is not there yet: choose 'secure'")
+        return Published(settings, population)
     return Protocol(settings, population)
+
+
+_MODES: dict[str, tuple[Literal["secure", "fixed"], ...]] = {
+    "secure": ("secure", "fixed"),
+    "fixed": ("fixed",),
+}
+"""What gives the answers, and what these are compared with."""
+
+
+def _answers(answer: Answer, count: int) -> Answers:
+    sent = {f"{link}, {phase}": size for (link, phase), size in sorted(answer.cost.sent.items())}
+    seconds = {party: float(spent) for party, spent in answer.cost.seconds.items()}
+    return Answers(answer.logits.float(), count, sent, seconds)
 
 
 def _plan(settings: Settings) -> QueryPlan:

@@ -132,6 +132,11 @@ class Settings:
                 f"control is 'mixlocal' and expansion {self.expansion!r} has no labels of its own: "
                 f"choose one of {', '.join(OWN_LABELS)}"
             )
+        if self.querying == "published" and (self.ring_bits, self.fractional) != (64, 20):
+            raise ConfigError(
+                "querying 'published' is over 64 bits, 20 of them fractional: set ring_bits to 64 "
+                "and leave frac_bits"
+            )
         if self.control != "none" and self.querying != "plain":
             raise ConfigError(
                 f"control {self.control!r} asks nobody: leave querying 'plain', not "
