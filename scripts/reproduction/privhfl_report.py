@@ -135,7 +135,7 @@ def _secure(cells: Cells) -> str:
         online = sum(v for run in runs for name, v in run["bytes"].items() if "online" in name)
         exact = sum(run["exact"] for run in runs)
         parts.append(
-            f"\nBy the protocol on {data}: {asked:,} predictions in {len(runs)} runs, "
+            f"\nBy the protocol on {data}: {asked:,} predictions in {len(runs)} run{'s' * (len(runs) > 1)}, "
             f"{exact} of them exact (every sum equals that of the integers in the clear, bit for bit), "
             f"{seconds(protocol / asked)} of processor time and {size(sent / asked)} a prediction, of all parties and "
             f"links together ({size(online / asked)} of it online); {protocol / len(runs):.0f} s and "

@@ -149,7 +149,7 @@ def _same_task() -> str:
     if not figures:
         return missing("systems")
     clients, rounds = figures["clients"], figures["rounds"]
-    rows = [_shared(f"`{name}`", run, rounds, clients) for name, run in figures["runs"].items()]
+    rows = [_shared(f"`{name}`", run, rounds) for name, run in figures["runs"].items()]
     if (flower := figures["secagg_plus"]) is not None:
         plain = figures["runs"]["plain"]
         run = {
@@ -164,7 +164,7 @@ def _same_task() -> str:
         "",
         "accuracy",
         "bytes a client, up and down, whole run",
-        "processor seconds of all parties, whole run",
+        "processor time of all parties, whole run",
     )
     return (
         f"MNIST, {clients} clients with {figures['private']} samples each, the same {BASE['mnist'].test:,} test "
