@@ -1,0 +1,44 @@
+"""The comparison of systems: one task, one model whoever sums."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scripts.reproduction import systems, systems_report
+from training.privhfl.settings import Settings
+from training.privhfl.tasks import load_population
+
+
+def test_all_systems_end_a_round_with_the_same_model() -> None:
+    small = Settings(task="mnist", data="synthetic", private=20, test=50)
+    people = load_population(small)
+    runs = {name: systems._run(name, people, 1) for name in systems.AGGREGATIONS}
+    assert len({run["model_sha256"] for run in runs.values()}) == 1
+    upload = {name: run["upload_bytes"] for name, run in runs.items()}
+    assert upload["plain"] < upload["dense"] < upload["sesa"]
+
+
+def test_every_client_trains_on_its_own_samples() -> None:
+    people = load_population(Settings(task="mnist", data="synthetic", private=20, test=50))
+    config = dataclasses.replace(systems.PRESETS["mlp-mnist-widths"], clients_per_round=9)
+    task: Any = systems._task(config, people)
+    assert task.num_clients == 9
+    for part, own in zip(task.parts, people.clients, strict=True):
+        (images,) = task.train.inputs(part, None)
+        assert images.equal(own.images)
+        assert task.train.labels[part].tolist() == own.labels.tolist()
+
+
+def test_a_page_without_figures_says_which_command_makes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(systems_report, "read_result", lambda _: None)
+    assert "scripts/reproduce systems" in systems_report.render()
+
+
+def test_every_row_of_trust_has_a_cell_for_each_system() -> None:
+    columns = systems_report.OPENING.splitlines()[-1].count("|")
+    assert all(len(row) == columns - 1 for row in systems_report.ROWS)
