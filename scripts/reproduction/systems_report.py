@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.reproduction.markdown import missing, seconds, size, stamp, table
+from scripts.reproduction.markdown import missing, size, stamp, table
 from scripts.reproduction.privhfl_cells import BASE, QUERIES, read_cells
 from scripts.reproduction.results import read_result
 
@@ -159,7 +159,7 @@ def _same_task() -> str:
             "cpu_seconds": plain["cpu_seconds"] + rounds * flower["cpu_seconds"],
         }
         rows.append(_shared("SecAgg+ (Flower 1.41)", run, rounds))
-    rows += [point[1] for point in privhfl_points()]
+    rows += _alone() + [point[1] for point in privhfl_points()]
     head = (
         "",
         "accuracy",
@@ -171,7 +171,7 @@ def _same_task() -> str:
         f"pictures. Those with one model train an MLP of {figures['parameters']:,} parameters for {rounds} rounds, all "
         "clients all of it; one seed gives all of them the same model, bit for bit, every round exact. `privhfl`: nine "
         "clients with an MLP, a CNN or a ResNet of their own, one iteration of the protocol; accuracy is the mean of "
-        "their models. Time is that of training, every party's part and the check of every sum; of `privhfl` without the "
+        "their models and of all seeds. Time is that of training, every party's part and the check of every sum; of `privhfl` without the "
         "baselines' training. SecAgg+ sums the same updates, so that its accuracy is `plain`'s.\n\n"
         + table(head, rows)
         + "\n\n"
@@ -184,8 +184,19 @@ def _same_task() -> str:
 
 def _shared(name: str, run: dict[str, Any], rounds: int) -> tuple[str, ...]:
     sent = rounds * (run["upload_bytes"] + run["download_bytes"])
-    spent = seconds(run["cpu_seconds"])
-    return name, f"{100 * run['curve'][-1][1]:.1f}", size(sent), spent
+    return name, f"{100 * run['curve'][-1][1]:.1f}", _size(sent), f"{run['cpu_seconds']:.0f} s"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else size(num_bytes)
+
+
+def _alone() -> list[tuple[str, ...]]:
+    cell = dict(read_cells()).get("mnist-secure")
+    if cell is None:
+        return []
+    baseline = np.mean([run["baseline"] for run in cell["seeds"].values()])
+    return [("own samples alone, what `privhfl` starts from", f"{100 * baseline:.1f}", "0", "-")]
 
 
 def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
@@ -210,8 +221,8 @@ def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
         row = (
             f"`privhfl`, {number:,} queries a client{how}",
             f"{100 * accuracy:.1f}",
-            size(each * predictions),
-            seconds(spent * predictions * settings.clients),
+            _size(each * predictions),
+            f"{spent * predictions * settings.clients:.0f} s",
         )
         points.append((each * predictions, row, accuracy))
     return points
