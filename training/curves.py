@@ -1,12 +1,17 @@
-"""`curves.png`: the task's metric by round and by uploaded bytes."""
+"""Curves of a run or of several: the metric by round and by uploaded bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from training.trainer import RoundRecord
+
+if TYPE_CHECKING:
+    from training.compare import Row
 
 
 def plot_curves(
@@ -46,4 +51,37 @@ def plot_curves(
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def plot_rows(rows: Sequence[Row], file: Path | BinaryIO) -> None:
+    """Draw several runs over each other: a colour a row, a thin line a seed, a thick one their mean.
+
+    Args:
+        rows: as `training.compare.rows_of` makes them.
+        file: PNG to write.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (by_round, by_bytes) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    for number, row in enumerate(rows):
+        colour = f"C{number % 10}"
+        curves = [dict(run.evaluated) for run in row.runs]
+        common = sorted(set.intersection(*(set(curve) for curve in curves)))
+        mean = [float(np.mean([curve[place] for curve in curves])) for place in common]
+        sent = [row.runs[0].sent(place) for place in common]
+        by_round.plot(common, mean, color=colour, marker=".", label=row.name)
+        by_bytes.plot(sent, mean, color=colour, marker=".")
+        for curve in curves if len(curves) > 1 else ():
+            by_round.plot(list(curve), list(curve.values()), color=colour, alpha=0.3, linewidth=0.8)
+    by_round.set(xlabel="round", ylabel=rows[0].runs[0].metric)
+    by_bytes.set(xlabel="uploaded by a client in every round, MB")
+    for axes in (by_round, by_bytes):
+        axes.grid(alpha=0.3)
+    by_round.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=120, format="png")
     plt.close(figure)
