@@ -59,6 +59,8 @@ examples
   python -m training cnn-mnist --data FOLDER --aggregation dense --out runs/mnist-dense
   python -m training mlp-mnist-widths --data FOLDER --aggregation sesa
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
+  python -m training din --seeds 0,1,2 --out runs/din3              mean and deviation of three
+  python -m training compare runs/a runs/b --html ab.html           runs side by side
 
 DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
 Bytes and client_seconds are the mean of a client, to or from all servers together;
@@ -82,6 +84,14 @@ A setting that the preset or another setting leaves without effect is refused.
 """
 
 
+def _seeds(text: str) -> list[int]:
+    """`0,1,2` as numbers, each once; argparse says what is wrong with others."""
+    seeds = [int(part) for part in text.split(",")]
+    if len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"{text!r} names a seed twice")
+    return seeds
+
+
 _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     (
         "data",
@@ -101,7 +111,15 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "aggregation; sesa plans for them; default 0",
     ),
     ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
+    ("patience", "N", int, "stop after N evaluations without a better one; default 0, never"),
     ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
+    (
+        "seeds",
+        "S,S,...",
+        _seeds,
+        "a run for each, in folders seed-S of DIR, with a table of mean and deviation, curves.png "
+        "and report.html at the end",
+    ),
     (
         "out",
         "DIR",
@@ -147,6 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = config_from(options)
         folder = options.out or _default_folder(config)
+        if options.seeds is not None:
+            return _run_seeds(config, folder, options)
         return _run(config, folder, options)
     except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
         parser.exit(2, f"{parser.prog}: {error}\n")
@@ -189,10 +209,12 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
-             "eval_every", "seed", "threads", "device", "servers", "tls",
+             "eval_every", "patience", "seed", "threads", "device", "servers", "tls",
              "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None
+    if options.seed is not None and options.seeds is not None:
+        raise ConfigError("give --seed or --seeds, not both")
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -233,6 +255,25 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     exact = summary["exact_rounds"] == summary["rounds"]
     retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])
     return 0 if exact and retrieved else 1
+
+
+def _run_seeds(config: Config, folder: Path, options: argparse.Namespace) -> int:
+    """A run for each seed, and all of them side by side; finished ones are kept on --resume."""
+    status = 0
+    folders = [folder / f"seed-{seed}" for seed in options.seeds]
+    for seed, own in zip(options.seeds, folders, strict=True):
+        if not (options.resume and (own / "summary.json").exists()):
+            status |= _run(merge(config, {"seed": seed}), own, options)
+    from training.compare import Run, rows_of, table
+    from training.curves import plot_rows
+    from training.report import page
+
+    rows = rows_of([Run.read(own) for own in folders])
+    plot_rows(rows, folder / "curves.png")
+    (folder / "report.html").write_text(page(rows), encoding="utf-8")
+    if not options.quiet:
+        print(f"{rows[0].runs[0].metric} of {len(folders)} seeds\n{table(rows)}")
+    return status
 
 
 class Console:

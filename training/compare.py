@@ -19,7 +19,7 @@ Runs whose settings differ by the seed alone are one row, with the mean over see
 deviation of one run. Rows are named by the settings in which they differ.
 """
 _SAME_ROUNDS = ("seed", "threads", "device", "servers", "tls", "replace", "checkpoint_every",
-                "eval_every")  # fmt: skip
+                "eval_every", "patience")  # fmt: skip
 """Settings that make no row of its own."""
 HEAD = ("run", "seeds", "rounds", "last", "best", "MB up", "MB down", "exact")
 

@@ -45,6 +45,8 @@ class Config:
         min_clients: fewest reports that the servers may open; operators can ask for more.
         eval_every: rounds between evaluations; the first and last always evaluate.
         checkpoint_every: rounds between checkpoints.
+        patience: stop once so many evaluations in a row were not better than the best before; 0
+            for never.
         seed: of everything but keys, masks and hash seeds.
         dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
             clients under every aggregation. `sesa` plans for as many.
@@ -67,6 +69,7 @@ class Config:
     clients_per_round: int
     eval_every: int
     checkpoint_every: int = 10
+    patience: int = 0
     min_clients: int = 2
     seed: int = 0
     dropouts: float = 0.0
@@ -116,7 +119,7 @@ class Config:
                 f"round, min_clients is {self.min_clients}: choose fewer dropouts"
             )
         self._check_widths()
-        for name in ("threads", "torch_threads"):
+        for name in ("threads", "torch_threads", "patience"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; choose 0 (default) or more")
 

@@ -55,7 +55,7 @@ def plot_curves(
 
 
 def plot_rows(rows: Sequence[Row], file: Path | BinaryIO) -> None:
-    """Draw several runs over each other: a colour a row, a thin line a seed, a thick one their mean.
+    """Draw several runs over each other: a colour a row, thin lines for seeds, a thick mean.
 
     Args:
         rows: as `training.compare.rows_of` makes them.

@@ -65,7 +65,8 @@ def run_experiment(
     keeper = _Keeper(run, trainer, records, console)
     console.start(finished, config.rounds)
     try:
-        trainer.run(finished + 1, keeper.round_done)
+        if not keeper.is_patience_over():
+            trainer.run(finished + 1, keeper.round_done)
     finally:
         console.stop()
     federation.load_global_model()
@@ -92,14 +93,24 @@ class _Keeper:
         self._run, self._trainer, self._records, self._console = run, trainer, records, console
         self._changed: set[int] = set()
 
-    def round_done(self, record: RoundRecord) -> None:
+    def is_patience_over(self) -> bool:
+        """Whether the last `patience` evaluations were no better than the best before them."""
+        trainer, patience = self._trainer, self._trainer.config.patience
+        values = [one.metrics[trainer.task.metric] for one in self._records if one.metrics]
+        return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
+
+    def round_done(self, record: RoundRecord) -> bool:
         self._records.append(record)
         self._run.append(record)
         self._changed.update(self._trainer.cohort(record.round))
         config = self._trainer.config
-        if record.round % config.checkpoint_every == 0 or record.round == config.rounds:
+        is_over = bool(record.metrics) and self.is_patience_over()
+        if record.round % config.checkpoint_every == 0 or record.round == config.rounds or is_over:
             self._save(record.round)
         self._console.round_done(record)
+        if is_over:
+            self._console.say(f"stopped: {config.patience} evaluations brought nothing better")
+        return is_over
 
     def _save(self, round_number: int) -> None:
         trainer, federation = self._trainer, self._trainer.federation

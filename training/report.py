@@ -46,8 +46,8 @@ def page(rows: Sequence[Row]) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1>"
-        "<p>Bytes are the mean of a client and round. An exact round opened the plaintext sum of the "
-        "quantised updates, bit for bit.</p>"
+        "<p>Bytes are the mean of a client and round. An exact round opened the plaintext sum of "
+        "the quantised updates, bit for bit.</p>"
         f"{_table(HEAD, (row.cells() for row in rows))}"
         + (f"<p>For comparison: {html.escape(told)}</p>" if told else "")
         + f'<img alt="curves by round and by bytes" src="data:image/png;base64,{figure}">'

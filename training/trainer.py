@@ -78,15 +78,16 @@ class Trainer:
         self.residuals = {} if residuals is None else residuals
         self.mean = mean
 
-    def run(self, first_round: int, done: Callable[[RoundRecord], None]) -> None:
-        """Run the rounds from `first_round` to the last; `done` hears of each."""
+    def run(self, first_round: int, done: Callable[[RoundRecord], bool | None]) -> None:
+        """Run the rounds from `first_round` to the last; `done` hears of each, True stops."""
         for number in range(first_round, self.config.rounds + 1):
             record = self.run_round(number)
             if self.mean is not None:
                 self.mean.add(number, self.federation.server_model.state)
             if self._evaluates(number):
                 record.metrics = self.evaluate()
-            done(record)
+            if done(record):
+                return
 
     def evaluate(self) -> dict[str, float]:
         """The task's metrics of the servers' model, and those of the mean model as `mean_...`."""
