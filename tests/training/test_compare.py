@@ -107,8 +107,11 @@ def test_a_run_without_patience_left_stops_and_is_not_taken_up_again(
         RecommendationTask, "evaluate",
         lambda task, model: honest(task, model) | {"auc": next(values)},
     )  # fmt: skip
-    command = ["din", "--rounds", "6", "--clients-per-round", "3", "--aggregation", "plain",
-               "--quiet", "--eval-every", "1", "--patience", "2", "--out", str(tmp_path / "run")]  # fmt: skip
+    folder = str(tmp_path / "run")
+    command = [
+        "din", "--rounds", "6", "--clients-per-round", "3", "--aggregation", "plain", "--quiet",
+        "--eval-every", "1", "--patience", "2", "--out", folder,
+    ]  # fmt: skip
     assert cli.main(command) == 0
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
     assert cli.main([*command, "--resume"]) == 0
