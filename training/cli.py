@@ -264,9 +264,9 @@ def _run_seeds(config: Config, folder: Path, options: argparse.Namespace) -> int
     for seed, own in zip(options.seeds, folders, strict=True):
         if not (options.resume and (own / "summary.json").exists()):
             status |= _run(merge(config, {"seed": seed}), own, options)
-    from training.compare import Run, rows_of, table
     from training.curves import plot_rows
     from training.report import page
+    from training.runs import Run, rows_of, table
 
     rows = rows_of([Run.read(own) for own in folders])
     plot_rows(rows, folder / "curves.png")

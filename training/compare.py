@@ -1,15 +1,14 @@
-"""`python -m training compare`: runs side by side; those that differ by seed alone are one row."""
+"""`python -m training compare`: a table of runs, and on demand a figure and a page."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from training.curves import plot_rows
+from training.report import page
+from training.runs import Run, rows_of, table
 from training.sections import ConfigError
 
 _DESCRIPTION = """\
@@ -18,138 +17,6 @@ Compare finished or running experiments: a table on standard output, on demand a
 Runs whose settings differ by the seed alone are one row, with the mean over seeds and the standard
 deviation of one run. Rows are named by the settings in which they differ.
 """
-_SAME_ROUNDS = ("seed", "threads", "device", "servers", "tls", "replace", "checkpoint_every",
-                "eval_every", "patience")  # fmt: skip
-"""Settings that make no row of its own."""
-HEAD = ("run", "seeds", "rounds", "last", "best", "MB up", "MB down", "exact")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run's folder.
-
-    Attributes:
-        folder: where it is.
-        settings: all of them, by dotted name.
-        metric: that the curves show.
-        lines: of `metrics.jsonl`, one a round.
-        summary: of a finished run, else empty.
-    """
-
-    folder: Path
-    settings: dict[str, Any]
-    metric: str
-    lines: list[dict[str, Any]]
-    summary: dict[str, Any]
-
-    @classmethod
-    def read(cls, folder: Path) -> Run:
-        """Read a run's folder; raises ConfigError if it is none, or nothing was evaluated yet."""
-        try:
-            settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-            lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-            summary = folder / "summary.json"
-            told = json.loads(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} is no folder of a run: {error}") from error
-        if not lines or len(lines[0]) < 2 or "exact" not in lines[0]:
-            raise ConfigError(f"{folder} has no round yet, or is of another kind of experiment")
-        metric = str(told.get("metric") or list(lines[0])[1])
-        return cls(folder, _flat(settings), metric, lines, told)
-
-    @property
-    def evaluated(self) -> list[tuple[int, float]]:
-        """Rounds and the metric after each."""
-        return [(one["round"], one[self.metric]) for one in self.lines if self.metric in one]
-
-    @property
-    def exact(self) -> int:
-        """Rounds whose sum equals the plaintext's."""
-        return sum(bool(line["exact"]) for line in self.lines)
-
-    def mean(self, name: str) -> float:
-        """Of a column of `metrics.jsonl` over the rounds."""
-        return statistics.fmean(line[name] for line in self.lines)
-
-    def sent(self, number: int) -> float:
-        """MB that a client uploads which takes part in every round up to `number`."""
-        return float(sum(line["upload_bytes"] for line in self.lines[:number])) / 1e6
-
-
-@dataclass(frozen=True)
-class Row:
-    """Runs that differ by the seed alone, and what tells them from other rows."""
-
-    name: str
-    runs: tuple[Run, ...]
-
-    def cells(self) -> tuple[str, ...]:
-        """As `HEAD` has them."""
-        runs = self.runs
-        rounds = {len(run.lines) for run in runs}
-        return (
-            self.name,
-            ", ".join(str(run.settings.get("seed", 0)) for run in runs),
-            "-".join(str(one) for one in sorted({min(rounds), max(rounds)})),
-            spread([run.evaluated[-1][1] for run in runs]),
-            spread([max(value for _, value in run.evaluated) for run in runs]),
-            f"{statistics.fmean(run.mean('upload_bytes') for run in runs) / 1e6:.3f}",
-            f"{statistics.fmean(run.mean('download_bytes') for run in runs) / 1e6:.3f}",
-            f"{sum(run.exact for run in runs)} of {sum(len(run.lines) for run in runs)}",
-        )
-
-
-def spread(values: Sequence[float]) -> str:
-    """A value, or the mean of several and the standard deviation of one."""
-    if len(values) == 1:
-        return f"{values[0]:.4f}"
-    return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
-
-
-def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """Runs by what is not the seed, in the order of the first of each.
-
-    Raises:
-        ConfigError: one seed twice in a row, or runs of several metrics.
-    """
-    if len({run.metric for run in runs}) > 1:
-        told = ", ".join(f"{run.folder} has {run.metric}" for run in runs)
-        raise ConfigError(f"runs of several metrics cannot be compared: {told}")
-    by_settings: dict[str, list[Run]] = {}
-    for run in runs:
-        own = {name: run.settings[name] for name in run.settings if name not in _SAME_ROUNDS}
-        by_settings.setdefault(json.dumps(own, sort_keys=True), []).append(run)
-    names = differing([group[0] for group in by_settings.values()])
-    rows = []
-    for group in by_settings.values():
-        seeds = [run.settings.get("seed", 0) for run in group]
-        if len(set(seeds)) < len(seeds):
-            raise ConfigError(
-                f"{', '.join(str(run.folder) for run in group)} are of the same settings and seed"
-            )
-        first = group[0]
-        told = ", ".join(f"{name} {first.settings.get(name, 'not known')}" for name in names)
-        rows.append(Row(told or str(first.settings["preset"]), tuple(group)))
-    return rows
-
-
-def differing(runs: Sequence[Run]) -> list[str]:
-    """Settings of which not all runs have the same."""
-    known = dict.fromkeys(name for run in runs for name in run.settings)
-    found = [name for name in known if name not in _SAME_ROUNDS
-             and len({json.dumps(run.settings.get(name)) for run in runs}) > 1]  # fmt: skip
-    return ["preset"] if "preset" in found else found
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The rows as text, columns aligned."""
-    lines = [HEAD, *(row.cells() for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -171,21 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.exit(2, f"{parser.prog}: {error}\n")
     print(f"metric: {rows[0].runs[0].metric}\n{table(rows)}")
     if options.figure is not None:
-        from training.curves import plot_rows
-
         plot_rows(rows, options.figure)
     if options.html is not None:
-        from training.report import page
-
         options.html.write_text(page(rows), encoding="utf-8")
     return 0
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found

@@ -11,7 +11,7 @@ import numpy as np
 from training.trainer import RoundRecord
 
 if TYPE_CHECKING:
-    from training.compare import Row
+    from training.runs import Row
 
 
 def plot_curves(
@@ -58,7 +58,7 @@ def plot_rows(rows: Sequence[Row], file: Path | BinaryIO) -> None:
     """Draw several runs over each other: a colour a row, thin lines for seeds, a thick mean.
 
     Args:
-        rows: as `training.compare.rows_of` makes them.
+        rows: as `training.runs.rows_of` makes them.
         file: PNG to write.
     """
     import matplotlib as mpl

@@ -8,8 +8,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from training.compare import HEAD, Row, differing
 from training.curves import plot_rows
+from training.runs import HEAD, Row, differing
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; }
@@ -23,7 +23,7 @@ def page(rows: Sequence[Row]) -> str:
     """The page: results, curves, what is common to all runs, what each run was.
 
     Args:
-        rows: as `training.compare.rows_of` makes them.
+        rows: as `training.runs.rows_of` makes them.
     """
     drawn = io.BytesIO()
     plot_rows(rows, drawn)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from training import cli, compare
-from training.compare import Run, rows_of, table
 from training.report import page
+from training.runs import Run, rows_of, table
 from training.sections import ConfigError
 from training.tasks.recommendation import RecommendationTask
 
