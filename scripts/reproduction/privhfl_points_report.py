@@ -9,18 +9,20 @@ POINTS: tuple[tuple[str, str], ...] = (
         "Theorem 3 is false: what the querying party sees of a ReLU, r y, is not uniform. It is 0 where y is, y divides "
         "it, and gcds of several maskings give y up to its sign; whoever asks one picture three times computes the first layer's "
         "weights",
-        "`scripts/attacks/published_relu.py` recovers them from the published protocol; `secure` sends nothing of the "
-        "kind: `tests/security/test_querying_views.py`",
+        "`scripts/attacks/published_relu.py` and `tests/privhfl/test_published.py` recover 16 of 16 channels from the "
+        "published protocol; `secure` sends the querying party one message a batch, the sum: "
+        "`tests/security/test_querying_views.py`",
     ),
     (
         "r 'random in the ring' loses the sign: it survives only while abs(y) r < 2^63",
-        "no such product in `secure`: `tests/privhfl/test_gates.py`, over the whole range that a plan allows",
+        "enforced in the published mode: `tests/privhfl/test_published.py`; no such product in `secure`: "
+        "`tests/privhfl/test_gates.py`, to the ends of its range",
     ),
     (
         "truncating shares locally goes wrong with a chance of abs(y) / 2^63 a value, several activations of every query of "
         "VGG-7",
         "truncation is part of the gate, exact up to a unit: `tests/privhfl/test_gates.py`, and bit for bit against the "
-        "integers in the clear: `test_end_to_end.py`, `exact` of every secure run",
+        "integers in the clear: `tests/privhfl/test_end_to_end.py`, `exact` of every secure run",
     ),
     (
         "ReLU multiplies two shared values, for which the paper has no protocol",

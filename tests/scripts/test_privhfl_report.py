@@ -32,8 +32,11 @@ def test_every_row_of_the_papers_tables_is_in_the_section() -> None:
             assert all(f"{own:g}; {other:g}; " in text for own, other in rows)
 
 
-def test_there_are_ten_points() -> None:
+def test_ten_points_name_checks_that_exist() -> None:
     assert len(POINTS) == 10
+    for _, check in POINTS:
+        for name in (part for part in check.split("`") if "/" in part and part.endswith(".py")):
+            assert Path(name).exists(), name
 
 
 def test_the_papers_text_does_not_follow_from_its_tables() -> None:

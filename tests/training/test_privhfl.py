@@ -19,7 +19,14 @@ from torchfsl.privhfl import Querying as Parties
 from training.data.prf import Stream
 from training.privhfl import experiment
 from training.privhfl.command import main, make_parser, settings_from
-from training.privhfl.distillation import logits, retrained, soft_labels, train_baseline
+from training.privhfl.distillation import (
+    MOST_LOGIT,
+    bounded,
+    logits,
+    retrained,
+    soft_labels,
+    train_baseline,
+)
 from training.privhfl.expansion import expand
 from training.privhfl.querying import Plain
 from training.privhfl.selection import POOL, select
@@ -205,6 +212,20 @@ def test_plain_answers_add_up_and_depend_on_every_answering_model() -> None:
     assert torch.allclose(found.sums, sum(logits(m, images) for _, m in nets), atol=1e-5)
     shares = Plain(probabilities=True).ask(1, 3, images, nets)
     assert torch.allclose(shares.sums.sum(1), torch.full((12,), 3.0), atol=1e-5)
+
+
+def test_a_model_with_huge_logits_answers_with_bounded_ones_and_the_same_classes() -> None:
+    own = load_population(SMALL).clients[0]
+    wild, tame = build_model(SMALL, 0).eval(), build_model(SMALL, 1).eval()
+    with torch.no_grad():
+        for parameter in wild.get_submodule("classifier").parameters():
+            parameter.mul_(1e4)
+    before = logits(wild, own.images)
+    answered = logits(bounded(wild, own), own.images)
+    assert before.abs().max() > MOST_LOGIT > answered.abs().max() > 0.9 * MOST_LOGIT
+    assert torch.equal(before.argmax(1), answered.argmax(1))
+    assert torch.equal(before, logits(wild, own.images))
+    assert bounded(tame, own) is tame
 
 
 def test_retraining_leaves_the_model_that_others_still_ask() -> None:

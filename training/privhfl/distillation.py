@@ -18,6 +18,8 @@ _ADAM_RATE, _ADAM_BATCH = 2e-3, 64
 _FALL = 0.1
 """Factor on the rate after half of the epochs."""
 _EVALUATION_BATCH = 500
+MOST_LOGIT = 64.0
+"""Half of what the protocol's plans leave for a logit: other pictures may have larger ones."""
 
 
 def train_baseline(model: nn.Module, private: Private, recipe: Recipe, stream: Stream) -> None:
@@ -66,6 +68,23 @@ def retrained(
     optimizer = Adam(after.parameters(), lr=_ADAM_RATE)
     _train(after, optimizer, images, targets, recipe.retrain_epochs, _ADAM_BATCH, stream)
     return after
+
+
+def bounded(model: nn.Module, private: Private) -> nn.Module:
+    """The model as it answers others: its logits on its own samples are at most `MOST_LOGIT`.
+
+    The paper adds logits up as they are. Then one client whose training went astray, with logits of
+    thousands, gives everybody's labels alone, and no ring has room for it. Its last layer is scaled
+    down; its classes stay what they are. Others, which are nearly all, answer unchanged.
+    """
+    largest = float(logits(model, private.images).abs().max())
+    if largest <= MOST_LOGIT:
+        return model
+    answering = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in answering.get_submodule("classifier").parameters():
+            parameter.mul_(0.99 * MOST_LOGIT / largest)
+    return answering
 
 
 def logits(model: nn.Module, images: Tensor) -> Tensor:

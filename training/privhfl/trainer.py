@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from training.data.prf import Stream
 from training.privhfl.distillation import (
     accuracy,
+    bounded,
     logits,
     retrained,
     soft_labels,
@@ -106,7 +107,8 @@ class Trainer:
         if settings.control != "local":
             queries = self.queries(iteration, client, before[client])
         if queries is not None and settings.control == "none":
-            asked = [(number, before[number]) for number in others]
+            people = self.population.clients
+            asked = [(number, bounded(before[number], people[number])) for number in others]
             answers = self.querying.ask(iteration, client, queries.images, asked)
         begun = time.process_time()
         if queries is not None:
