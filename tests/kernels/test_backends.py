@@ -302,6 +302,7 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
     return {
         "tree_gen": [cw, right, leaf0, leaf1],
         "tree_eval": module.tree_eval(keys[0], *public),
+        "tree_path": [*module.tree_path(keys[0], *public[:3], alpha, threads)],
         "convert": module.convert(keys[1], leaf0, shape["row_bytes"]),
         "hint_gen": hints,
         "accumulate": [start, acc],

@@ -30,6 +30,11 @@ def good_calls() -> dict[str, dict[str, object]]:
             "depth": 4,
         },
         "tree_eval": {"key": K_TREE, **public},
+        "tree_path": {
+            "key": K_TREE,
+            **{name: value for name, value in public.items() if name != "num_leaves"},
+            "x": trees.alpha,
+        },
         "convert": {"key": K_CONVERT, "states": trees.leaves[0], "num_bytes": 24},
         "hint_gen": {
             "key": K_CONVERT,
@@ -152,6 +157,9 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
         ("tree_eval", {"num_leaves": 8}),
         ("tree_eval", {"num_leaves": 1 << 62}),
         ("tree_eval", {"cw_right": np.full((4, 3), 2, dtype=np.uint8)}),
+        ("tree_path", {"x": np.array([0, 16, 0], dtype=np.uint64)}),
+        ("tree_path", {"cw_right": np.full((4, 3), 2, dtype=np.uint8)}),
+        ("tree_path", {"num_threads": -1}),
         ("convert", {"num_bytes": 0}),
         ("convert", {"num_bytes": -1}),
         ("convert", {"num_bytes": 1 << 62}),

@@ -350,6 +350,8 @@ def digests() -> dict[str, str]:
         label = f"{num_trees} x {num_leaves}"
         note(f"tree_gen {label}", trees.cw, trees.cw_right, *trees.leaves)
         note(f"tree_eval {label}", native.tree_eval(K_TREE, *trees.public(1)))
+        roots, cw, cw_right, _ = trees.public(1)
+        note(f"tree_path {label}", *native.tree_path(K_TREE, roots, cw, cw_right, trees.alpha, 2))
         row_bytes = int(rng.integers(1, 400)) if num_leaves < 1000 else 40
         table = random_bytes(rng, num_trees, num_leaves, row_bytes)
         note(f"answer {label}", native.answer(K_TREE, *trees.public(0), table, 2))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from torchfsl.errors import ParameterError
+from torchfsl.kernels.backends import kernels
 from torchfsl.kernels.portable import trees as portable
 from torchfsl.kernels.portable.paths import tree_path
 from torchfsl.privhfl.comparison_tables import Tables
@@ -110,6 +111,9 @@ def test_paths_end_in_the_leaves_of_the_whole_tree() -> None:
     for leaf in range(1 << depth):
         x = np.full(count, leaf, dtype=np.uint64)
         paths = [tree_path(key, root, cw, right, x) for root in roots]
+        native = [kernels().tree_path(key, root, cw, right, x) for root in roots]
+        for mine, others in zip(paths, native, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
         for party in (0, 1):
             assert np.array_equal(paths[party][0], every[party][:, leaf])
         assert np.array_equal(paths[0][1] ^ paths[1][1], x < alpha)

@@ -51,6 +51,20 @@ def tree_eval(
 ) -> _Bytes:
     """States of one party at every leaf, `[T, num_leaves, 16]`; N in [1, 2**48]."""
 
+def tree_path(
+    key: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    x: _Positions,
+    num_threads: int = 1,
+) -> tuple[_Bytes, _Bytes]:
+    """States of one party at leaf `x uint64[T]` of each tree, `[T, 16]`, and bits `[T]`.
+
+    The XOR of both parties' bits is [x < alpha]. Running time and addresses depend neither on seeds
+    nor on x.
+    """
+
 def convert(key: bytes, states: _Bytes, num_bytes: int) -> _Bytes:
     """Conv: `[M, 16]` to `[M, num_bytes]`, `num_bytes` in [1, 2**24]; control bits are ignored."""
 

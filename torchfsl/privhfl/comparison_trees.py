@@ -23,7 +23,6 @@ import numpy.typing as npt
 from torchfsl.crypto import kdf
 from torchfsl.errors import ParameterError
 from torchfsl.kernels.backends import kernels, num_threads
-from torchfsl.kernels.portable.paths import tree_path
 from torchfsl.privhfl.draws import Draws
 from torchfsl.privhfl.lane import Lane
 from torchfsl.types import Bytes
@@ -120,7 +119,7 @@ class Trees:
         right = np.unpackbits(packed, count=self.depth * count).reshape(self.depth, count)
         last = words[start + packed.size :].reshape(count, _WORD)
         x = public.astype(np.uint64)
-        states, below = tree_path(
+        states, below = kernels().tree_path(
             share.key, share.roots, np.ascontiguousarray(cw), right, x >> np.uint64(_LOW_BITS),
             num_threads(),
         )  # fmt: skip

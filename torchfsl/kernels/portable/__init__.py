@@ -14,6 +14,7 @@ from torchfsl.kernels.portable.checks import (
     verify,
 )
 from torchfsl.kernels.portable.field import field_multiply
+from torchfsl.kernels.portable.paths import tree_path
 from torchfsl.kernels.portable.trees import (
     accumulate,
     accumulate_batch,
@@ -42,5 +43,6 @@ __all__ = [
     "tags",
     "tree_eval",
     "tree_gen",
+    "tree_path",
     "verify",
 ]

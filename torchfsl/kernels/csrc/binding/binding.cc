@@ -67,6 +67,29 @@ Bytes tree_eval(const nb::bytes& key, const In& roots, const In& cw, const In& c
   return out.release();
 }
 
+nb::tuple tree_path(const nb::bytes& key, const In& roots, const In& cw, const In& cw_right,
+                    const In& x, std::int64_t num_threads) {
+  const std::size_t depth = cw.ndim() ? cw.shape(0) : 0;
+  if (depth > fsl::kMaxDepth) refuse("depth must be in [0, 48]");
+  const TreeArguments arguments(key, roots, cw, cw_right, std::int64_t{1} << depth);
+  const std::size_t count = arguments.trees.num_trees;
+  fsl::TreePathArgs args = {};
+  args.trees = arguments.trees;
+  args.x = data_of<std::uint64_t>(x, "x", {count});
+  std::uint64_t seen = 0;
+  for (std::size_t i = 0; i < count; ++i) seen |= args.x[i];
+  if (seen >> depth) refuse("x must be below 2**depth");
+  const unsigned threads = checked_threads(num_threads);
+  ByteBuffer states({count, 16}), smaller({count});
+  args.states = states.data();
+  args.smaller = smaller.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::tree_path(args, threads);
+  }
+  return nb::make_tuple(states.release(), smaller.release());
+}
+
 Bytes convert(const nb::bytes& key_bytes, const In& states, std::int64_t num_bytes) {
   const fsl::KeySchedule key = schedule_of(key_bytes);
   fsl::ConvertArgs args = {};
@@ -245,6 +268,8 @@ NB_MODULE(_native, m) {
   m.def("tree_gen", tree_gen, "key"_a, "roots0"_a, "roots1"_a, "alpha"_a, "depth"_a,
         "num_threads"_a = 1);
   m.def("tree_eval", tree_eval, "key"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a,
+        "num_threads"_a = 1);
+  m.def("tree_path", tree_path, "key"_a, "roots"_a, "cw"_a, "cw_right"_a, "x"_a,
         "num_threads"_a = 1);
   m.def("convert", convert, "key"_a, "states"_a, "num_bytes"_a);
   m.def("hint_gen", hint_gen, "key"_a, "leaf0"_a, "leaf1"_a, "values"_a, "slots"_a, "nu"_a,

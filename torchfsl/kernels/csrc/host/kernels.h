@@ -12,6 +12,7 @@ namespace fsl {
 
 // `args.level_trees` is not used.
 void tree_gen(const TreeGenArgs& args, unsigned num_threads = 1);
+void tree_path(const TreePathArgs& args, unsigned num_threads = 1);
 void tree_eval(const Trees& trees, std::uint8_t* out, unsigned num_threads = 1);
 void convert(const ConvertArgs& args);
 void hint_gen(const HintArgs& args, unsigned num_threads = 1);

@@ -53,6 +53,14 @@ struct TreeGenArgs {
   std::uint8_t* leaf[2];
 };
 
+// One leaf x of each tree. `trees.num_leaves` is not used.
+struct TreePathArgs {
+  Trees trees;
+  const std::uint64_t* x;
+  std::uint8_t* states;   // [T, 16]
+  std::uint8_t* smaller;  // [T], this party's share of [x < alpha]
+};
+
 struct ConvertArgs {
   const KeySchedule* key;
   const std::uint8_t* states;
@@ -128,6 +136,7 @@ constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
 struct Path {
   const char* name;
   void (*tree_gen)(const TreeGenArgs&);
+  void (*tree_path)(const TreePathArgs&);
   Partition (*partition)(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                          unsigned num_threads);
   // The next three process the units [begin, end).

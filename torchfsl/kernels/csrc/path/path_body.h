@@ -9,6 +9,7 @@
 #include "leaf_kernels.h"
 #include "path.h"
 #include "tree_gen.h"
+#include "tree_path.h"
 
 namespace fsl {
 namespace {
@@ -17,6 +18,7 @@ template <class V, template <class> class Products = IntegerProducts>
 constexpr Path make_path(const char* name) {
   return {name,
           tree_gen<V>,
+          tree_path<V>,
           partition<V>,
           tree_eval<V>,
           accumulate<V>,

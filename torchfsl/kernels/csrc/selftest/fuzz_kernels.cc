@@ -2,7 +2,7 @@
 // what a peer controls beyond that are the contents of the arrays that reach the kernels. One
 // target for each kernel that reads such bytes; the build names it in FSL_FUZZ_TARGET:
 //
-//   trees      correction words and roots           to tree_eval
+//   trees      correction words and roots           to tree_eval and tree_path
 //   hints      trees and hints                      to accumulate
 //   retrieval  trees                                to answer and authenticate
 //   checks     trees and check words                to verify
@@ -107,6 +107,12 @@ void run_portable(const Trees& trees, std::size_t payload, F kernel) {
     kPortablePath.tree_eval(view, partition, 0, end, expected.data(), arena);
   });
   expect(states == expected);
+  std::vector<std::uint64_t> x(trees.num_trees);
+  for (std::uint64_t& leaf : x) leaf = input.size(0, (std::size_t{1} << trees.view().depth) - 1);
+  Bytes ends(16 * x.size()), smaller(x.size()), same_ends = ends, same_smaller = smaller;
+  tree_path({trees.view(), x.data(), ends.data(), smaller.data()});
+  kPortablePath.tree_path({trees.view(), x.data(), same_ends.data(), same_smaller.data()});
+  expect(ends == same_ends && smaller == same_smaller);
 }
 
 [[maybe_unused]] void fuzz_hints(Input& input) {

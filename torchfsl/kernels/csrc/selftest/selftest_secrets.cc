@@ -119,6 +119,20 @@ void run_tree_gen(Secrets& secrets) {
   });
 }
 
+void run_tree_path(Secrets& secrets) {
+  const Bytes key = secrets.hidden(16);
+  TreeSet trees(kTrees, kLeaves);
+  trees.roots[0] = secrets.roots(kTrees, 0);
+  trees.cw = secrets.hidden(trees.cw.size());
+  for (std::uint8_t& bit : trees.cw_right) bit = 1;
+  const std::vector<std::uint64_t> x = secrets.numbers(kTrees, kLeaves);
+  Bytes states(16 * kTrees), smaller(kTrees);
+  measured([&] {
+    trees.key = expand_key(key.data());
+    tree_path({trees.view(0), x.data(), states.data(), smaller.data()});
+  });
+}
+
 void run_hint_gen(Secrets& secrets) {
   const Bytes key = secrets.hidden(16);
   const Bytes leaf[2] = {secrets.hidden(16 * kTrees), secrets.hidden(16 * kTrees)};
@@ -305,6 +319,7 @@ struct Kernel {
 };
 constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
                                {"tree_gen", run_tree_gen},
+                               {"tree_path", run_tree_path},
                                {"hint_gen", run_hint_gen},
                                {"check_gen", run_check_gen},
                                {"convert", run_convert},

@@ -73,6 +73,33 @@ void run_trees(Digests& digests, Random& random) {
   }
 }
 
+// One leaf of each tree: as in the whole tree, and the parties' bits compare it with alpha.
+void run_paths(Digests& digests, Random& random) {
+  for (const Shape& shape : kShapes) {
+    const std::string name = named("path", shape);
+    const TreeSet trees(shape.num_trees, shape.num_leaves, random);
+    std::vector<std::uint64_t> x(shape.num_trees);
+    for (std::uint64_t& leaf : x) leaf = random.below(shape.num_leaves);
+    Bytes smaller[2];
+    for (int party = 0; party < 2; ++party) {
+      Bytes every(16 * shape.num_trees * shape.num_leaves), states(16 * shape.num_trees);
+      smaller[party].resize(shape.num_trees);
+      tree_eval(trees.view(party), every.data());
+      tree_path({trees.view(party), x.data(), states.data(), smaller[party].data()});
+      digests.note(name, states);
+      digests.note(name, smaller[party]);
+      for (std::size_t i = 0; i < shape.num_trees; ++i) {
+        require(!std::memcmp(&states[16 * i], &every[16 * (i * shape.num_leaves + x[i])], 16),
+                name + ": a path does not end in its leaf");
+      }
+    }
+    for (std::size_t i = 0; i < shape.num_trees; ++i) {
+      require((smaller[0][i] ^ smaller[1][i]) == (x[i] < trees.alpha[i]),
+              name + ": the bits do not compare");
+    }
+  }
+}
+
 Bytes make_hints(const TreeSet& trees, const Bytes& values, const std::vector<std::uint64_t>& slots,
                  unsigned nu, unsigned width) {
   HintArgs args = {};
@@ -358,6 +385,7 @@ std::vector<Digest> run_shapes() {
   Digests digests;
   Random random(1);
   run_trees(digests, random);
+  run_paths(digests, random);
   for (const unsigned width : kWidths) {
     for (const std::size_t row_values : {1u, 2u, 4u, 5u, 18u, 20u, 36u}) {
       run_shares(digests, random, {6, 61}, width, 0, row_values);
