@@ -42,7 +42,7 @@ def lower(how: Tables | Trees, public: np.ndarray, secret: np.ndarray, batch: in
     """The result as dealer, P_A and S together see it."""
     qa_dealer, qa, sq_dealer, sq = pairs(batch)
     dealt, s = how.deal(secret, qa_dealer, sq_dealer, 0, "0")
-    sent = memoryview(b"".join([dealt]))
+    sent = memoryview(b"".join(dealt))
     count = len(public)
     assert len(sent) == how.dealt_bytes(count)
     shares = (

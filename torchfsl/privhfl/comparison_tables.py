@@ -82,11 +82,11 @@ class Tables:
         return [*(number * count for number in groups), -(-count // 8)]
 
     def deal(self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-             ) -> tuple[Bytes, Bytes]:  # fmt: skip
+             ) -> tuple[list[Any], Bytes]:  # fmt: skip
         """Tables for the numbers `secret [N]`.
 
         Returns:
-            the server's share, and the bits s `[N]`.
+            the server's share, in parts, and the bits s `[N]`.
         """
         count = len(secret)
         share = self._pad(qa, node, step, count)
@@ -115,7 +115,7 @@ class Tables:
                     view = next(views)
                     view ^= np.take(rows, chosen, axis=0)
             now = behind or now
-        return share, final >> np.uint8(_S_BIT)
+        return [share], final >> np.uint8(_S_BIT)
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview) -> Bytes:
         """The answering party's share."""

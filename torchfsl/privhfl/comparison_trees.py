@@ -73,11 +73,11 @@ class Trees:
         return [-(-count // 8)]
 
     def deal(self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-             ) -> tuple[bytes, Bytes]:  # fmt: skip
+             ) -> tuple[list[Any], Bytes]:  # fmt: skip
         """Trees for the numbers `secret [N]`.
 
         Returns:
-            what both parties need, and the bits s `[N]`.
+            what both parties need, in parts, and the bits s `[N]`.
         """
         count = len(secret)
         roots = [self._roots(draws, node, step, count, b) for b, draws in enumerate((qa, sq))]
@@ -89,7 +89,7 @@ class Trees:
         word = kernels().convert(key, leaves[0], _WORD) ^ kernels().convert(key, leaves[1], _WORD)
         word ^= _below(alpha & np.uint64((1 << _LOW_BITS) - 1))
         bits = np.packbits(right.reshape(-1))
-        return b"".join((key, cw.tobytes(), bits.tobytes(), word.tobytes())), masks[0] ^ masks[1]
+        return [key, cw, bits, word], masks[0] ^ masks[1]
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview
                   ) -> TreeShare:  # fmt: skip

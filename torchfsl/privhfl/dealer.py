@@ -119,8 +119,8 @@ class Dealer:
         low = ring.word.type((1 << ring.weight_frac_bits) - 1)
         self._dealt.dithers[unit.node, unit.step] = mask & low
         secret = split(ring, mask)[2]
-        body, bits = self._plan.backend.deal(secret, self._qa, self._sq, unit.node, unit.step)
-        self._dealt.body.append(body)
+        parts, bits = self._plan.backend.deal(secret, self._qa, self._sq, unit.node, unit.step)
+        self._dealt.body += parts
         return bits
 
     def _share(self, unit: Unit, elements: list[Words]) -> None:

@@ -45,8 +45,8 @@ class Comparison(Protocol):
 
     def deal(
         self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-    ) -> tuple[Any, Bytes]:
-        """What the dealer sends for the numbers `secret [N]`, and the bits s `[N]`."""
+    ) -> tuple[list[Any], Bytes]:
+        """What the dealer sends for the numbers `secret [N]`, in parts, and the bits s `[N]`."""
 
     def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview) -> Any:
         """The answering party's share."""
