@@ -28,21 +28,7 @@ from torchfsl.kernels.portable.trees import (
 )
 
 __all__ = [
-    "accumulate",
-    "accumulate_batch",
-    "answer",
-    "authenticate",
-    "check_gen",
-    "convert",
-    "field_multiply",
-    "gather",
-    "hint_gen",
-    "inner_product",
-    "leaf_hash",
-    "match",
-    "tags",
-    "tree_eval",
-    "tree_gen",
-    "tree_path",
-    "verify",
-]
+    "accumulate", "accumulate_batch", "answer", "authenticate", "check_gen", "convert",
+    "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "tags",
+    "tree_eval", "tree_gen", "tree_path", "verify",
+]  # fmt: skip
