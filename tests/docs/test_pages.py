@@ -1,0 +1,104 @@
+"""Pages of the site: their code runs as printed, links lead somewhere, figures are the script's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchfsl
+from scripts.generate import figures, site_hooks
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+ELSEWHERE = {"wrap-your-model.md", "simulate.md", "operations.md"}
+"""Pages whose code other tests run, and look at what it gives."""
+CONTEXT = {"privacy.md", "psu.md", "engine.md", "privhfl.md", "sefl.md", "language-models.md"}
+"""Pages whose lines continue a program that they do not show."""
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in DOCS.rglob("*.md")
+    if "```python" in path.read_text() and path.name not in ELSEWHERE | CONTEXT
+)
+MARKDOWN = sorted(
+    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_printed(page: str, tmp_path: Path) -> None:
+    """In a process of its own, since recipes start process groups and patch torch."""
+    text = (DOCS / page).read_text()
+    for name in re.findall(r"<!-- needs: (.*?) -->", text):
+        for module in name.split(", "):
+            pytest.importorskip(module, reason=f"the recipe {page} needs it")
+    program = tmp_path / "page.py"
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    program.write_text("import torch\ntorch.set_num_threads(1)\n" + "\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=ROOT, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def anchors(path: Path) -> set[str]:
+    """Of the headings, as GitHub and the site make them, and of explicit ids."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    found: set[str] = set(re.findall(r'id="([^"]+)"', text))
+    for title in re.findall(r"^#+ +(.*?)\s*$", text, flags=re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", MARKDOWN)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"```.*?```|`[^`\n]*`(?!\])", "", path.read_text(), flags=re.DOTALL)
+    dead = []
+    for target in re.findall(r"\]\(([^()\s]+)\)", text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        if not there.exists() or (
+            anchor and there.suffix == ".md" and anchor not in anchors(there)
+        ):
+            dead.append(target)
+    assert not dead
+
+
+def test_the_figures_are_those_of_the_script() -> None:
+    for name, drawn in figures.figures().items():
+        assert (DOCS / "figures" / name).read_text() == drawn, (
+            "stale: python -m scripts.generate.figures"
+        )
+
+
+def test_the_reference_has_every_public_name() -> None:
+    named = set(re.findall(r"^::: [\w.]+\.(\w+)$", (DOCS / "api.md").read_text(), re.MULTILINE))
+    assert set(torchfsl.__all__) - {"__version__"} <= named
+
+
+def test_the_navigation_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = set(
+        re.findall(r"([\w./-]+\.(?:md|ipynb))$", text.partition("\nnav:")[2], re.MULTILINE)
+    )
+    there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert listed - set(site_hooks.PAGES) <= there
+    assert not sorted(there - listed), "name the page in mkdocs.yml, under nav"
+
+
+def test_links_to_pages_stay_in_the_site_and_those_to_sources_become_labels() -> None:
+    known = {"SECURITY.md", "engine.md", "recipes/index.md"}
+    page = "[a](../../SECURITY.md#x) [`b`](../../torchfsl/errors.py) ![c](../engine.md) [d](#e)"
+    found = site_hooks.rewritten(page, "recipes/index.md", False, known)
+    assert found == "[a](../SECURITY.md#x) `b` ![c](../engine.md) [d](#e)"
+    root = site_hooks.rewritten("[a](docs/engine.md) [b](README.md)", "SECURITY.md", True, known)
+    assert root == "[a](engine.md) b"
