@@ -16,6 +16,7 @@ from tests.privhfl.small import federation, images, networks
 from torchfsl.crypto import kdf
 from torchfsl.privhfl import Querying, QueryPlan, comparison_tables, dealer, query_server
 from torchfsl.privhfl.comparison_tables import Tables
+from torchfsl.privhfl.comparison_trees import Trees
 from torchfsl.privhfl.draws import Draws
 from torchfsl.privhfl.graph import Graph, Node
 from torchfsl.privhfl.messages import HEADER_BYTES, Kind, kind_of
@@ -104,9 +105,31 @@ def online(plan: QueryPlan, said: dict[str, bytes], m: bytes) -> dict[str, list[
     return found
 
 
-def views(model: str, picture: str, seed: bytes, batches: int = BATCHES) -> View:
+def dealt_trees(plan: QueryPlan, data: bytes) -> list[np.ndarray]:
+    """The same for trees, whose arrays have levels before trees; public keys are left out."""
+    found: list[np.ndarray] = []
+    for unit in plan.units(GRAPH):
+        assert isinstance(plan.backend, Trees)
+        depth, count, start = plan.backend.depth, unit.count, 16
+        shares = [4 * count] * unit.shares
+        for size in (16 * depth * count, -(-depth * count // 8), 16 * count, *shares):
+            part = np.frombuffer(data[start : start + size], np.uint8)
+            start += size
+            if size == -(-depth * count // 8):
+                part = np.unpackbits(part, count=depth * count)
+            levels = depth if part.size in (16 * depth * count, depth * count) else 1
+            rows = part.reshape(levels, count, -1).transpose(1, 0, 2)
+            found.append(rows.reshape(RUNS, -1))
+        data = data[start:]
+    assert not data
+    return found
+
+
+def views(
+    model: str, picture: str, seed: bytes, batches: int = BATCHES, comparison: str = "tables"
+) -> View:
     """What both parties received in `batches` batches, and what they can make of it."""
-    plan = QueryPlan({0: GRAPH, 1: GRAPH}, batch=RUNS, min_answering=1)
+    plan = QueryPlan({0: GRAPH, 1: GRAPH}, batch=RUNS, min_answering=1, comparison=comparison)
     got: dict[Kind, bytes] = {}
 
     def watch(link: str, client: int, data: bytes) -> None:
@@ -121,7 +144,11 @@ def views(model: str, picture: str, seed: bytes, batches: int = BATCHES) -> View
         querying.ask(0, [1], torch.full((RUNS, 1, 2, 2), PICTURES[picture]), number)
         said = {"answering": got[Kind.ANSWER], "server": got[Kind.SERVE]}
         found = online(plan, said, got[Kind.PRODUCTS])
-        found["server"] += cut(got[Kind.DEALING], dealt_sizes(plan))
+        dealt = got[Kind.DEALING]
+        if comparison == "trees":
+            found["server"] += dealt_trees(plan, dealt)
+        else:
+            found["server"] += cut(dealt, dealt_sizes(plan))
         found["server"] += cut(got[Kind.QUERY], [plan.query_bytes()])
         found["answering"] += cut(got[Kind.PRODUCTS], [plan.products_bytes(GRAPH)])
         found["answering"] += solved(plan.ring, querying, got)
@@ -240,6 +267,17 @@ def test_every_byte_that_a_party_receives_is_uniform(
     for rows in made.values():
         assert worst(rows) < 5
         assert repeated(rows) < 5
+
+
+def test_with_trees_every_byte_is_uniform_and_no_distinguisher_works() -> None:
+    """P_A gets of what is dealt the trees alone, which S passes on; they are among S's columns."""
+    made = [views("small", p, b"trees " + p.encode(), 2, "trees") for p in PICTURES]
+    for view in made:
+        for rows in view.values():
+            assert worst(rows) < 5
+            assert repeated(rows) < 5
+    for party in ("server", "answering"):
+        assert abs(score(made[0][party], made[1][party]) - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("party", ["server", "answering"])

@@ -154,10 +154,10 @@ class Querying:
         who = list(answering)
         unknown = [c for c in (querying, *who) if c not in self.answering]
         silent = [c for c in who if c not in self._networks]
-        if unknown or querying in who or silent or not len(images):
+        if unknown or querying in who or silent or not len(images) or not 0 <= iteration < 1 << 16:
             raise ParameterError(
                 f"not in the plan: {unknown}; without weights: {silent}; nobody answers itself, "
-                "and there is one image at least"
+                f"there is one image at least, and iteration {iteration} is in [0, 65536)"
             )
         relay = Relay(
             self.server, self._querying(querying), {c: self.answering[c] for c in who},
