@@ -215,8 +215,8 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 60 of sesa and systems, 14 of 8 and 24 of 4 clients "
-        "for sefl",
+        "TREC, 300 of 100 users for din-auc, 60 of sesa, 30 of systems, 14 of 8 and 24 of 4 "
+        "clients of sefl",
     )
     runs.add_argument(
         "--server-rate",

@@ -1,7 +1,7 @@
 """The systems of all papers on one task: MNIST, nine clients of 100 samples each, the same test.
 
-Who shares one model (`plain`, `dense`, `fsl`, `sesa`, SecAgg+) trains the SESA paper's MLP, all
-clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
+Who shares one model (`plain`, `dense`, `fsl`, `sesa`, `sefl`, SecAgg+) trains the SESA paper's MLP,
+all clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
 differ. PrivHFL's clients keep networks of their own; its figures are those of the cells that
 `privhfl-accuracy` and `privhfl-secure` have run. `systems_report` makes docs/systems.md of both.
 """
@@ -35,8 +35,8 @@ from training.tasks.task import Ids, Task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer
 
-AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sesa")
-ROUNDS, EVERY, EPOCHS = 60, 5, 2
+AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sesa", "sefl")
+ROUNDS, EVERY, EPOCHS = 30, 5, 2
 SECAGG_SHARES = 5
 _SESA = Sesa(budgets=(1.0,), collusion=0.25)
 """All clients train everything; two of nine may collude with the server."""

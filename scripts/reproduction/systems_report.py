@@ -30,7 +30,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "large tables of which a client needs few rows; two servers",
         "any one model, two servers",
         "one server; clients of different sizes train parts of one model",
-        "one aggregation server that adds ciphertexts, one key holder; updates in blocks",
+        "clients that talk to one server; a second one, the key holder, whose work does not grow with their number",
         "clients with models of their own, which nobody shall see",
         "any one model, one server",
         "no secrets",
@@ -40,7 +40,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "2; not with each other",
         "2; not with each other",
         "1; with at most T clients",
-        "2, unlike: aggregation server and key holder; not with each other",
+        "2, unlike: aggregator and key holder; not with each other",
         "1; with no client at all",
         "1; with fewer clients than the threshold",
         "1; nobody is kept out",
@@ -50,7 +50,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "plan, who takes part, the sum",
         "the same",
         "the same, and each client's width",
-        "aggregation server: sizes and who takes part; key holder: the sum under its noise rule",
+        "aggregator: who takes part, the sum with the key holder's noise; key holder: who takes part, uniform numbers",
         "networks' layers, how many queries; neither pictures, weights nor answers",
         "the sum",
         "everything",
@@ -68,9 +68,9 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "a malicious server can",
         "spoil the sum, refuse; not learn more, alone or with clients",
-        "spoil the sum; not checked",
+        "spoil the sum, refuse; not learn more",
         "learn more: it is trusted to follow the protocol",
-        "be noticed where receipts are checked; see docs/sefl.md",
+        "aggregator: have one client's update opened in place of the sum, once a round; key holder: spoil the sum",
         "learn more: it is trusted to follow the protocol",
         "depends on the version; Flower's is trusted to follow",
         "do anything",
@@ -80,7 +80,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "change one leaf a bin; the rest is refused",
         "add anything, unseen",
         "add anything, unseen",
-        "add anything within the plan's bounds, unseen",
+        "shift the sum within the range, or spoil it, unseen",
         "answer nonsense; extract models by many queries, as from any service",
         "add anything, unseen",
         "add anything, seen",
@@ -101,7 +101,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "any number, down to `min_clients`",
         "any number, down to `min_clients`",
         "as many as planned",
-        "any number, down to the plan's least",
+        "any number, down to `min_clients`",
         "an answering client that stops is left out, down to two",
         "down to the threshold",
         "any number",
@@ -111,7 +111,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "any; pays with embeddings or top-k blocks",
         "any",
         "networks cut into shards",
-        "any, whole or in blocks",
+        "any; every parameter is sent",
         "convolutions, linear layers, ReLU, pooling; medium-sized",
         "any",
         "any",
@@ -137,7 +137,8 @@ READING = """## What follows
   anyway, as here. What `fsl` saves on models with large tables is in [RESULTS.md](../RESULTS.md).
 - **One server only:** SecAgg+ for equal clients; `sesa` where clients train parts of different size and
   the parts shall stay hidden.
-- **A server that may hold ciphertexts only, and a key holder apart: `sefl`.**
+- **Clients that can talk to one server only, and a key holder apart: `sefl`.** `dense` asks for the same two
+  parties not to collude, takes a quarter of the bytes and bears a malicious one of them.
 - **Models that must stay apart, for their shapes or their owners: `privhfl`.** It pays for that: clients
   that may share one model reach a higher accuracy with a small part of the bytes. A client's gain is
   that of asking a few others, and some client may lose.
