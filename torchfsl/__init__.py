@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torchfsl.fsl.round import run_round as run_round
     from torchfsl.fsl.server.server import Server as Server
     from torchfsl.kernels.backends import backend as backend
+    from torchfsl.submodel.server_adaptive import ServerFTRL as ServerFTRL
+    from torchfsl.submodel.server_adaptive import ServerRowAdagrad as ServerRowAdagrad
     from torchfsl.submodel.server_model import ServerModel as ServerModel
     from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
     from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
@@ -48,7 +50,9 @@ _HOMES = {
     "Rows": "engine.policies",
     "Server": "fsl.server.server",
     "ServerAdam": "submodel.server_optimizers",
+    "ServerFTRL": "submodel.server_adaptive",
     "ServerModel": "submodel.server_model",
+    "ServerRowAdagrad": "submodel.server_adaptive",
     "ServerSGD": "submodel.server_optimizers",
     "SubmodelEngine": "engine.engine",
     "TopK": "engine.policies",

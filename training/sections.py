@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchfsl.errors import ParameterError
-from torchfsl.submodel.server_optimizers import OptimizerSettings
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 
 
 class ConfigError(ValueError):

@@ -20,8 +20,8 @@ from torchfsl.service.command import main
 from torchfsl.service.state import arrays
 from torchfsl.service.state.vault import write_whole
 from torchfsl.service.task import Task
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import OptimizerSettings
 
 
 class Parties(Pair):

@@ -11,8 +11,8 @@ import pytest
 from tests.support.federation import make_plan, make_segment, make_state
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.service.task import Task, decode_model, decode_task, encode_model, encode_task
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import state_digest
-from torchfsl.submodel.server_optimizers import OptimizerSettings
 
 PLAN = make_plan(make_segment("b", "dense", (5,), dtype="float64"))
 NAME = PLAN.segments[0].tensors[0].name
@@ -22,6 +22,8 @@ OPTIMIZERS = {
     "falling": OptimizerSettings(lr_decay=0.5),
     "falling momentum": OptimizerSettings(lr_decay=0.5, momentum=0.9),
     "adam": OptimizerSettings("adam", lr=0.01),
+    "ftrl": OptimizerSettings("ftrl", lr=0.1, beta=0.5, l1=0.1, l2=0.2),
+    "row-adagrad": OptimizerSettings("row-adagrad", lr=0.1),
 }
 
 
@@ -91,6 +93,10 @@ def test_what_an_optimizer_does_not_take_is_refused() -> None:
         OptimizerSettings("adam", momentum=0.9)
     with pytest.raises(ParameterError, match="adam takes neither"):
         OptimizerSettings("adam", lr_decay=0.9)
+    with pytest.raises(ParameterError, match="beta, l1 and l2 are settings of ftrl: sgd"):
+        OptimizerSettings(l1=0.9)
+    with pytest.raises(ParameterError, match="'lion' is unknown; use one of sgd, adam, ftrl"):
+        OptimizerSettings("lion")  # type: ignore[arg-type]
 
 
 def test_settings_out_of_range_are_refused_with_their_name() -> None:

@@ -22,9 +22,10 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import server_model
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
+from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.submodel.server_optimizers import (
-    OptimizerSettings,
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
@@ -215,11 +216,63 @@ def test_adam_is_the_formula(source: Any) -> None:
             assert np.allclose(got, wanted[name], rtol=tolerance, atol=tolerance), name
 
 
+def stepped(optimizer: ServerOptimizer, start: list[float], gradients: list[list[float]]) -> Any:
+    """A matrix of rows of two values after these steps."""
+    value = np.array(start)
+    for gradient in gradients:
+        optimizer.advance()
+        optimizer.rows_of("w", 2)
+        optimizer.step("w", 0, len(value), value, np.array(gradient))
+    return value
+
+
+STEPS = [[0.5, -1.0, 0.0, 0.0], [0.25, 0.5, 0.0, -2.0], [0.0, 1.0, 0.0, 0.5]]
+START = [0.3, -0.2, 0.7, 0.0]
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.4])
+def test_ftrl_is_the_formula_and_leaves_alone_what_nobody_sent(l1: float) -> None:
+    """McMahan et al. 2013, Algorithm 1, begun where its closed form gives the parameter."""
+    alpha, beta, l2 = 0.2, 1.0, 0.3
+    got = stepped(ServerFTRL(alpha, beta=beta, l1=l1, l2=l2), START, STEPS)
+    for i, w in enumerate(START):
+        z, n = -(w * (beta / alpha + l2) + math.copysign(l1, w) * (w != 0)), 0.0
+        for g in (step[i] for step in STEPS):
+            if g == 0:
+                continue
+            z += g - (math.sqrt(n + g * g) - math.sqrt(n)) / alpha * w
+            n += g * g
+            strength = (beta + math.sqrt(n)) / alpha + l2
+            w = 0.0 if abs(z) <= l1 else -(z - math.copysign(l1, z)) / strength
+        assert got[i] == pytest.approx(w, rel=1e-12, abs=1e-15)
+    assert got[2] == START[2]
+    for settings in ({"lr": 0.0}, {"beta": 0.0}, {"l1": -1.0}, {"l2": math.inf}):
+        with pytest.raises(ParameterError, match="the servers'"):
+            ServerFTRL(**settings)
+
+
+def test_row_wise_adagrad_is_the_formula_and_keeps_one_sum_a_row() -> None:
+    optimizer = ServerRowAdagrad(0.1, eps=1e-6)
+    got = stepped(optimizer, START, STEPS)
+    for row in (0, 1):
+        total, w = 0.0, START[2 * row : 2 * row + 2]
+        for step in STEPS:
+            g = step[2 * row : 2 * row + 2]
+            total += (g[0] ** 2 + g[1] ** 2) / 2
+            w = [v - 0.1 * d / (math.sqrt(total) + 1e-6) for v, d in zip(w, g, strict=True)]
+        assert got[2 * row : 2 * row + 2] == pytest.approx(w, rel=1e-12)
+    assert optimizer.state()["rows/w"].shape == (2,)
+    with pytest.raises(ParameterError, match="0 / 0"):
+        ServerRowAdagrad(eps=0.0)
+
+
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "sgd": ServerSGD,
     "momentum": lambda: ServerSGD(0.1, momentum=0.9),
     "falling": lambda: ServerSGD(0.1, momentum=0.9, lr_decay=0.5, lr_decay_rounds=2),
     "adam": lambda: ServerAdam(0.01),
+    "ftrl": lambda: ServerFTRL(0.1, l1=0.01, l2=0.1),
+    "row-adagrad": lambda: ServerRowAdagrad(0.1),
 }
 
 
@@ -246,17 +299,19 @@ SCRIPT = """
 import numpy as np
 from tests.support.federation import make_plan, make_segment, make_servers
 from tests.support.federation import play_round, random_update
+from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
 from torchfsl.submodel.server_optimizers import ServerAdam
 plan = make_plan(
     make_segment("t", "rows", (3000, 9), k_max=40, tau=9, theta=30, stash=1, secure=False),
     make_segment("b", "dense", (9001,), dtype="float64"),
 )
-servers = make_servers(plan, optimizer=lambda: ServerAdam(0.03))
-for round_number in (1, 2, 3):
-    rng = np.random.default_rng(round_number)
-    play_round(servers, round_number, {c: random_update(plan, rng) for c in (0, 1)})
-assert servers[0].model.digest() == servers[1].model.digest()
-print(servers[0].model.digest().hex())
+for make in (lambda: ServerAdam(0.03), lambda: ServerFTRL(0.1, l1=0.01), ServerRowAdagrad):
+    servers = make_servers(plan, optimizer=make)
+    for round_number in (1, 2, 3):
+        rng = np.random.default_rng(round_number)
+        play_round(servers, round_number, {c: random_update(plan, rng) for c in (0, 1)})
+    assert servers[0].model.digest() == servers[1].model.digest()
+    print(servers[0].model.digest().hex())
 """
 
 
@@ -318,7 +373,7 @@ def test_a_restored_optimizer_goes_on_with_the_same_bits(name: str) -> None:
     assert state_digest(straight.optimizer.state()) == state_digest(optimizer.state())
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize("name", ["momentum", "adam", "ftrl", "row-adagrad"])
 def test_a_checkpoint_is_a_snapshot_and_shares_nothing_with_the_optimizer(name: str) -> None:
     model = ServerModel(make_state(PLAN), OPTIMIZERS[name]())
     model.apply(PLAN, opened_of(PLAN, 0))

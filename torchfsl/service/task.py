@@ -13,8 +13,8 @@ from torchfsl.fsl.plan.coin import Coins
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.state import arrays
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import OptimizerSettings
 from torchfsl.types import Array
 
 _MODEL, _OPTIMIZER = "model/", "optimizer/"

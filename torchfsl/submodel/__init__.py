@@ -1,9 +1,9 @@
 """What a client sends and a server applies, whatever the protocol; no torch.
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
-round's sums), `server_model` with `server_optimizers`, and `aggregation`: the interface that every
-protocol offers and that the engine and the trainer know; `plain` sums in the clear behind it, and
-`sessions` note who started a round.
+round's sums), `server_model` with `server_optimizers`, `server_adaptive` and `optimizer_settings`,
+and `aggregation`: the interface that every protocol offers and that the engine and the trainer
+know; `plain` sums in the clear behind it, and `sessions` note who started a round.
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torchfsl.submodel.segments import Segment as Segment
     from torchfsl.submodel.segments import SegmentSpec as SegmentSpec
     from torchfsl.submodel.segments import TensorSpec as TensorSpec
+    from torchfsl.submodel.server_adaptive import ServerFTRL as ServerFTRL
+    from torchfsl.submodel.server_adaptive import ServerRowAdagrad as ServerRowAdagrad
     from torchfsl.submodel.server_model import ServerModel as ServerModel
     from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
     from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
@@ -42,7 +44,9 @@ _HOMES = {
     "SegmentSpec": "segments",
     "SegmentUpdate": "update",
     "ServerAdam": "server_optimizers",
+    "ServerFTRL": "server_adaptive",
     "ServerModel": "server_model",
+    "ServerRowAdagrad": "server_adaptive",
     "ServerSGD": "server_optimizers",
     "SubmodelPlan": "plan",
     "TensorSpec": "segments",

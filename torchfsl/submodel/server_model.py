@@ -172,8 +172,13 @@ class ServerModel:
         return total / np.maximum(lane, 1).astype(np.float64)[:, None]
 
     def _step(self, tensor: TensorSpec, flat: Array, change: Float64) -> None:
-        for start in range(0, tensor.numel, _CHUNK):
-            stop = min(start + _CHUNK, tensor.numel)
+        chunk = _CHUNK
+        if self.optimizer.by_row:
+            width = max(1, tensor.numel // max(1, tensor.shape[0])) if tensor.shape else 1
+            chunk = max(1, chunk // width) * width
+            self.optimizer.rows_of(tensor.name, width)
+        for start in range(0, tensor.numel, chunk):
+            stop = min(start + chunk, tensor.numel)
             part = flat[start:stop].astype(np.float64)
             gradient = change[start:stop] if self.source == "gradient" else -change[start:stop]
             self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)

@@ -1,26 +1,34 @@
-"""What a server does with an aggregate: SGD or Adam, with the same bits at both servers.
+"""What a server does with an aggregate: SGD and Adam, with the same bits at both servers.
 
 One correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
-fuses; see `server_model`.
+fuses; see `server_model`. More of them are in `server_adaptive`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.errors import ParameterError
 from torchfsl.types import Array, Float64
 
 
 class ServerOptimizer(Protocol):
-    """Turns an aggregated gradient (or minus an aggregated delta) into a step."""
+    """Turns an aggregated gradient (or minus an aggregated delta) into a step.
+
+    Attributes:
+        by_row: slices that `step` gets are made of whole rows, whose width `rows_of` told.
+    """
+
+    by_row: ClassVar[bool] = False
+
+    def rows_of(self, name: str, width: int) -> None:
+        """Parameter `name` has rows of `width` values; called before its steps if `by_row`."""
+        return
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """Change a flat slice `[start, start + len)` of parameter `name` (of `size`) in place."""
@@ -62,14 +70,14 @@ class ServerSGD(ServerOptimizer):
         Raises:
             ParameterError: a setting is no number or out of range.
         """
-        _check_rate(lr)
-        if not (_is_number(momentum) and 0 <= momentum < 1):
+        check_rate(lr)
+        if not (is_number(momentum) and 0 <= momentum < 1):
             raise ParameterError(f"the servers' momentum is {momentum!r}: choose one in [0, 1)")
-        if not (_is_number(lr_decay) and 0 < lr_decay <= 1):
+        if not (is_number(lr_decay) and 0 < lr_decay <= 1):
             raise ParameterError(
                 f"the servers' rate is multiplied by {lr_decay!r}: choose a factor in (0, 1]"
             )
-        if not (_is_number(lr_decay_rounds, numbers.Integral) and lr_decay_rounds >= 1):
+        if not (is_number(lr_decay_rounds, numbers.Integral) and lr_decay_rounds >= 1):
             raise ParameterError(
                 f"the servers' rate falls after every {lr_decay_rounds!r} rounds: choose a "
                 "whole number from 1 on"
@@ -131,10 +139,10 @@ class ServerAdam(ServerOptimizer):
         Raises:
             ParameterError: a setting is no number or out of range.
         """
-        _check_rate(lr)
-        if not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
+        check_rate(lr)
+        if not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
             raise ParameterError(f"the servers' betas are {betas!r}: choose both in [0, 1)")
-        if not (_is_number(eps) and 0 < eps < math.inf):
+        if not (is_number(eps) and 0 < eps < math.inf):
             raise ParameterError(
                 f"the servers' eps is {eps!r}: choose a number above 0, which keeps positions that "
                 "nobody ever sent from 0 / 0"
@@ -178,78 +186,14 @@ class ServerAdam(ServerOptimizer):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerSettings:
-    """The servers' optimizer: `sgd` (lr, its decay, momentum) or `adam` (lr, beta1, beta2, eps).
-
-    The one description of it, in tasks and configuration files; ranges are those of `ServerSGD`
-    and `ServerAdam`.
-    """
-
-    name: Literal["sgd", "adam"] = "sgd"
-    lr: float = 1.0
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    lr_decay: float = 1.0
-    lr_decay_rounds: int = 10
-
-    def __post_init__(self) -> None:
-        if self.name not in ("sgd", "adam"):
-            raise ParameterError(f"server optimizer {self.name!r} is unknown; use sgd or adam")
-        for field_ in dataclasses.fields(self)[1:]:
-            if not _is_number(getattr(self, field_.name)):
-                raise ParameterError(f"{field_.name} of the server optimizer is not a number")
-        if self.name == "adam" and (self.momentum != 0 or self.lr_decay != 1):
-            raise ParameterError("momentum and lr_decay are settings of sgd: adam takes neither")
-        self.build()
-
-    def build(self) -> ServerOptimizer:
-        """A fresh optimizer."""
-        if self.name == "adam":
-            return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
-        return ServerSGD(
-            self.lr,
-            momentum=self.momentum,
-            lr_decay=self.lr_decay,
-            lr_decay_rounds=self.lr_decay_rounds,
-        )
-
-    def resume(self, moments: Mapping[str, Array], tensors: Mapping[str, Array]) -> ServerOptimizer:
-        """An optimizer that goes on from what `ServerOptimizer.state` gave.
-
-        Args:
-            moments: the state; it may come from a peer or from disk.
-            tensors: the model's, by name.
-
-        Raises:
-            DecodeError: not the state of such an optimizer on these tensors.
-        """
-        kinds = {"adam": ("first", "second"), "sgd": ("velocity",)}[self.name]
-        names = {name.partition("/")[2] for name in moments if name != "round"}
-        wanted = {f"{kind}/{name}" for kind in kinds for name in names}
-        optimizer = self.build()
-        wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
-        if set(moments) != wanted or not names <= set(tensors):
-            raise DecodeError(f"not the state of {self.name} on the model's tensors")
-        for name, value in moments.items():
-            is_count = name == "round"
-            shape = () if is_count else (tensors[name.partition("/")[2]].size,)
-            kind = np.int64 if is_count else np.float64
-            valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
-            if not valid or (is_count and not 0 <= value < 1 << 32):
-                raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
-        optimizer.load_state(moments)
-        return optimizer
-
-
-def _is_number(value: object, kind: type = numbers.Real) -> bool:
+def is_number(value: object, kind: type = numbers.Real) -> bool:
+    """Whether `value` is a number of that kind and no bool."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _check_rate(lr: float) -> None:
-    if not (_is_number(lr) and -math.inf < lr < math.inf):
+def check_rate(lr: float) -> None:
+    """Refuse a rate that is no finite number."""
+    if not (is_number(lr) and -math.inf < lr < math.inf):
         raise ParameterError(f"the servers' rate is {lr!r}: choose a finite number")
 
 

@@ -22,8 +22,8 @@ from torchfsl.service.state import vault
 from torchfsl.service.state.steps import OPEN_STATES, StoredState
 from torchfsl.service.task import Task
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import OptimizerSettings
 from torchfsl.types import Array
 
 log = logging.getLogger("torchfsl.service.owner")

@@ -1,0 +1,107 @@
+"""The servers' optimizer by name and settings, as tasks and configuration files hold it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, is_number
+from torchfsl.types import Array
+
+_STATES: Final = {
+    "sgd": ("velocity",),
+    "adam": ("first", "second"),
+    "ftrl": ("linear", "squares"),
+    "row-adagrad": ("rows",),
+}
+"""By name of the optimizer what it keeps of every tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """The servers' optimizer, and those of these settings that it takes.
+
+    `sgd` (lr, momentum, lr_decay, lr_decay_rounds), `adam` (lr, beta1, beta2, eps), `ftrl` (lr,
+    beta, l1, l2) or `row-adagrad` (lr, eps). The one description of it, in tasks and configuration
+    files; ranges are those of the classes.
+    """
+
+    name: Literal["sgd", "adam", "ftrl", "row-adagrad"] = "sgd"
+    lr: float = 1.0
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    lr_decay: float = 1.0
+    lr_decay_rounds: int = 10
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in _STATES:
+            raise ParameterError(
+                f"server optimizer {self.name!r} is unknown; use one of {', '.join(_STATES)}"
+            )
+        for field_ in dataclasses.fields(self)[1:]:
+            if not is_number(getattr(self, field_.name)):
+                raise ParameterError(f"{field_.name} of the server optimizer is not a number")
+        if self.name != "sgd" and (self.momentum != 0 or self.lr_decay != 1):
+            raise ParameterError(
+                f"momentum and lr_decay are settings of sgd: {self.name} takes neither"
+            )
+        if self.name != "ftrl" and (self.beta, self.l1, self.l2) != (1, 0, 0):
+            raise ParameterError(f"beta, l1 and l2 are settings of ftrl: {self.name} takes none")
+        self.build()
+
+    def build(self) -> ServerOptimizer:
+        """A fresh optimizer."""
+        if self.name == "adam":
+            return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
+        if self.name == "ftrl":
+            return ServerFTRL(self.lr, beta=self.beta, l1=self.l1, l2=self.l2)
+        if self.name == "row-adagrad":
+            return ServerRowAdagrad(self.lr, eps=self.eps)
+        return ServerSGD(
+            self.lr,
+            momentum=self.momentum,
+            lr_decay=self.lr_decay,
+            lr_decay_rounds=self.lr_decay_rounds,
+        )
+
+    def resume(self, moments: Mapping[str, Array], tensors: Mapping[str, Array]) -> ServerOptimizer:
+        """An optimizer that goes on from what `ServerOptimizer.state` gave.
+
+        Args:
+            moments: the state; it may come from a peer or from disk.
+            tensors: the model's, by name.
+
+        Raises:
+            DecodeError: not the state of such an optimizer on these tensors.
+        """
+        kinds = _STATES[self.name]
+        names = {name.partition("/")[2] for name in moments if name != "round"}
+        wanted = {f"{kind}/{name}" for kind in kinds for name in names}
+        optimizer = self.build()
+        wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
+        if set(moments) != wanted or not names <= set(tensors):
+            raise DecodeError(f"not the state of {self.name} on the model's tensors")
+        for name, value in moments.items():
+            is_count = name == "round"
+            shape = () if is_count else self._shape(tensors[name.partition("/")[2]])
+            kind = np.int64 if is_count else np.float64
+            valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
+            if not valid or (is_count and not 0 <= value < 1 << 32):
+                raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
+        optimizer.load_state(moments)
+        return optimizer
+
+    def _shape(self, tensor: Array) -> tuple[int, ...]:
+        """Of a tensor's state."""
+        return (len(tensor) if self.name == "row-adagrad" and tensor.ndim else tensor.size,)
