@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC = [
     "BlockTopK", "Client", "Dense", "Fixed", "FixedPoint", "Plan", "RandomK", "Residual", "Rows",
     "Server", "ServerAdam", "ServerFTRL", "ServerModel", "ServerRowAdagrad", "ServerSGD",
-    "SubmodelEngine", "TopK", "backend", "begin_round", "explain", "finish_round", "run_round", "simulate",
+    "SubmodelEngine", "TopK", "backend", "begin_round", "explain", "finish_round", "run_round",
+    "simulate",
 ]  # fmt: skip
 """Beside them `__version__`."""
 
@@ -71,7 +73,13 @@ def test_dir_shows_the_public_names_before_they_are_loaded() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert set(PUBLIC) <= set(done.stdout.split())
+    shown = {name for name in done.stdout.split() if not name.startswith("__")}
+    assert shown - {"faces"} == set(PUBLIC)
+
+
+def test_help_tells_of_every_public_name() -> None:
+    text = pydoc.render_doc(torchfsl, renderer=pydoc.plaintext)
+    assert not [name for name in PUBLIC if name not in text]
 
 
 def test_a_star_import_binds_every_public_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 
@@ -24,6 +25,8 @@ def lazily(
         return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        here = vars(sys.modules[package])
+        rooms = [n for n, value in here.items() if isinstance(value, ModuleType)]
+        return sorted({*homes, *rooms, *(name for name in here if name.startswith("__"))})
 
     return load, names
