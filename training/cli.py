@@ -112,6 +112,12 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ),
     ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
     ("patience", "N", int, "stop after N evaluations without a better one; default 0, never"),
+    (
+        "checkpoint-every",
+        "N",
+        int,
+        "rounds between checkpoints; there is one five minutes after the last, too",
+    ),
     ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
     (
         "seeds",
@@ -209,7 +215,7 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
-             "eval_every", "patience", "seed", "threads", "device", "servers", "tls",
+             "eval_every", "checkpoint_every", "patience", "seed", "threads", "device", "servers", "tls",
              "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from training.averaging import MeanModel
 from training.checkpoint import Checkpoint
@@ -14,6 +15,9 @@ from training.run_folder import RunFolder
 from training.tasks.build import build_task
 from training.tasks.task import Task
 from training.trainer import RoundRecord, Trainer
+
+_CHECKPOINT_SECONDS: Final = 300
+"""So long after a checkpoint the next round writes one, whatever `checkpoint_every`."""
 
 
 class Listener(Protocol):
@@ -55,8 +59,12 @@ def run_experiment(
     trainer = Trainer(config, task, federation, saved.residuals if saved else None, mean)
     finished = saved.round if saved else 0
     records = run.start_at(finished)
-    how = f"resuming after round {finished}" if finished else "starting"
-    console.say(f"{how} in {folder}")
+    if finished:
+        console.say(f"resuming after round {finished} in {folder}")
+    elif resume:
+        console.say(f"{folder} holds no checkpoint yet, so --resume starts over, at round 1")
+    else:
+        console.say(f"starting in {folder}")
     if config.aggregation == "plain":
         console.say("plain adds in the clear, 4 bytes a value; the same round under fsl would be")
     console.say(federation.handle.explain(federation.plan))
@@ -92,6 +100,7 @@ class _Keeper:
     ) -> None:
         self._run, self._trainer, self._records, self._console = run, trainer, records, console
         self._changed: set[int] = set()
+        self._saved_at = time.monotonic()
 
     def is_patience_over(self) -> bool:
         """Whether the last `patience` evaluations were no better than the best before them."""
@@ -105,8 +114,11 @@ class _Keeper:
         self._changed.update(self._trainer.cohort(record.round))
         config = self._trainer.config
         is_over = bool(record.metrics) and self.is_patience_over()
-        if record.round % config.checkpoint_every == 0 or record.round == config.rounds or is_over:
+        due = time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS
+        last = record.round == config.rounds or is_over
+        if due or last or record.round % config.checkpoint_every == 0:
             self._save(record.round)
+            self._saved_at = time.monotonic()
         self._console.round_done(record)
         if is_over:
             self._console.say(f"stopped: {config.patience} evaluations brought nothing better")

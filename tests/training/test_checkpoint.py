@@ -136,6 +136,25 @@ def test_resuming_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
     assert run(config, tmp_path / "run", resume=True)["rounds"] == 6
 
 
+def test_resuming_without_a_checkpoint_says_that_it_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, said = six_rounds("din", "plain"), []
+    monkeypatch.setattr(Listener, "say", lambda self, text: said.append(text))
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "run", stop_after=1)
+    run(config, tmp_path / "run", resume=True)
+    assert any("holds no checkpoint yet, so --resume starts over" in text for text in said)
+
+
+def test_checkpoints_come_by_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(six_rounds("din", "plain"), checkpoint_every=100)
+    monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", 0)
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "run", stop_after=3)
+    assert json.loads((tmp_path / "run/checkpoint/index.json").read_text())["round"] == 3
+
+
 def test_a_half_written_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     config = six_rounds("din", "plain")
     whole = run(config, tmp_path / "whole")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from torchfsl.submodel.segments import Segment as Segment
     from torchfsl.submodel.segments import SegmentSpec as SegmentSpec
     from torchfsl.submodel.segments import TensorSpec as TensorSpec
-    from torchfsl.submodel.server_adaptive import ServerFTRL as ServerFTRL
-    from torchfsl.submodel.server_adaptive import ServerRowAdagrad as ServerRowAdagrad
     from torchfsl.submodel.server_model import ServerModel as ServerModel
     from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
     from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
@@ -44,9 +42,7 @@ _HOMES = {
     "SegmentSpec": "segments",
     "SegmentUpdate": "update",
     "ServerAdam": "server_optimizers",
-    "ServerFTRL": "server_adaptive",
     "ServerModel": "server_model",
-    "ServerRowAdagrad": "server_adaptive",
     "ServerSGD": "server_optimizers",
     "SubmodelPlan": "plan",
     "TensorSpec": "segments",
