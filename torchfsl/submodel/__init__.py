@@ -1,9 +1,10 @@
 """What a client sends and a server applies, whatever the protocol; no torch.
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
-round's sums), `server_model` with `server_optimizers`, `server_adaptive` and `optimizer_settings`,
-and `aggregation`: the interface that every protocol offers and that the engine and the trainer
-know; `plain` sums in the clear behind it, and `sessions` note who started a round.
+round's sums), `server_model` with `server_optimizers`, `server_adaptive`, `optimizer_settings` and
+`growing` (new rows), and `aggregation`: the interface that every protocol offers and that the
+engine and the trainer know; `plain` sums in the clear behind it, and `sessions` note who started a
+round.
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """

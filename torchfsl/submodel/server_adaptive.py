@@ -54,13 +54,17 @@ class ServerFTRL(ServerOptimizer):
     def advance(self) -> None:
         """Rounds are not counted."""
 
+    def beginning(self, parameter: Float64) -> Float64:
+        """`linear` of values that were never stepped."""
+        return -(parameter * (self.beta / self.lr + self.l2) + np.sign(parameter) * self.l1)
+
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """See `ServerOptimizer`."""
         if name not in self._states:
             self._states[name], self._filled[name] = (np.zeros(size), np.zeros(size)), 0
         linear, squares = (s[start : start + len(gradient)] for s in self._states[name])
         if start >= self._filled[name]:
-            linear -= parameter * (self.beta / self.lr + self.l2) + np.sign(parameter) * self.l1
+            linear += self.beginning(parameter)
             self._filled[name] = start + len(gradient)
         more = squares + gradient * gradient
         rate = (np.sqrt(more) - np.sqrt(squares)) / self.lr

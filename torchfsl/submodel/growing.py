@@ -1,0 +1,73 @@
+"""A server's model with more rows: old rows and their moments stay, new ones begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.server_adaptive import ServerFTRL
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerOptimizer
+from torchfsl.types import Array
+
+
+def grown(
+    model: ServerModel, state: Mapping[str, Array], optimizer: ServerOptimizer
+) -> ServerModel:
+    """The model of a new plan whose tables have rows added at their ends.
+
+    Both servers call it with equal arguments and get equal bits.
+
+    Args:
+        model: as it is.
+        state: initial state of the larger model; of the rows that `model` has, its own count.
+        optimizer: a fresh one of the settings of `model.optimizer`; takes over its moments.
+
+    Raises:
+        ParameterError: a tensor came, went or shrank, or the optimizer's state cannot grow.
+    """
+    if set(state) != set(model.state):
+        odd = sorted(set(state) ^ set(model.state))
+        raise ParameterError(f"tensors came or went: {', '.join(odd)}; only tables can grow")
+    new: dict[str, Array] = {}
+    for name, old in model.state.items():
+        value = np.array(state[name], dtype=old.dtype)
+        if value.shape[1:] != old.shape[1:] or value.shape[:1] < old.shape[:1]:
+            raise ParameterError(
+                f"{name} was {old.shape} and is to be {value.shape}: rows can be added at the end, "
+                "nothing else can change"
+            )
+        value[tuple(slice(n) for n in old.shape)] = old
+        new[name] = value
+    optimizer.load_state(
+        {key: _moment(key, m, model, new, optimizer) for key, m in model.optimizer.state().items()}
+    )
+    return ServerModel(new, optimizer, source=model.source, reduce=model.reduce)
+
+
+def _moment(
+    key: str,
+    moment: Array,
+    model: ServerModel,
+    new: Mapping[str, Array],
+    optimizer: ServerOptimizer,
+) -> Array:
+    """What the optimizer keeps of a tensor, with the new rows as if they had always been there."""
+    kind, _, name = key.partition("/")
+    if not name:
+        return moment
+    if name not in new:
+        raise ParameterError(
+            f"{type(optimizer).__name__} keeps {key!r}, which is of no tensor: its state cannot "
+            "grow; begin with a fresh one"
+        )
+    old, value = model.state[name], new[name]
+    num_more = value.size - old.size
+    if moment.size != old.size:  # one a row
+        num_more = len(value) - len(old)
+    more = np.zeros(num_more)
+    if kind == "linear" and isinstance(optimizer, ServerFTRL):
+        more = optimizer.beginning(value.reshape(-1)[old.size :].astype(np.float64))
+    return np.concatenate([moment, more])
