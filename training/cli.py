@@ -215,8 +215,8 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
-             "eval_every", "checkpoint_every", "patience", "seed", "threads", "device", "servers", "tls",
-             "above_break_even")  # fmt: skip
+             "eval_every", "checkpoint_every", "patience", "seed", "threads", "device", "servers",
+             "tls", "above_break_even")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
