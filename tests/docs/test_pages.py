@@ -15,7 +15,9 @@ from scripts.generate import figures, site_hooks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-ELSEWHERE = {"wrap-your-model.md", "simulate.md", "operations.md"}
+ELSEWHERE = {
+    "wrap-your-model.md", "simulate.md", "operations.md", "mistakes.md", "growing.md",
+}  # fmt: skip
 """Pages whose code other tests run, and look at what it gives."""
 CONTEXT = {"privacy.md", "psu.md", "engine.md", "privhfl.md", "sefl.md", "language-models.md"}
 """Pages whose lines continue a program that they do not show."""
