@@ -21,7 +21,7 @@ from training.federation import build
 from training.presets import PRESETS
 from training.sections import Language
 from training.tasks.build import build_task
-from training.trainer import RoundRecord, Trainer
+from training.trainer import Trainer
 
 MODELS = ("lstm-wikitext2", "transformer-wikitext2")
 DROPOUTS = (0.0, 0.25, 0.5, 0.75)
@@ -34,8 +34,6 @@ a few rounds depends on the steps one after the other rather than on how many ta
 ROUNDS = {1: 14, 4: 24}
 UNTIED = Language(decoder="untied", rows=0.05)
 """Of which the costs are measured, too: a model whose input table goes by rows."""
-SAME = 2
-"""Rounds of table 1's runs that are run under every aggregation."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
 
@@ -88,7 +86,7 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
         "same": {
             model: {
                 f"{share:g}": same_model(
-                    config_of(data, model, f"{TABLE_BLOCK}", 1, seeds[0], rounds, share)
+                    config_of(data, model, f"{TABLE_BLOCK}", 1, seeds[0], rounds, share), runs
                 )
                 for share in DROPOUTS
             }
@@ -153,26 +151,31 @@ def config_of(
     )
 
 
-def same_model(config: Config) -> dict[str, Any]:
-    """A few rounds of a run under every aggregation, which must end with one model.
+def same_model(config: Config, runs: Path) -> dict[str, Any]:
+    """The first round of a run under every aggregation, which must end with one model.
 
     Raises:
         RuntimeError: they do not, or a round was not exact.
     """
+    done = runs / "sefl" / f"{name_of(config)}-same.json"
+    if done.exists():
+        earlier: dict[str, Any] = json.loads(done.read_text())
+        return earlier
     short = dataclasses.replace(config.language, valid_tokens=2000)
-    found = {}
+    config = dataclasses.replace(config, rounds=1, language=short)
+    task, found = build_task(config), {}
     for name in sefl_costs.AGGREGATIONS:
-        own = dataclasses.replace(config, aggregation=name, rounds=SAME, language=short)
-        task = build_task(own)
-        federation, records = build(own, task), list[RoundRecord]()
-        Trainer(own, task, federation).run(1, records.append)
-        if not all(record.exact for record in records):
-            raise RuntimeError(f"{name_of(own)}: a round was not exact")
+        own = dataclasses.replace(config, aggregation=name)
+        federation = build(own, task)
+        if not Trainer(own, task, federation).run_round(1).exact:
+            raise RuntimeError(f"{name_of(own)}: the round was not exact")
         found[name] = federation.model_sha256()
     if len(set(found.values())) != 1:
         raise RuntimeError(f"{name_of(config)}: the aggregations end with different models")
     print(f"{name_of(config)}: one model under {', '.join(found)}", flush=True)
-    return {"rounds": SAME, "model_sha256": found}
+    done.parent.mkdir(parents=True, exist_ok=True)
+    done.write_text(json.dumps(found))
+    return found
 
 
 def name_of(config: Config) -> str:

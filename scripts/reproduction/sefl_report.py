@@ -74,10 +74,10 @@ def _dropouts() -> str:
 
 def _same(figures: dict[str, Any]) -> str:
     found = [one for shares in figures["same"].values() for one in shares.values()]
-    names = ", ".join(f"`{name}`" for name in found[0]["model_sha256"])
+    names = ", ".join(f"`{name}`" for name in found[0])
     return (
-        f"The first {found[0]['rounds']} rounds of each row were run under {names} as well, exact over those "
-        "who submitted, and ended with one `model_sha256`."
+        f"The first round of each row was run under {names}, exact over those who submitted, and ended "
+        "with one `model_sha256`."
     )
 
 
