@@ -62,7 +62,7 @@ def test_costs_are_of_rounds_whose_sums_are_right() -> None:
 def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(value: float) -> dict[str, Any]:
         return {"test_perplexity": value, "rounds": 3, "exact_rounds": 3, "values": 1000,
-                "unigram_perplexity": 400.0}  # fmt: skip
+                "unigram_perplexity": 400.0, "curve": [(3, value)]}  # fmt: skip
 
     cost = {"upload_bytes": 4e6, "client_seconds": 0.5, "server_seconds": 0.25, "clients": 4}
     shared = {"environment": {"cores": 2, "cpu": "X", "backend": "native"}, "date": "today",
