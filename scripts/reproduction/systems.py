@@ -13,7 +13,7 @@ import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from training.tasks.task import Ids, Task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer
 
-AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sesa", "sefl")
+AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 ROUNDS, EVERY, EPOCHS = 30, 5, 2
 SECAGG_SHARES = 5
 _SESA = Sesa(budgets=(1.0,), collusion=0.25)

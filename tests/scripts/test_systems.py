@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from training.privhfl.tasks import load_population
 def test_all_systems_end_a_round_with_the_same_model() -> None:
     small = Settings(task="mnist", data="synthetic", private=20, test=50)
     people = load_population(small)
-    runs = {name: systems._run(name, people, 1) for name in systems.AGGREGATIONS}
+    installed = [n for n in systems.AGGREGATIONS if n != "sefl" or find_spec("tenseal")]
+    runs = {name: systems._run(name, people, 1) for name in installed}
     assert len({run["model_sha256"] for run in runs.values()}) == 1
     upload = {name: run["upload_bytes"] for name, run in runs.items()}
     assert upload["plain"] < upload["dense"] < upload["sesa"]
