@@ -109,8 +109,8 @@ install_project() {
     say "installing torch $TORCH_VERSION from $from (set TORCH_INDEX to choose another build)"
     "$VENV_PYTHON" -m pip install -qq ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} \
         "torch==$TORCH_VERSION" || fail "torch $TORCH_VERSION could not be installed"
-    say "installing torchfsl with its training, tensorboard, service, privacy and test extras, building the native part"
-    "$VENV_PYTHON" -m pip install -qq --editable ".[training,tensorboard,service,privacy,test]" ||
+    say "installing torchfsl with its training, tensorboard, service, privacy, homomorphic and test extras, building the native part"
+    "$VENV_PYTHON" -m pip install -qq --editable ".[training,tensorboard,service,privacy,homomorphic,test]" ||
         fail "torchfsl could not be installed; the reason is above"
 }
 

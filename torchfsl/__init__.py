@@ -1,7 +1,7 @@
 """Federated submodel learning: private, exact aggregation of sparse updates by two servers.
 
 The names below are loaded when first used, so that a server's aggregation path never imports torch.
-Wings, from the bottom up: `kernels`, `crypto`, `submodel`; the protocols `fsl` and `sesa`,
+Wings, from the bottom up: `kernels`, `crypto`, `submodel`; the protocols `fsl`, `sesa` and `sefl`,
 and `privhfl`, which asks models instead of adding updates; `engine` and `service`. Below them
 `errors`, `types`, `version` and `faces` (how names load late); see docs/architecture.md.
 """

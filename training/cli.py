@@ -39,11 +39,14 @@ presets
 `python -m training privhfl --help` is another command: clients with unlike models that learn from
 each other's answers.
 
-aggregations (one seed gives one model under plain, fsl and sesa, bit for bit)
+aggregations (one seed gives one model under plain, fsl and sesa, bit for bit, and
+under dense and sefl that of plain with [rest] policy = "dense")
   fsl          two servers, point functions: neither learns which rows, or any value
   dense        two servers, additive shares of every parameter, 4 bytes each: no submodels
   sesa         one server and clients of different widths (the presets ...-widths): coded submodels,
                bears the dropouts it plans for; in this process only
+  sefl         one server adds encrypted updates, another decrypts the masked sum: every parameter,
+               15 bytes each; needs the extra homomorphic; in this process only
   plain        the same quantised integers added in the clear: no protection, the yardstick
 """
 
@@ -146,7 +149,7 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
 _CHOICE_OPTIONS = (
     (
         "aggregation",
-        ("plain", "dense", "fsl", "sesa"),
+        ("plain", "dense", "fsl", "sesa", "sefl"),
         "how updates are summed, see above; default fsl",
     ),
     ("backend", ("auto", "portable", "native"), "kernels of torchfsl; default auto"),

@@ -19,12 +19,13 @@ from training.sections import (
     Local,
     Partition,
     Rest,
+    Sefl,
     Sentences,
     Server,
     Sesa,
 )
 
-Aggregation = Literal["plain", "dense", "fsl", "sesa"]
+Aggregation = Literal["plain", "dense", "fsl", "sesa", "sefl"]
 AboveBreakEven = Literal["error", "dense", "keep"]
 WIDTHS = "-widths"
 """How the names of presets end whose clients have different widths."""
@@ -92,6 +93,7 @@ class Config:
     encoding: Encoding = Encoding()
     rest: Rest = Rest()
     sesa: Sesa = Sesa()
+    sefl: Sefl = Sefl()
 
     def __post_init__(self) -> None:
         for name in (
@@ -142,7 +144,7 @@ class Config:
         """Refuse what needs clients of different widths elsewhere, and what one server cannot."""
         if not self.has_widths and self.sesa != Sesa():
             raise ConfigError(f"{self.preset} has no widths: [sesa] is of the presets ...{WIDTHS}")
-        if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa"):
+        if self.sesa.mean == "owners" and self.aggregation in ("dense", "sesa", "sefl"):
             raise ConfigError(
                 f"sesa.mean is 'owners', whose number {self.aggregation} does not open: choose "
                 "'cohort', plain or fsl"

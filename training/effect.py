@@ -105,8 +105,9 @@ _SETTINGS: Final = (
 _BY_AGGREGATION: Final = (
     Use("above_break_even", lambda c: c.aggregation == "fsl", "fsl"),
     Use("malicious_security", lambda c: c.aggregation == "fsl", "fsl"),
-    Use("rest", lambda c: c.aggregation != "dense", "plain, fsl and sesa"),
+    Use("rest", lambda c: c.aggregation not in ("dense", "sefl"), "plain, fsl and sesa"),
     Use("encoding.ring_bits", lambda c: c.aggregation != "sesa", "plain, dense and fsl"),
+    Use("sefl.slots", lambda c: c.aggregation == "sefl", "sefl"),
     Use("sesa.collusion", lambda c: c.aggregation == "sesa", "sesa"),
     Use("sesa.max_isolation", lambda c: c.aggregation == "sesa", "sesa"),
 )

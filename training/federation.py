@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
 from torchfsl.fsl.in_process import TwoServers
+from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sesa import OneServer, SesaPlan
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.plain import Plain
@@ -25,6 +26,8 @@ from training.config import Config
 from training.local import make_optimizer
 from training.sections import ConfigError
 from training.tasks.task import Task
+
+AnyPlan = Plan | SesaPlan | SeflPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +123,16 @@ def build(
     return Federation(model, optimizer, engine, handle, Audit(aggregation))
 
 
-def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> Plan | SesaPlan:
+def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> AnyPlan:
     if config.aggregation == "sesa":
         return _sesa_plan(config, task, engine, handle)
+    if config.aggregation == "sefl":
+        return engine.sefl_plan(
+            handle,
+            max_clients=config.clients_per_round,
+            min_clients=config.min_clients,
+            slots=config.sefl.slots,
+        )
     rows: int | dict[str, int] | None = None
     if engine.rows is not None and task.widths is not None:
         # One plan for all: the narrow send as much as the widest, who need not be known then.
@@ -183,13 +193,15 @@ def rows_by_segment(handle: Handle, rows: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _plan_of(config: Config, text: str) -> Plan | SesaPlan:
+def _plan_of(config: Config, text: str) -> AnyPlan:
+    if config.aggregation == "sefl":
+        return SeflPlan.from_json(text).draft  # servers that start again have new keys
     return SesaPlan.from_json(text) if config.aggregation == "sesa" else Plan.from_json(text)
 
 
 def _aggregation(
     config: Config,
-    plan: Plan | SesaPlan,
+    plan: AnyPlan,
     model: Callable[[], ServerModel],
     task: Task,
     finished: int,
@@ -199,6 +211,8 @@ def _aggregation(
         assert task.widths is not None
         widths = {client: task.widths.of(client) for client in range(task.num_clients)}
         return OneServer(plan, model(), widths)
+    if isinstance(plan, SeflPlan):
+        return AggregatorAndKeyHolder(plan, model())
     if config.aggregation == "plain":
         return Plain(plan, model())
     if config.servers == "in-process":
@@ -211,11 +225,12 @@ def _aggregation(
 def make_engine(config: Config, task: Task) -> SubmodelEngine:
     """What of the model is sent, and how.
 
-    `dense` is the yardstick without submodels: it sends every parameter and selects nothing.
+    `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
+    does `sefl`, which cannot hide a choice.
     """
     rows: Rows | None = None
     rest: Dense | TopK | BlockTopK = Dense()
-    if config.aggregation != "dense":
+    if config.aggregation not in ("dense", "sefl"):
         if task.retrieves:
             rows = Rows(error_feedback=False)
         elif config.preset == "textcnn" and config.sentences.table == "rows":

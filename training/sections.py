@@ -262,6 +262,17 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
+class Sefl:
+    """Encryption of `--aggregation sefl`: numbers a ciphertext, 2048, or 4096 for wider sums."""
+
+    slots: int = 2048
+
+    def __post_init__(self) -> None:
+        if self.slots not in (2048, 4096):
+            raise ConfigError(f"sefl.slots is {self.slots}; choose 2048 or 4096")
+
+
+@dataclass(frozen=True, slots=True)
 class Sesa:
     """Clients of different widths: the presets `...-widths`, under every aggregation.
 

@@ -33,6 +33,7 @@ from scripts.reproduction import (
     privhfl_costs,
     report,
     sefl,
+    sefl_parties,
     sesa,
     systems,
 )
@@ -65,8 +66,12 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         lambda o: sesa.sesa(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS, o.flower_python),
     ),
     "sefl": (
-        "language models: perplexity by dropouts (--table 1) and block size (--figure 4)",
-        lambda o: sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block),
+        "language models: perplexity by dropouts (--table 1) or blocks (--figure 4), --table costs",
+        lambda o: (
+            sefl_parties.parties(o.data, o.paillier_python)
+            if o.part == "tablecosts"
+            else sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block)
+        ),
     ),
     "privhfl-costs": (
         "bytes and seconds of a private query",
@@ -101,7 +106,7 @@ def main() -> int:
     parser = _parser()
     options = parser.parse_args()
     if (options.table == "sefl") != (options.part is not None):
-        parser.error("sefl takes --table 1 or --figure 4, and the others neither")
+        parser.error("sefl takes --table 1, --table costs or --figure 4, and the others none")
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
     command = re.sub(r"--data \S+", "--data DATA", line)  # where data lie is nobody's business
     if options.table == "report":
@@ -177,14 +182,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
     _add_run_options(parser.add_argument_group("accuracy runs"))
     parts = parser.add_argument_group("sefl: one of").add_mutually_exclusive_group()
-    for option, number, text in (("--table", "1", "dropouts"), ("--figure", "4", "block size")):
+    for option, names, text in (
+        ("--table", ("1", "costs"), "perplexity by dropouts, or bytes and seconds of each party"),
+        ("--figure", ("4",), "perplexity by block size"),
+    ):
         parts.add_argument(
             option,
-            choices=[f"{option[2:]}{number}"],
-            metavar=number,
+            choices=[f"{option[2:]}{name}" for name in names],
+            metavar="|".join(names),
             dest="part",
             type=lambda given, kind=option[2:]: f"{kind}{given}",
-            help=f"perplexity by {text}",
+            help=text,
         )
     parser.add_argument(
         "--block",
@@ -197,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     costs = parser.add_argument_group("costs")
     costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
     costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
+    costs.add_argument("--paillier-python", help="sefl: Python of phe and gmpy2, for Paillier")
     costs.add_argument(
         "--flower-python", help="baselines, sesa, systems: Python of flwr 1.41, for SecAgg+"
     )

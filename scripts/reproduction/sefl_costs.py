@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from torchfsl.sefl import AggregatorAndKeyHolder
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.update import SegmentUpdate, Update
@@ -39,13 +40,19 @@ def one_round(config: Config, aggregation: Aggregation) -> dict[str, Any]:
     if not audit.exact:
         raise RuntimeError(f"{aggregation}: the sums are not the plaintext's")
     receipt: Receipt = timed[0][2]
+    servers = min(server for _, server, _ in timed)
+    apart, home = {}, audit.aggregation
+    if isinstance(home, AggregatorAndKeyHolder):
+        apart["key_holder_seconds"] = servers * home.key_holder_seconds / home.server_seconds
+        apart["between_bytes"] = home.between_bytes
     return {
         "clients": config.clients_per_round,
         "values": sum(segment.m * segment.tau for segment in federation.plan.segments),
         "upload_bytes": receipt.upload_bytes,
         "download_bytes": receipt.download_bytes,
         "client_seconds": min(client for client, _, _ in timed),
-        "server_seconds": min(server for _, server, _ in timed),
+        "server_seconds": servers,
+        **apart,
     }
 
 

@@ -22,7 +22,7 @@ PAPER_TIMES, PAPER_BETTER = 13.7, {MODELS[0]: 19.3, MODELS[1]: 12.8}
 
 def section() -> str:
     """What is compared, dropouts, block sizes."""
-    return "\n".join([TITLE + _opening(), _dropouts(), _blocks()])
+    return "\n".join([TITLE + _opening(), _dropouts(), _blocks(), _parties()])
 
 
 def _opening() -> str:
@@ -129,6 +129,51 @@ def _blocks() -> str:
     parts.append(_untied(figures))
     parts.append("![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures))
     return title + "\n".join(parts)
+
+
+MALICIOUS = {
+    "plain": "reads everything",
+    "dense": "either server: spoils the sum",
+    "fsl": "either server: spoils the sum; clients are confined to one leaf a bin",
+    "sefl": "aggregator: has one client's update opened; key holder: spoils the sum",
+    "paillier": "as `sefl`",
+}
+
+
+def _parties() -> str:
+    title = "### Ways to sum one model\n\n"
+    figures = read_result("sefl-tablecosts")
+    if not figures:
+        return title + missing("sefl --table costs")
+    found = dict(figures["rows"])
+    if figures["paillier"]:
+        found["paillier"] = figures["paillier"]
+    rows = []
+    for name, one in found.items():
+        if name == "paillier":
+            parts = [one["aggregator_seconds"], one["key_holder_seconds"]]
+        elif "key_holder_seconds" in one:
+            parts = [one["server_seconds"] - one["key_holder_seconds"], one["key_holder_seconds"]]
+        else:
+            parts = [one["server_seconds"]]
+        rows.append(
+            (
+                f"`{name}`" if name != "paillier" else "Paillier, 3,072 bits",
+                size(one["upload_bytes"]),
+                seconds(one["client_seconds"]),
+                " + ".join(seconds(part) for part in parts),
+                MALICIOUS[name],
+            )
+        )
+    some = found["plain"]
+    head = ("", "upload a client", "client", "servers", "a malicious server")
+    return (
+        title
+        + f"The LSTM with an untied decoder, {some['values']:,} values, {some['clients']} clients, processor "
+        "seconds without training, sums checked. Servers: both together, or aggregator + key holder. The key "
+        "holder's work does not grow with the clients. Paillier's figures follow from rates measured on few "
+        "numbers, of 33 bits packed side by side.\n\n" + table(head, rows) + "\n\n" + stamp(figures)
+    )
 
 
 def _untied(figures: dict[str, Any]) -> str:

@@ -97,4 +97,4 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert len(sefl_report.curves()) == 4
     results.clear()
-    assert sefl_report.section().count("Not run yet") == 2
+    assert sefl_report.section().count("Not run yet") == 3

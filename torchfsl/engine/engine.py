@@ -29,6 +29,10 @@ from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only
 from torchfsl.fsl.in_process import TwoServers
+from torchfsl.sefl import PlanOptions as HomomorphicOptions
+from torchfsl.sefl import SeflPlan
+from torchfsl.sefl import build_plan as build_sefl_plan
+from torchfsl.sefl import explain as sefl_explain
 from torchfsl.sesa import PlanOptions as OneServerOptions
 from torchfsl.sesa import SesaPlan, Width
 from torchfsl.sesa import build_plan as build_sesa_plan
@@ -240,6 +244,20 @@ class SubmodelEngine:
         classes = [Width(owned(specs, rows), clients) for rows, clients in widths]
         return build_sesa_plan(specs, encoding=self.encoding, widths=classes, **options)
 
+    def sefl_plan(self, handle: Handle, **options: Unpack[HomomorphicOptions]) -> SeflPlan:
+        """A draft for an aggregator and a key holder, see `torchfsl.sefl`; they add their keys.
+
+        Args:
+            handle: from `attach`, of an engine with `rows=None` and `rest=Dense()`.
+            **options: see `torchfsl.sefl.build_plan`; `max_clients` is needed.
+
+        Raises:
+            ParameterError: other policies, or a limit exceeded.
+        """
+        parts = handle.exchange, handle.rows, handle.rest
+        specs = segment_specs(*parts, rows_per_client=None, retrieve=False)
+        return build_sefl_plan(specs, encoding=self.encoding, **options)
+
     def round(
         self,
         client: Participant,
@@ -293,6 +311,8 @@ def _check_handle(handle: object) -> None:
 def _explain(plan: SubmodelPlan) -> str:
     if isinstance(plan, SesaPlan):
         return sesa_explain.explain(plan)
+    if isinstance(plan, SeflPlan):
+        return sefl_explain.explain(plan)
     assert isinstance(plan, Plan)
     return explain.explain(plan)
 

@@ -1,0 +1,263 @@
+"""What aggregator and key holder see of a round, what they refuse, and the limit that stays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from scripts.attacks.single_ciphertext import open_one_client
+from tests.sefl.small import (
+    constant_update,
+    make_draft,
+    make_servers,
+    plain_sums,
+    random_update,
+    same_sums,
+)
+from tests.support.federation import make_plan, make_segment, update_of
+from tests.support.federation import make_servers as two_servers
+from torchfsl.crypto.homomorphic import Ciphertexts, KeyPair, PublicKey
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.client.client import Client as TwoServerClient
+from torchfsl.fsl.messages import Kind as DenseKind
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess as TwoInProcess
+from torchfsl.sefl import Aggregator, Client, KeyHolder, SeflPlan, run_round
+from torchfsl.sefl import messages as wire
+from torchfsl.sefl.messages import Kind, Named
+from torchfsl.sefl.round import InProcess
+from torchfsl.submodel.update import Update
+
+pytest.importorskip("tenseal", reason="needs the extra homomorphic")
+
+
+def fill(aggregator: Aggregator, updates: dict[int, Update], number: int = 0) -> bytes:
+    """SUM of a round with these updates."""
+    aggregator.open_round(number)
+    link = InProcess(aggregator)
+    for client, update in updates.items():
+        Client(aggregator.plan, link, client_id=client).start_round(number).submit(update)
+    return aggregator.close_round()
+
+
+def decrypted(key_holder: KeyHolder, plan: SeflPlan, question: bytes) -> np.ndarray:
+    """All slots that the key holder decrypts, padding too."""
+    _, body = wire.decode_names(plan, wire.decode(plan, question, Kind.SUM))
+    return key_holder._keys.decrypt(Ciphertexts.decode(plan.scheme, body, plan.ciphertexts))
+
+
+def chi_square_p(slots: np.ndarray, modulus: int, cells: int = 64) -> float:
+    """Probability of a statistic at least so large, by Wilson and Hilferty."""
+    counts = np.bincount((slots.astype(object) * cells // modulus).astype(int), minlength=cells)
+    expected = len(slots) / cells
+    statistic, freedom = float(((counts - expected) ** 2 / expected).sum()), cells - 1
+    z = ((statistic / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom))
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["zero", "largest", "random"])
+def test_view_of_the_key_holder_is_uniform(what: str) -> None:
+    draft = make_draft(sizes=(1_000_000,), max_clients=2)
+    aggregator, key_holder, plan = make_servers(draft)
+    if what == "random":
+        updates = {n: random_update(plan, n) for n in range(2)}
+    else:
+        value = 0 if what == "zero" else plan.encoding.q_max
+        updates = {n: constant_update(plan, value) for n in range(2)}
+    slots = decrypted(key_holder, plan, fill(aggregator, updates))
+    assert chi_square_p(slots, plan.scheme.modulus) > 1e-4
+
+
+def test_view_of_padding_is_random_and_rounds_share_no_mask() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft(sizes=(8,)))
+    updates = {n: constant_update(plan, 5) for n in range(2)}
+    seen = []
+    for number in range(2):
+        question = fill(aggregator, updates, number)
+        seen.append(decrypted(key_holder, plan, question))
+        aggregator.open(key_holder.open(question))
+    padding = np.concatenate([slots[8:] for slots in seen])
+    assert chi_square_p(padding, plan.scheme.modulus) > 1e-4
+    assert np.count_nonzero(seen[0] == seen[1]) == 0
+    shifted = (seen[0].astype(np.int64) - seen[1].astype(np.int64)) % plan.scheme.modulus
+    assert len(set(shifted.tolist())) > 2000
+
+
+def test_view_of_the_aggregator_holds_the_key_holders_noise() -> None:
+    sigma, size = 300, 60_000
+    draft = make_draft(sizes=(size,), l2_bound=1 << 30, noise_sigma=sigma, max_clients=2)
+    none = lambda _, count: np.zeros(count, dtype=np.int64)  # noqa: E731
+    aggregator, key_holder, plan = make_servers(draft, aggregator_draw=none)
+    updates = {n: constant_update(plan, n) for n in (1, 2)}
+    opened = run_round(aggregator, key_holder, updates, round_number=0)
+    left = opened.sums["part0"] - plain_sums(plan, updates)["part0"]
+    # The variance of 60,000 draws has itself a deviation of 0.6 %.
+    assert abs(float(np.var(left)) / sigma**2 - 1) < 0.025
+    assert abs(float(left.mean())) < 6 * sigma / math.sqrt(size)
+
+
+def test_key_holder_refuses_a_second_opening_and_too_few_names() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft(min_clients=2, max_rounds=2))
+    updates = {n: random_update(plan, n) for n in range(3)}
+    question = fill(aggregator, updates, 4)
+    answer = key_holder.open(question)
+    with pytest.raises(RejectedSubmission, match="opened once"):
+        key_holder.open(question)
+    opened = aggregator.open(answer)
+    assert same_sums(opened.sums, plain_sums(plan, updates))
+    one = Named(1, bytes(32))
+    body = question[-wire.ciphertext_bytes(plan) :]
+    for names, number in (([], 5), ([one], 5), ([one, Named(2, bytes(32))], 3)):
+        with pytest.raises(RejectedSubmission):
+            key_holder.open(wire.encode(plan, Kind.SUM, number, 0, wire.encode_names(names), body))
+    key_holder.open(fill(aggregator, updates, 6))
+    aggregator.abandon_round()
+    with pytest.raises(RejectedSubmission, match="all 2 rounds"):
+        key_holder.open(fill(aggregator, updates, 7))
+
+
+def test_key_holder_refuses_malformed_sums() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft())
+    question = fill(aggregator, {n: random_update(plan, n) for n in range(3)})
+    names, body = wire.decode_names(plan, wire.decode(plan, question, Kind.SUM))
+    flipped = bytearray(question)
+    flipped[-20_000] ^= 1
+    listed = wire.encode_names(names)
+    unordered = wire.encode_names(names[::-1])
+
+    def again(*parts: bytes) -> bytes:
+        return wire.encode(plan, Kind.SUM, 0, 0, *parts)
+
+    bad = [
+        question[:-1], question + b"\0", bytes(flipped), again(unordered, bytes(body)),
+        again(listed, bytes(body)[:-1]), again(listed, bytes(body) * 2), again(listed, b""),
+        wire.encode(plan.draft, Kind.SUM, 0, 0, listed, bytes(body)),
+    ]  # fmt: skip
+    for message in bad:
+        with pytest.raises(DecodeError):
+            key_holder.open(message)
+    foreign = PublicKey(plan.scheme, KeyPair(plan.scheme).public)
+    under_another = foreign.encrypt(np.zeros(2048, np.uint64)).encode()
+    key_holder.open(question)  # what was malformed has spent nothing
+    with pytest.raises(RejectedSubmission, match="another key"):
+        key_holder.open(wire.encode(plan, Kind.SUM, 1, 0, listed, under_another))
+
+
+def test_aggregator_refuses_malformed_and_replayed_updates() -> None:
+    aggregator, _, plan = make_servers(make_draft(max_clients=2))
+    kept: list[bytes] = []
+
+    class Tapped(InProcess):
+        def send(self, message: bytes) -> bytes:
+            kept.append(message)
+            return super().send(message)
+
+    link = Tapped(aggregator)
+    aggregator.open_round(0)
+    session = Client(plan, link, client_id=1).start_round(0)
+    session.submit(random_update(plan, 1))
+    message = kept[0]
+    receipt = aggregator.receive(message)  # again: the same receipt, counted once
+    assert aggregator.clients == (1,)
+    assert receipt[-64:] == session.signed
+    flipped = bytearray(message)
+    flipped[10_000] ^= 1
+    for bad in (message[:-1], message + b"\0", bytes(flipped)):
+        with pytest.raises(DecodeError):
+            aggregator.receive(bad)
+    with pytest.raises(RejectedSubmission, match="two different"):
+        Client(plan, link, client_id=1).start_round(0).submit(random_update(plan, 1))
+    Client(plan, link, client_id=2).start_round(0).submit(random_update(plan, 2))
+    with pytest.raises(RejectedSubmission, match="full"):
+        Client(plan, link, client_id=3).start_round(0).submit(random_update(plan, 3))
+    aggregator.abandon_round()
+    aggregator.open_round(1)
+    with pytest.raises(RejectedSubmission, match="round 0"):
+        aggregator.receive(message)
+    with pytest.raises(ProtocolError, match="0 clients"):
+        aggregator.close_round()
+
+
+def test_client_refuses_a_key_that_the_plan_does_not_name() -> None:
+    aggregator, _, plan = make_servers(make_draft())
+    other = KeyPair(plan.scheme).public
+
+    class Between(InProcess):
+        def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
+            if kind is Kind.KEY:
+                return wire.encode(plan, Kind.KEY, 0, 0, other)
+            return super().fetch(kind, round_number, client)
+
+    aggregator.open_round(0)
+    with pytest.raises(DecodeError, match="not the one that the plan names"):
+        Client(plan, Between(aggregator), client_id=1).start_round(0)
+
+
+def test_receipts_convict_an_aggregator_that_leaves_a_client_out() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft())
+    updates = {n: random_update(plan, n) for n in range(3)}
+    aggregator.open_round(0)
+    link = InProcess(aggregator)
+    sessions = {}
+    for client, update in updates.items():
+        sessions[client] = Client(plan, link, client_id=client).start_round(0)
+        sessions[client].submit(update)
+    question = aggregator.close_round()
+    names, body = wire.decode_names(plan, wire.decode(plan, question, Kind.SUM))
+    fewer = wire.encode_names(names[1:])
+    key_holder.open(wire.encode(plan, Kind.SUM, 0, 0, fewer, bytes(body)))
+    with pytest.raises(ProtocolError, match="left it out"):
+        sessions[0].check_listed(key_holder.listed(0))
+    sessions[1].check_listed(key_holder.listed(0))
+    assert len(sessions[0].signed) == 64
+
+
+def test_limit_a_malicious_aggregator_opens_one_client() -> None:
+    """Documented in SECURITY.md: the key holder cannot tell one ciphertext from a sum."""
+    aggregator, key_holder, plan = make_servers(make_draft())
+    victim = random_update(plan, 1)
+    others = {n: random_update(plan, n) for n in (2, 3)}
+    found = open_one_client(aggregator, key_holder, victim, others)
+    assert same_sums(found, {name: part.values for name, part in victim.items()})
+
+
+def test_limit_is_not_there_between_honest_servers() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft())
+    updates = {n: random_update(plan, n) for n in (1, 2, 3)}
+    opened = run_round(aggregator, key_holder, updates, round_number=0)
+    assert same_sums(opened.sums, plain_sums(plan, updates))
+    with pytest.raises(ParameterError):
+        KeyHolder(plan)  # a plan's key is made once
+
+
+def test_limit_is_not_there_for_dense_shares() -> None:
+    """The same attempt: server 0 keeps the victim's report alone and closes the round."""
+    plan = make_plan(make_segment("bias", "dense", (5,)), min_clients=2)
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+
+    class Deaf:
+        """Server 0, which from some time on forgets what arrives."""
+
+        hears = True
+
+        def receive(self, message: bytes) -> tuple[DenseKind, int] | None:
+            return servers[0].receive(message) if self.hears else None
+
+        def relay(self, kind: DenseKind, client: int) -> bytes:
+            return servers[0].relay(kind, client)
+
+        def reply(self, kind: DenseKind, round_number: int, client: int) -> bytes:
+            return servers[0].reply(kind, round_number, client)
+
+    malicious = Deaf()
+    link = TwoInProcess(malicious, servers[1])
+    for client in (1, 2, 3):
+        malicious.hears = client == 1
+        with TwoServerClient(plan, link, client_id=client).start_round(1) as session:
+            session.submit(update_of(plan, client))
+    with pytest.raises(ProtocolError, match="1 "):
+        finish_round(servers)

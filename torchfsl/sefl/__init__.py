@@ -1,0 +1,41 @@
+"""An aggregator that adds ciphertexts, and a key holder that decrypts masked sums.
+
+SEFL after Deng, Wang, Meng et al., exact and without its garbled circuit. Read `round` (one round
+on one screen), `plan` (what is agreed and what is refused), `packing` (updates and numbers modulo
+t), `messages` (the wire), `client`, `aggregator`, `provider` (the key holder), `privacy`;
+`explain` tells a plan and its costs in words.
+
+Invariant: the opened sums equal the plaintext sums of the updates that arrived, and the noise that
+both servers added, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchfsl.faces import lazily
+
+if TYPE_CHECKING:
+    from torchfsl.sefl.aggregator import Aggregator as Aggregator
+    from torchfsl.sefl.client import Client as Client
+    from torchfsl.sefl.plan import PlanOptions as PlanOptions
+    from torchfsl.sefl.plan import SeflPlan as SeflPlan
+    from torchfsl.sefl.plan import build_plan as build_plan
+    from torchfsl.sefl.provider import KeyHolder as KeyHolder
+    from torchfsl.sefl.round import AggregatorAndKeyHolder as AggregatorAndKeyHolder
+    from torchfsl.sefl.round import introduce as introduce
+    from torchfsl.sefl.round import run_round as run_round
+
+_HOMES = {
+    "Aggregator": "aggregator",
+    "AggregatorAndKeyHolder": "round",
+    "Client": "client",
+    "KeyHolder": "provider",
+    "PlanOptions": "plan",
+    "SeflPlan": "plan",
+    "build_plan": "plan",
+    "introduce": "round",
+    "run_round": "round",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -1,0 +1,250 @@
+"""The aggregator: adds ciphertexts that it cannot read to a mask that only it knows.
+
+It is the paper's aggregation server (AS). Under the mask the key holder decrypts uniform numbers;
+taking it off again needs no garbled circuit, because subtraction is all there is to do. What the
+aggregator learns is the sum with the key holder's noise, who took part, and nothing else, as long
+as it follows the protocol: one that does not can have a single client's ciphertext opened in the
+sum's place (see SECURITY.md).
+
+    step            state after   what it takes
+    open_round      OPEN          UPDATE
+    close_round     OPENING       VALUE
+    open            IDLE          nothing
+
+An update is checked completely and added as it arrives, so that memory holds one sum. The sum
+begins with the encrypted mask: whatever clients send, it is never without fresh randomness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from torchfsl.crypto import discrete_gaussian, kdf
+from torchfsl.crypto.homomorphic import Ciphertexts, PublicKey, Slots
+from torchfsl.crypto.kdf import DIGEST_BYTES
+from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.sefl import messages
+from torchfsl.sefl.messages import Kind, Named
+from torchfsl.sefl.packing import centred, random_slots, to_opened, unpack
+from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.provider import Draw, noise
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.server_model import ServerModel
+
+
+class RoundState(Enum):
+    """Where the aggregator stands in a round."""
+
+    IDLE = "idle"
+    OPEN = "open"
+    OPENING = "opening"
+
+
+@dataclass
+class _Round:
+    """What the aggregator holds of a round: its mask, the running sum, and who is in it."""
+
+    mask: Slots = field(repr=False)
+    total: Ciphertexts
+    names: dict[int, Named] = field(default_factory=dict)
+    asked: bytes = b""
+
+
+class Aggregator:
+    """The aggregator of a task.
+
+    Args:
+        draft: the plan without keys; `bind` completes it.
+        model: the model.
+        draw: its noise; tests inject a known one.
+        last_round: the highest round number used before, by one that is started again.
+    """
+
+    def __init__(
+        self,
+        draft: SeflPlan,
+        *,
+        model: ServerModel,
+        draw: Draw = discrete_gaussian.sample,
+        last_round: int = -1,
+    ) -> None:
+        """Check that the model fits; make the key for receipts."""
+        model.check(draft)
+        if not draft.is_draft:
+            raise ParameterError("this plan names a key already: draft one, the key is made here")
+        self._draft, self.model, self._draw = draft, model, draw
+        self.last_round = last_round
+        self.state = RoundState.IDLE
+        self._signing = Ed25519PrivateKey.generate()
+        self._plan: SeflPlan | None = None
+        self._key: PublicKey | None = None
+        self._key_message = b""
+        self._round: _Round | None = None
+        self._may_apply = False
+
+    def __repr__(self) -> str:
+        return f"Aggregator({self.state.value}, last_round={self.last_round})"
+
+    @property
+    def receipt_key(self) -> bytes:
+        """The key that receipts are checked with: 32 bytes."""
+        return self._signing.public_key().public_bytes_raw()
+
+    @property
+    def plan(self) -> SeflPlan:
+        """The completed plan.
+
+        Raises:
+            ParameterError: there is none yet.
+        """
+        if self._plan is None:
+            raise ParameterError("the aggregator knows no completed plan: call bind")
+        return self._plan
+
+    def bind(self, plan: SeflPlan, key_message: bytes) -> None:
+        """Take the completed plan and the key holder's KEY, once.
+
+        Raises:
+            ParameterError: it is not the draft with this aggregator's key.
+            DecodeError: no such message, or another key than the plan names.
+        """
+        wanted = self._draft.bound_to(bytes.fromhex(plan.public_key), self.receipt_key)
+        if self._plan is not None or plan.is_draft or plan != wanted:
+            raise ParameterError("the plan is not this aggregator's draft with both keys")
+        message = messages.decode(plan, key_message, Kind.KEY)
+        messages.expect_bytes(message, plan.scheme.ring.key_bytes)
+        data = bytes(message.body)
+        if messages.key_digest(data).hex() != plan.public_key:
+            raise DecodeError("the public key is not the one that the plan names")
+        self._plan, self._key_message = plan, key_message
+        self._key = PublicKey(plan.scheme, data)
+
+    # --- a round, in the order of its steps ---------------------------------------------------
+
+    def open_round(self, round_number: int) -> None:
+        """Begin `round_number`, above every earlier one, with a fresh mask."""
+        self._expect(RoundState.IDLE)
+        plan, number = self.plan, check_number("round_number", round_number)
+        if number <= self.last_round:
+            raise ProtocolError(f"round {number} is not above {self.last_round}: opened once")
+        assert self._key is not None
+        self.last_round, self._may_apply = number, False
+        mask = random_slots(plan)
+        self._round = _Round(mask, self._key.encrypt(mask))
+        self.state = RoundState.OPEN
+
+    def receive(self, message: bytes) -> bytes:
+        """Take a client's UPDATE and give it a RECEIPT. The same one again changes nothing.
+
+        Raises:
+            DecodeError: malformed bytes.
+            RejectedSubmission: another round's, too late, one client too many, or a second update
+                that differs from the first.
+        """
+        plan = self.plan
+        decoded = messages.decode(plan, message, Kind.UPDATE)
+        messages.expect_bytes(decoded, messages.update_bytes(plan))
+        if decoded.round_number != self.last_round or self.state is not RoundState.OPEN:
+            raise RejectedSubmission(
+                f"an update of round {decoded.round_number}: round {self.last_round} is "
+                f"{self.state.value}"
+            )
+        digest, body = messages.digested(decoded)
+        named, held = Named(decoded.client, digest), self._held()
+        known = held.names.get(decoded.client)
+        if known is None:
+            if len(held.names) >= plan.max_clients:
+                raise RejectedSubmission(f"the round is full: {plan.max_clients} clients")
+            held.total.add(Ciphertexts.decode(plan.scheme, body, plan.ciphertexts))
+            held.names[decoded.client] = named
+        elif known != named:
+            raise RejectedSubmission(f"client {decoded.client} sent two different updates")
+        signed = self._signing.sign(messages.receipt_text(plan, self.last_round, named))
+        return messages.encode(plan, Kind.RECEIPT, self.last_round, decoded.client, digest, signed)
+
+    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """KEY at any time, MODEL while the round is open.
+
+        Raises:
+            RejectedSubmission: it is not to be had now.
+        """
+        if kind is Kind.KEY:
+            return self._key_message
+        if (kind, round_number, self.state) != (Kind.MODEL, self.last_round, RoundState.OPEN):
+            raise RejectedSubmission(f"no {kind.name} now: the round is {self.state.value}")
+        parts = messages.encode_model(self.plan, self.model.state)
+        return messages.encode(self.plan, kind, round_number, client, *parts)
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Those whose updates are in the open round's sum, sorted."""
+        return tuple(sorted(self._held().names)) if self._round else ()
+
+    def close_round(self) -> bytes:
+        """Take no more updates; SUM, for the key holder.
+
+        Raises:
+            ProtocolError: too few clients; the round ends unopened.
+        """
+        self._expect(RoundState.OPEN)
+        held, plan = self._held(), self.plan
+        problem = plan.check_clients(len(held.names))
+        if problem:
+            self.abandon_round()
+            raise ProtocolError(f"nothing is opened: {problem}")
+        names = messages.encode_names([held.names[client] for client in self.clients])
+        message = messages.encode(plan, Kind.SUM, self.last_round, 0, names, held.total.encode())
+        held.asked = message[messages.HEADER_BYTES :][:DIGEST_BYTES]
+        self.state = RoundState.OPENING
+        return message
+
+    def open(self, message: bytes) -> Opened:
+        """Take the mask off the key holder's VALUE and add this server's noise. Ends the round.
+
+        Raises:
+            DecodeError: malformed bytes; the round goes on waiting.
+            RejectedSubmission: an answer to something else.
+        """
+        self._expect(RoundState.OPENING)
+        plan, held = self.plan, self._held()
+        decoded = messages.decode(plan, message, Kind.VALUE)
+        messages.expect_bytes(decoded, messages.value_bytes(plan))
+        digest = bytes(decoded.body[:DIGEST_BYTES])
+        if decoded.round_number != self.last_round or not kdf.digests_equal(digest, held.asked):
+            raise RejectedSubmission("the key holder answers for another round or sum")
+        values = unpack(plan, decoded.body[DIGEST_BYTES:]).astype(np.int64)
+        mask = held.mask[: plan.num_values].astype(np.int64)
+        totals = centred(plan, np.mod(values - mask, plan.scheme.modulus).astype(np.uint64))
+        opened = to_opened(plan, totals + noise(plan, self._draw), self.clients)
+        self.abandon_round()
+        self._may_apply = True
+        return opened
+
+    def apply(self, opened: Opened) -> None:
+        """Update the model with the opened sums, once a round.
+
+        Raises:
+            ProtocolError: no sums were opened since the last call.
+        """
+        self._expect(RoundState.IDLE)
+        if not self._may_apply:
+            raise ProtocolError("these sums were applied already, or never opened: open a round")
+        self._may_apply = False
+        self.model.apply(self.plan, opened)
+
+    def abandon_round(self) -> None:
+        """End the round unopened, whatever its state; its number is spent, its mask forgotten."""
+        self._round, self.state = None, RoundState.IDLE
+
+    def _expect(self, state: RoundState) -> None:
+        if self.state is not state:
+            raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
+
+    def _held(self) -> _Round:
+        assert self._round is not None
+        return self._round

@@ -1,0 +1,45 @@
+"""A plan of aggregator and key holder in words: the parameters, and what a round costs whom."""
+
+from __future__ import annotations
+
+import math
+
+from torchfsl.sefl import messages
+from torchfsl.sefl.messages import HEADER_BYTES
+from torchfsl.sefl.plan import SeflPlan
+
+
+def cost(plan: SeflPlan, num_clients: int) -> dict[str, int]:
+    """Bytes of every message of a round, headers included; tested against counted bytes."""
+    bodies = {
+        "key": plan.scheme.ring.key_bytes,
+        "model": messages.model_bytes(plan),
+        "update": messages.update_bytes(plan),
+        "receipt": messages.receipt_bytes(),
+        "sum": messages.sum_bytes(plan, num_clients),
+        "value": messages.value_bytes(plan),
+    }
+    return {name: HEADER_BYTES + size for name, size in bodies.items()}
+
+
+def explain(plan: SeflPlan) -> str:
+    """The plan as a few lines: encryption, bytes, what it bears and what it does not hide."""
+    costs = cost(plan, plan.max_clients)
+    scheme, dense = plan.scheme, plan.num_values * plan.encoding.ring_bits // 8
+    spare = math.floor(math.log2(scheme.room / scheme.noise) * 100) / 100
+    return "\n".join(
+        [
+            f"{plan.num_values:,} values a client in {plan.ciphertexts:,} ciphertexts of "
+            f"{plan.slots} slots of {scheme.modulus.bit_length()} bits; noise rule met by "
+            f"{spare} bits",
+            f"upload a client       {costs['update']:,} bytes ({costs['update'] / dense:.2f} times "
+            "dense shares)",
+            f"download a client     {costs['model'] + costs['receipt']:,} bytes, and once the key, "
+            f"{costs['key']:,}",
+            f"aggregator to key holder {costs['sum']:,} bytes, back {costs['value']:,}, however "
+            "many clients beyond 40 bytes each",
+            f"opens {plan.min_clients} to {plan.max_clients} clients; dropouts cost nothing",
+            "an aggregator that leaves the protocol can have one client's update opened: it must "
+            "be semi-honest",
+        ]
+    )

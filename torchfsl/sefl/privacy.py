@@ -1,0 +1,103 @@
+"""What both servers' noise guarantees against the aggregator, the key holder and the public.
+
+The aggregator adds a draw of the discrete Gaussian N_Z(0, s**2) to every opened number and the key
+holder another. A server knows its own: against the aggregator only the key holder's draw counts,
+and against the key holder, which sees the model that comes out, only the aggregator's. Against
+everybody else both count; the bound here is the smaller of that with two draws and that with one.
+
+Neighbours differ in one client's update, replaced by zeros, whose L2 norm is at most `l2_bound`
+times `max_weight`, and in its weight. That rests on honest clients. The paper has no bound on an
+update, so that its noise guarantees nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.sefl.plan import SeflPlan
+
+_ORDERS: Final = [1 + i / 32 for i in range(1, 96)] + list(range(4, 513))
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """(epsilon, delta) of a client's updates in all rounds together.
+
+    Attributes:
+        delta: of all epsilons.
+        rounds: opened.
+        epsilon_aggregator: against the aggregator, which knows its own noise.
+        epsilon_key_holder: against the key holder, which knows its own.
+        epsilon_public: against who sees the opened sums, or models, alone.
+    """
+
+    delta: float
+    rounds: int
+    epsilon_aggregator: float
+    epsilon_key_holder: float
+    epsilon_public: float
+
+
+def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
+    """What the plan's noise guarantees a client that is in every round.
+
+    Args:
+        plan: with noise.
+        delta: in (0, 1).
+        rounds: that are opened; 0 takes `plan.max_rounds`, on which the key holder insists.
+
+    Raises:
+        ParameterError: a plan without noise, a number out of range, or the extra is missing.
+    """
+    rounds = rounds or plan.max_rounds
+    if not plan.noise_sigma:
+        raise ParameterError("the plan has no noise and guarantees nothing: set noise_sigma")
+    if not 0 < delta < 1 or rounds < 1:
+        raise ParameterError(
+            f"delta ({delta}) lies in (0, 1); give rounds, or plan with max_rounds"
+        )
+    one, both = (_epsilon(_loss(plan, draws), delta, rounds) for draws in (1, 2))
+    return Guarantee(delta, rounds, one, one, min(one, both))
+
+
+def _loss(plan: SeflPlan, draws: int) -> float:
+    """Squared sensitivity over variance in one round.
+
+    The Renyi divergences of one discrete Gaussian are not above those of the continuous one
+    (Canonne, Kamath, Steinke 2020, Theorem 4). The sum of two is no discrete
+    Gaussian, and no probability is further from one than a factor exp(tau) (Kairouz, Liu, Steinke
+    2021, Prop. 14).
+    """
+    total = 0.0
+    num_sums = plan.num_values - plan.lane_values
+    parts = [(plan.l2_bound * plan.max_weight, plan.noise_sigma, num_sums)]
+    if plan.lane_values:
+        parts.append((plan.max_weight, plan.lane_sigma, 1))
+    for most, sigma, count in parts:
+        tau = 10 * math.exp(-((math.pi * sigma) ** 2)) * count if draws == 2 else 0.0
+        total += most**2 / (draws * sigma**2) + 2 * tau
+    return total
+
+
+def _epsilon(loss: float, delta: float, rounds: int) -> float:
+    accounting = _accounting()
+    accountant = accounting.rdp.RdpAccountant(
+        orders=_ORDERS, neighboring_relation=accounting.NeighboringRelation.REPLACE_SPECIAL
+    )
+    accountant.compose(accounting.GaussianDpEvent(1 / math.sqrt(loss)), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def _accounting() -> Any:
+    """The accountant's package, an extra of this one."""
+    try:
+        importlib.import_module("dp_accounting.rdp")
+        return importlib.import_module("dp_accounting")
+    except ImportError as error:
+        raise ParameterError(
+            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'"
+        ) from error

@@ -1,0 +1,131 @@
+"""The key holder: decrypts one masked sum a round and sees nothing but uniform numbers.
+
+It is the paper's crypto service provider (CSP). It must never get hold of a single client's
+ciphertext, which it could read: clients send to the aggregator alone, over a channel of their own.
+It cannot tell a sum of many from a client's ciphertext either, which is why the aggregator must
+follow the protocol (see SECURITY.md). What it can insist on, it does: one opening a round, rounds
+that rise, at least `min_clients` names, no more rounds than the plan allows, and its own noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.crypto.homomorphic import Ciphertexts, KeyPair
+from torchfsl.errors import ParameterError, RejectedSubmission
+from torchfsl.sefl import messages
+from torchfsl.sefl.messages import Kind, Named
+from torchfsl.sefl.packing import pack
+from torchfsl.sefl.plan import SeflPlan
+from torchfsl.types import Whole
+
+Draw = Callable[[int, int], Whole]
+"""Takes a standard deviation and a count, gives so many draws."""
+
+
+def noise(plan: SeflPlan, draw: Draw) -> Whole:
+    """One server's noise on all values and the weight: `int64[num_values]`, zeros without noise."""
+    out = np.zeros(plan.num_values, dtype=np.int64)
+    if plan.noise_sigma:
+        num_sums = plan.num_values - plan.lane_values
+        out[:num_sums] = draw(plan.noise_sigma, num_sums)
+        if plan.lane_values:
+            out[num_sums:] = draw(plan.lane_sigma, 1)
+    return out
+
+
+class KeyHolder:
+    """The key holder of a task; its key pair is fresh.
+
+    Args:
+        draft: the plan without keys; `bind` completes it.
+        draw: its noise; tests inject a known one.
+    """
+
+    def __init__(self, draft: SeflPlan, *, draw: Draw = discrete_gaussian.sample) -> None:
+        """Make the keys."""
+        if not draft.is_draft:
+            raise ParameterError("this plan names a key already: draft one, the key is made here")
+        self._draft, self._draw = draft, draw
+        self._keys = KeyPair(draft.scheme)
+        self._plan: SeflPlan | None = None
+        self.last_round, self.num_opened = -1, 0
+        self._listed: dict[int, list[Named]] = {}
+
+    def __repr__(self) -> str:
+        return f"KeyHolder(last_round={self.last_round})"
+
+    @property
+    def key_digest(self) -> bytes:
+        """What the plan is to name the public key by: 32 bytes."""
+        return messages.key_digest(self._keys.public)
+
+    def bind(self, plan: SeflPlan) -> None:
+        """Take the completed plan, once.
+
+        Raises:
+            ParameterError: it is not the draft with this key and a key for receipts.
+        """
+        receipt_key = bytes.fromhex(plan.receipt_key)
+        wanted = self._draft.bound_to(self.key_digest, receipt_key)
+        if self._plan is not None or plan.is_draft or plan != wanted:
+            raise ParameterError("the plan is not this key holder's draft with both keys")
+        self._plan = plan
+
+    @property
+    def plan(self) -> SeflPlan:
+        """The completed plan.
+
+        Raises:
+            ParameterError: there is none yet.
+        """
+        if self._plan is None:
+            raise ParameterError("the key holder knows no completed plan: call bind")
+        return self._plan
+
+    def key_message(self) -> bytes:
+        """KEY: the public key, for whoever asks."""
+        return messages.encode(self.plan, Kind.KEY, 0, 0, self._keys.public)
+
+    def open(self, message: bytes) -> bytes:
+        """Decrypt the masked sum of a round, add this server's noise, and answer with VALUE.
+
+        The round is spent as soon as the message is well formed, whatever becomes of it.
+
+        Raises:
+            DecodeError: malformed bytes.
+            RejectedSubmission: a round that is not above the last one, more rounds than the plan
+                allows, too few clients, or ciphertexts that no honest sum has.
+        """
+        plan = self.plan
+        decoded = messages.decode(plan, message, Kind.SUM)
+        names, body = messages.decode_names(plan, decoded)
+        number = decoded.round_number
+        if number <= self.last_round:
+            raise RejectedSubmission(f"round {number} is not above {self.last_round}: opened once")
+        if plan.max_rounds and self.num_opened >= plan.max_rounds:
+            raise RejectedSubmission(f"all {plan.max_rounds} rounds of the plan are opened")
+        problem = plan.check_clients(len(names))
+        if problem:
+            raise RejectedSubmission(f"nothing is decrypted: {problem}")
+        total = Ciphertexts.decode(plan.scheme, body, plan.ciphertexts)
+        self.last_round = number
+        self.num_opened += 1
+        self._listed = {number: names}
+        masked = self._keys.decrypt(total)[: plan.num_values]
+        noisy = np.mod(masked.astype(np.int64) + noise(plan, self._draw), plan.scheme.modulus)
+        digest = bytes(decoded.body[: len(plan.digest)])
+        return messages.encode(
+            plan, Kind.VALUE, number, 0, digest, pack(plan, noisy.astype(np.uint64))
+        )
+
+    def listed(self, round_number: int) -> list[Named]:
+        """The clients, and the digests of their updates, that the last opened sum was said to have.
+
+        A client compares with its receipt: a signed receipt that is not listed convicts the
+        aggregator, see `client.check_listed`. Empty for other rounds.
+        """
+        return list(self._listed.get(round_number, []))

@@ -1,0 +1,191 @@
+"""One round of aggregator and key holder, in this process, on one screen.
+
+`run_round` and `AggregatorAndKeyHolder` call the same methods of clients and servers, through the
+same encoded messages, as any network would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+from torchfsl.errors import ParameterError
+from torchfsl.sefl.aggregator import Aggregator
+from torchfsl.sefl.client import Client, ClientRound
+from torchfsl.sefl.messages import Kind
+from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.provider import KeyHolder
+from torchfsl.submodel.aggregation import Closed
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import Update
+
+_Reply = TypeVar("_Reply")
+
+
+def introduce(aggregator: Aggregator, key_holder: KeyHolder, draft: SeflPlan) -> SeflPlan:
+    """Complete the draft with both servers' keys and give it to them."""
+    plan = draft.bound_to(key_holder.key_digest, aggregator.receipt_key)
+    key_holder.bind(plan)
+    aggregator.bind(plan, key_holder.key_message())
+    return plan
+
+
+def run_round(
+    aggregator: Aggregator, key_holder: KeyHolder, updates: Mapping[int, Update | None], *,
+    round_number: int, weights: Mapping[int, int] | None = None,
+) -> Opened:  # fmt: skip
+    """Aggregate the quantised updates of clients exactly, and update the model.
+
+    Args:
+        aggregator: idle, introduced to the key holder.
+        key_holder: the one it was introduced to.
+        updates: by client number; None for a client that starts and drops out.
+        round_number: above every earlier one.
+        weights: by client number; 1 for those that are not named.
+
+    Returns:
+        The opened sums; law: equal to the plaintext sums of weight times update, and both servers'
+        noise where the plan has any, bit for bit.
+
+    Raises:
+        ParameterError: an update does not fit the plan. The round ends unopened.
+        ProtocolError: too few updates. The round ends unopened.
+    """
+    link = InProcess(aggregator)
+    with abandoned_on_error(aggregator):
+        aggregator.open_round(round_number)
+        for number, update in updates.items():
+            session = Client(aggregator.plan, link, client_id=number).start_round(round_number)
+            if update is not None:
+                session.submit(update, weight=(weights or {}).get(number, 1))
+        opened = aggregator.open(key_holder.open(aggregator.close_round()))
+    aggregator.apply(opened)
+    return opened
+
+
+@contextlib.contextmanager
+def abandoned_on_error(aggregator: Aggregator) -> Iterator[None]:
+    """End the round if the block fails: the aggregator is then ready for the next one."""
+    try:
+        yield
+    except BaseException:
+        aggregator.abandon_round()
+        raise
+
+
+class InProcess:
+    """The aggregator in this process, through the same bytes as on any network.
+
+    Attributes:
+        seconds: time spent in it since this was set to 0.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        """Connect to it."""
+        self._aggregator = aggregator
+        self.seconds = 0.0
+
+    def send(self, message: bytes) -> bytes:
+        """Deliver an UPDATE."""
+        return self.timed(self._aggregator.receive, message)
+
+    def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
+        """The aggregator's reply."""
+        return self.timed(self._aggregator.reply, kind, round_number, client)
+
+    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
+        """Call the aggregator and count the time it takes."""
+        start = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+class AggregatorAndKeyHolder:
+    """The protocol as an `Aggregation`, with fresh keys.
+
+    Args:
+        draft: the plan without keys.
+        model: the model.
+
+    Attributes:
+        plan: the completed plan.
+        aggregator: adds.
+        key_holder: decrypts.
+        key_holder_seconds: its part of `server_seconds`.
+        between_bytes: sent between both servers in the last round.
+    """
+
+    def __init__(self, draft: SeflPlan, model: ServerModel) -> None:
+        """No round open."""
+        self.key_holder = KeyHolder(draft)
+        self.aggregator = Aggregator(draft, model=model)
+        self.plan = introduce(self.aggregator, self.key_holder, draft)
+        self._link = InProcess(self.aggregator)
+        self._clients: dict[int, Client] = {}
+        self._cohort: dict[int, _Participant] = {}
+        self.key_holder_seconds = 0.0
+        self.between_bytes = 0
+
+    @property
+    def model(self) -> ServerModel:
+        """See `Aggregation`."""
+        return self.aggregator.model
+
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self._link.seconds + self.key_holder_seconds
+
+    def open_round(self, round_number: int, cohort: Collection[int]) -> None:
+        """See `Aggregation`."""
+        self._link.seconds = self.key_holder_seconds = 0.0
+        self._link.timed(self.aggregator.open_round, round_number)
+        for number in set(cohort) - set(self._clients):
+            self._clients[number] = Client(self.plan, self._link, client_id=number)
+        self._cohort = {number: _Participant(self._clients[number]) for number in sorted(cohort)}
+
+    def participant(self, client: int) -> _Participant:
+        """See `Aggregation`. One that never submits has dropped out."""
+        if client not in self._cohort:
+            raise ParameterError(f"client {client} is not in this round's cohort")
+        return self._cohort[client]
+
+    def close_round(self) -> Closed:
+        """See `Aggregation`: mask, decryption, unmasking, and every client's look at the list.
+
+        Raises:
+            ProtocolError: too few clients; the round ends unopened.
+        """
+        with abandoned_on_error(self.aggregator):
+            question = self._link.timed(self.aggregator.close_round)
+            start = time.perf_counter()
+            answer = self.key_holder.open(question)
+            self.key_holder_seconds += time.perf_counter() - start
+            opened = self._link.timed(self.aggregator.open, answer)
+        self._link.timed(self.aggregator.apply, opened)
+        self.between_bytes = len(question) + len(answer)
+        listed = self.key_holder.listed(self.aggregator.last_round)
+        sessions = {n: p.session for n, p in self._cohort.items() if p.session is not None}
+        for session in sessions.values():
+            if session.signed:
+                session.check_listed(listed)
+        return Closed(opened, {number: session.receipt() for number, session in sessions.items()})
+
+
+class _Participant:
+    """A `Participant` whose session is remembered, for its receipt."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.plan = client, client.plan
+        self.session: ClientRound | None = None
+
+    def start_round(
+        self, round_number: int, *, indices: Mapping[str, Any] | None = None
+    ) -> ClientRound:
+        self.session = self._client.start_round(round_number, indices=indices)
+        return self.session
