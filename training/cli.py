@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from training.config import Config, merge, read_toml
 from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(config, folder, options)
     except (ValueError, FileNotFoundError) as error:  # ours, and torchfsl's ParameterError
         parser.exit(2, f"{parser.prog}: {error}\n")
-    except ProtocolError as error:  # a round that must not be opened
+    except (ProtocolError, RejectedSubmission) as error:  # a round that must not be opened
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")

@@ -45,6 +45,12 @@ def test_noise_of_a_thousand_ciphertexts_leaves_the_sum_exact(bits: int) -> None
     assert np.array_equal(keys.decrypt(total), plain.astype(np.uint64))
 
 
+@pytest.mark.parametrize("bound", [1 << 58, (1 << 63) - 1, 1 << 80])
+def test_sums_beyond_every_ring_are_refused_before_a_prime_is_looked_for(bound: int) -> None:
+    with pytest.raises(ParameterError, match="do not fit any encryption"):
+        least_modulus(2048, bound)
+
+
 def test_moduli_are_primes_that_slots_need() -> None:
     for degree, bound in ((2048, 1), (2048, 1 << 30), (4096, 1 << 47)):
         found = least_modulus(degree, bound)

@@ -38,6 +38,8 @@ RINGS: Final = {
 """By degree, which is the number of slots, what is allowed."""
 
 _TAIL: Final = 12
+_MOST_BITS: Final = 58
+"""Far more than any ring here has room for; primality is decided below 2**64."""
 _DEVIATION: Final = math.sqrt(10.5)
 """Of SEAL's errors: centred binomial of 42 coins."""
 
@@ -107,7 +109,15 @@ def least_modulus(degree: int, bound: int) -> int:
     """The least prime that is 1 modulo `2 * degree` and above `2 * bound`.
 
     Numbers in [-bound, bound] are then told apart modulo it.
+
+    Raises:
+        ParameterError: no scheme here has room for such numbers.
     """
+    if bound >= 1 << _MOST_BITS:
+        raise ParameterError(
+            f"sums of up to {bound} do not fit any encryption here: use fewer frac_bits, a smaller "
+            "clip or fewer clients"
+        )
     step = 2 * degree
     candidate = (2 * bound // step) * step + 1
     while candidate <= 2 * bound or not is_prime(candidate):

@@ -109,6 +109,8 @@ class PublicKey:
         with _memory() as memory:
             saved = _unframed(memoryview(data))
             memory.load(functools.partial(key.load, machine.context), saved)
+        if key.data().is_transparent():
+            raise DecodeError("a public key of zeros, under which everybody could read")
         self.scheme = scheme
         self._encryptor = machine.seal.Encryptor(machine.context, key)
 

@@ -93,7 +93,8 @@ class KeyHolder:
     def open(self, message: bytes) -> bytes:
         """Decrypt the masked sum of a round, add this server's noise, and answer with VALUE.
 
-        The round is spent as soon as the message is well formed, whatever becomes of it.
+        The round is spent as soon as the message is well formed, whatever becomes of it; of the
+        plan's `max_rounds` only one that is decrypted.
 
         Raises:
             DecodeError: malformed bytes.
@@ -113,9 +114,9 @@ class KeyHolder:
             raise RejectedSubmission(f"nothing is decrypted: {problem}")
         total = Ciphertexts.decode(plan.scheme, body, plan.ciphertexts)
         self.last_round = number
+        masked = self._keys.decrypt(total)[: plan.num_values]
         self.num_opened += 1
         self._listed = {number: names}
-        masked = self._keys.decrypt(total)[: plan.num_values]
         noisy = np.mod(masked.astype(np.int64) + noise(plan, self._draw), plan.scheme.modulus)
         digest = bytes(decoded.body[: len(plan.digest)])
         return messages.encode(
