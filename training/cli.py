@@ -89,8 +89,7 @@ A setting that the preset or another setting leaves without effect is refused.
 
 def _seeds(text: str) -> list[int]:
     """`0,1,2` as numbers, each once; argparse says what is wrong with others."""
-    seeds = [int(part) for part in text.split(",")]
-    if len(set(seeds)) < len(seeds):
+    if len(set(seeds := [int(part) for part in text.split(",")])) < text.count(",") + 1:
         raise argparse.ArgumentTypeError(f"{text!r} names a seed twice")
     return seeds
 
