@@ -162,7 +162,7 @@ def precision(options: argparse.Namespace) -> list[dict[str, Any]]:
             shape = tuple(private.images.shape[1:])
             plan = make_plan(
                 {0: module, 1: module}, shape, ring=ring, batch=50, min_answering=1,
-                max_answering=options.answering,
+                max_answering=options.answering, session="precision of rings",
             )  # fmt: skip
             querying = Querying(plan, mode="fixed", seed=b"precision of rings")
             querying.load(1, module, private.images)

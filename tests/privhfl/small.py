@@ -76,7 +76,8 @@ def federation(
 ) -> Querying:  # fmt: skip
     """A `Querying` whose clients have loaded their networks."""
     if plan is None:
-        plan = make_plan(modules, SHAPE, **{"batch": 2, "min_answering": 1, **fields})
+        fields = {"batch": 2, "min_answering": 1, "session": "tests", **fields}
+        plan = make_plan(modules, SHAPE, **fields)
     querying = Querying(plan, mode=mode, seed=seed)  # type: ignore[arg-type]
     for client, module in modules.items():
         querying.load(client, copy.deepcopy(module), images(16, seed=client))

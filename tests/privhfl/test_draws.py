@@ -65,7 +65,7 @@ def test_a_batch_is_dealt_for_once() -> None:
     querying = federation(networks())
     querying.ask(0, [1], images(2))
     asking = querying._asking[0]
-    with pytest.raises(ProtocolError, match="drawn already"):
+    with pytest.raises(ProtocolError, match="dealt for already"):
         asking.deal(0, 0, [1])
 
 

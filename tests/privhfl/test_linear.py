@@ -87,7 +87,7 @@ def test_a_layer_is_exact_over_the_whole_ring(
 
     monkeypatch.setattr(Half, "relu", note_relu)
     monkeypatch.setattr(Dealer, "_relu", note_mask)
-    plan = QueryPlan({0: graph, 1: graph}, batch=3, ring=ring, min_answering=1)
+    plan = QueryPlan({0: graph, 1: graph}, batch=3, ring=ring, min_answering=1, session="linear")
     querying = Querying(plan, seed=SEED)
     querying.load_quantised(1, Quantised(graph, weights))
     x = whole_ring(ring, (3, *INPUT.shape), 99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 
 import numpy as np
@@ -49,15 +50,15 @@ def test_one_answering_client_alone_is_refused_unless_the_plan_says_so() -> None
 
 def test_a_closed_batch_takes_nothing_more() -> None:
     querying = federation(networks())
-    kept: list[bytes] = []
-    querying._watch = lambda link, client, data: kept.append(data)
+    kept: list[tuple[int, bytes]] = []
+    querying._watch = lambda link, client, data: kept.append((client, data))
     querying.ask(0, [1, 2], images(2))
     with pytest.raises(ProtocolError, match="not open"):
         querying.server.close(0, 0, 0)
-    for data in kept:
+    for client, data in kept:
         if kind_of(data) in (Kind.DEALING, Kind.QUERY, Kind.ANSWER, Kind.WEIGHTS):
-            with pytest.raises(RejectedSubmission):
-                querying.server.receive(data)
+            with pytest.raises(RejectedSubmission, match="again|closed|not dealt"):
+                querying.server.receive(client, data)
 
 
 def test_answering_parties_refuse_replays_and_what_is_out_of_turn() -> None:
@@ -85,7 +86,7 @@ def test_malformed_messages_are_refused(offset: int, value: bytes, told: str) ->
     data = bytearray(querying.answering[1].offer(0)[0])
     data[offset : offset + 1] = value
     with pytest.raises(DecodeError, match=told):
-        querying.server.receive(bytes(data))
+        querying.server.receive(1, bytes(data))
 
 
 def test_messages_cut_short_or_longer_are_refused() -> None:
@@ -93,10 +94,10 @@ def test_messages_cut_short_or_longer_are_refused() -> None:
     data = querying.answering[1].offer(0)[0]
     for wrong in (b"", data[:63], data[:-1], data + b"\0"):
         with pytest.raises(DecodeError, match="bytes"):
-            querying.server.receive(wrong)
-    assert querying.server.receive(data)
+            querying.server.receive(1, wrong)
+    assert querying.server.receive(1, data)
     with pytest.raises(RejectedSubmission, match="again"):
-        querying.server.receive(data)
+        querying.server.receive(1, data)
 
 
 def test_altered_headers_raise_nothing_but_refusals() -> None:
@@ -106,15 +107,17 @@ def test_altered_headers_raise_nothing_but_refusals() -> None:
     querying._watch = lambda link, client, data: kept.append(data)
     querying.ask(0, [1, 2], images(2))
     random = np.random.default_rng(0)
-    receivers = [querying.server, querying.answering[1], querying.answering[0], querying._asking[0]]
+    receivers = [functools.partial(querying.server.receive, client) for client in (0, 1)]
+    receivers += [querying.answering[1].receive, querying.answering[0].receive]
+    receivers.append(querying._asking[0].receive)
     for data in {kind_of(data): data for data in kept}.values():
         for _ in range(60):
             altered = bytearray(data)
             for place in random.integers(4, 32, random.integers(1, 4)):
                 altered[place] = random.integers(0, 256) if random.random() < 0.5 else 0
-            for party in receivers:
+            for receive in receivers:
                 with contextlib.suppress(DecodeError, RejectedSubmission, ProtocolError):
-                    party.receive(bytes(altered))
+                    receive(bytes(altered))
 
 
 def test_requests_that_make_no_sense_are_refused_with_the_remedy() -> None:

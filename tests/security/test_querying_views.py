@@ -129,7 +129,9 @@ def views(
     model: str, picture: str, seed: bytes, batches: int = BATCHES, comparison: str = "tables"
 ) -> View:
     """What both parties received in `batches` batches, and what they can make of it."""
-    plan = QueryPlan({0: GRAPH, 1: GRAPH}, batch=RUNS, min_answering=1, comparison=comparison)
+    plan = QueryPlan(
+        {0: GRAPH, 1: GRAPH}, batch=RUNS, min_answering=1, comparison=comparison, session="views 3"
+    )
     got: dict[Kind, bytes] = {}
 
     def watch(link: str, client: int, data: bytes) -> None:

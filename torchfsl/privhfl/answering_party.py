@@ -13,7 +13,7 @@ from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, lifted, wit
 from torchfsl.privhfl.lane import Lane
 from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
 from torchfsl.privhfl.online import Dealt, Half, cut_shares
-from torchfsl.privhfl.plan import QueryPlan, Unit
+from torchfsl.privhfl.plan import MAX_OPEN_BATCHES, QueryPlan, Unit
 from torchfsl.privhfl.quantise import Quantised
 from torchfsl.privhfl.ring_tensors import Words
 
@@ -29,15 +29,25 @@ class AnsweringParty:
         client: its number, one of the plan's.
         identity: its key.
         others: by querying client its public key.
+        last_version: of the weights that this identity answered with under this plan, 0 to
+            2**64 - 2; 0 where the identity or the plan's session is new. Which draws were made is
+            kept in memory alone: who starts again with a kept identity names it, since masks of
+            a version that serves twice show the server the weights.
+
+    Raises:
+        ParameterError: the client is not in the plan, or `last_version` is out of range.
     """
 
     def __init__(
-        self, plan: QueryPlan, client: int, identity: Identity, others: dict[int, bytes]
-    ) -> None:
+        self, plan: QueryPlan, client: int, identity: Identity, others: dict[int, bytes], *,
+        last_version: int,
+    ) -> None:  # fmt: skip
         if client not in plan.graphs:
             raise ParameterError(f"client {client} is not in the plan")
+        if not 0 <= last_version < (1 << 64) - 1:
+            raise ParameterError(f"last_version {last_version} is not in 0 to 2**64 - 2")
         self.plan, self.client = plan, client
-        self.version = 0
+        self.version = last_version
         self._network: Quantised | None = None
         self._qa = {
             q: Pair(identity.pair(LABEL_QA, key, plan.digest), q, client)
@@ -90,7 +100,8 @@ class AnsweringParty:
 
         Raises:
             DecodeError: the bytes are malformed.
-            RejectedSubmission: not for this client, out of turn, or a batch that was answered.
+            RejectedSubmission: not for this client, out of turn, a batch that was answered, or one
+                too many.
         """
         expected = (Kind.TREES, Kind.PRODUCTS, Kind.INPUT, Kind.SERVE)
         message = decode(self.plan, data, *expected)
@@ -100,10 +111,13 @@ class AnsweringParty:
         name = (topic.querying, topic.iteration, topic.batch)
         if message.kind == Kind.SERVE:
             return self._go_on(name, message)
-        parts = self._waiting.setdefault(name, {})
+        parts = self._waiting.get(name, {})
         if message.kind in parts or name in self._running:
             raise RejectedSubmission(f"{message.kind.name} of batch {topic.batch} came twice")
-        parts[message.kind] = message.body
+        is_open = sum(other[0] == topic.querying for other in (*self._waiting, *self._running))
+        if not parts and is_open >= MAX_OPEN_BATCHES:
+            raise RejectedSubmission(f"client {topic.querying} has {is_open} open batches")
+        self._waiting[name] = {**parts, message.kind: message.body}
         if message.kind != Kind.INPUT:
             return []
         return self._start(name, self._waiting.pop(name))

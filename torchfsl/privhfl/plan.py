@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ParameterError
 from torchfsl.privhfl.comparison_tables import Tables
 from torchfsl.privhfl.comparison_trees import Trees
@@ -20,6 +21,8 @@ WIRE_VERSION: Final = 1
 HEADER_BYTES: Final = 64
 MAX_CLIENTS: Final = 64
 MAX_DEALING_BYTES: Final = 1 << 28
+MAX_OPEN_BATCHES: Final = 8
+"""Batches that a querying client may have dealt for and not seen closed."""
 
 Back = Literal["tables", "trees"]
 
@@ -53,7 +56,8 @@ class QueryPlan:
         max_answering: most clients whose logits are added up.
         min_answering: fewest; with one, the querying party reads that client's logits.
         logit_bound: magnitude that no sum of logits divided by `max_answering` may reach.
-        session: tells tasks apart: keys of one are no use in another.
+        session: tells tasks apart: keys of one are no use in another. Drawn by default, so that
+            nobody uses masks of another run again; the same text twice is for experiments alone.
 
     Raises:
         ParameterError: a field is out of range, or graphs do not fit together.
@@ -66,7 +70,7 @@ class QueryPlan:
     max_answering: int = 8
     min_answering: int = 2
     logit_bound: float = 128.0
-    session: str = ""
+    session: str = field(default_factory=lambda: random_bytes(16).hex())
 
     def __post_init__(self) -> None:
         if not self.graphs or len(self.graphs) > MAX_CLIENTS:
@@ -86,6 +90,8 @@ class QueryPlan:
         if not (0 < self.logit_bound < math.inf):
             raise ParameterError("logit_bound is positive")
         self.backend  # noqa: B018 -- refuses lengths that it cannot compare
+        if not self.session:
+            raise ParameterError("session is empty: leave it out, and one is drawn")
         if self.batch < 1:
             raise ParameterError("a batch has 1 query or more")
         for graph in self.graphs.values():

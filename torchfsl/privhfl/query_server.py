@@ -15,7 +15,7 @@ from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, lifted
 from torchfsl.privhfl.lane import Lane
 from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
 from torchfsl.privhfl.online import Dealt, Half, cut_shares
-from torchfsl.privhfl.plan import QueryPlan, Unit
+from torchfsl.privhfl.plan import MAX_OPEN_BATCHES, QueryPlan, Unit
 from torchfsl.privhfl.ring_tensors import Words
 
 
@@ -58,18 +58,28 @@ class QueryServer:
     def __repr__(self) -> str:
         return f"QueryServer({len(self._weights)} masked networks, {len(self._sums)} batches)"
 
-    def receive(self, data: bytes | memoryview) -> list[Outgoing]:
+    def receive(self, sender: int, data: bytes | memoryview) -> list[Outgoing]:
         """Take WEIGHTS, DEALING, QUERY or ANSWER.
+
+        Args:
+            sender: the client whose link the message came by. WEIGHTS and ANSWER come from the
+                answering client that they name, DEALING and QUERY from the querying one: who asks
+                cannot play an answering client, and take its own numbers from the sum.
+            data: the message.
 
         Raises:
             DecodeError: the bytes are malformed.
-            RejectedSubmission: unknown client, out of turn, or a batch that is closed.
+            RejectedSubmission: unknown client, another sender, out of turn, or a batch that is
+                closed, or one too many.
         """
         expected = (Kind.WEIGHTS, Kind.DEALING, Kind.QUERY, Kind.ANSWER)
         message = decode(self.plan, data, *expected)
         topic = message.topic
         if topic.querying not in self._seeds or topic.querying == topic.answering:
             raise RejectedSubmission(f"client {topic.querying} may not query {topic.answering}")
+        asks = message.kind in (Kind.DEALING, Kind.QUERY)
+        if sender != (topic.querying if asks else topic.answering):
+            raise RejectedSubmission(f"{message.kind.name} of another client than {sender}")
         if message.kind == Kind.WEIGHTS:
             return self._take_weights(message)
         if message.kind == Kind.DEALING:
@@ -113,6 +123,11 @@ class QueryServer:
         body = self.plan.ring.words(total).tobytes()
         return [Outgoing(querying, True, encode(self.plan, Kind.SUM, topic, body))]
 
+    def abandon(self, querying: int, iteration: int, batch: int) -> None:
+        """Drop a batch without a sum; it counts as closed."""
+        self._sums.pop((querying, iteration, batch), None)
+        self._closed.add((querying, iteration, batch))
+
     def _take_weights(self, message: Message) -> list[Outgoing]:
         topic = message.topic
         version = int.from_bytes(message.body[:8], "little")
@@ -134,9 +149,15 @@ class QueryServer:
         topic = message.topic
         name = (topic.querying, topic.iteration, topic.batch)
         version, masked = self._weights.get((topic.querying, topic.answering), (0, {}))
-        entry = self._sums.setdefault(name, _Sum()) if name not in self._closed else None
-        if entry is None or not version or topic.answering in {**entry.running, **entry.shares}:
+        entry = self._sums.get(name, _Sum())
+        twice = topic.answering in {**entry.running, **entry.shares}
+        if name in self._closed or not version or twice:
             raise RejectedSubmission("dealing for a closed batch, twice, or without weights")
+        is_open = sum(querying == topic.querying for querying, _, _ in self._sums)
+        if name not in self._sums and is_open >= MAX_OPEN_BATCHES:
+            raise RejectedSubmission(
+                f"client {topic.querying} has {is_open} open batches: close some of them first"
+            )
         if len(entry.running) + len(entry.shares) >= self.plan.max_answering:
             raise RejectedSubmission(f"more than {self.plan.max_answering} answering clients")
         pair = self._pairs.setdefault(
@@ -145,6 +166,7 @@ class QueryServer:
         )
         sq = pair.batch(version, topic.iteration, topic.batch)
         serve = _Serve(self.plan, self.plan.graphs[topic.answering], masked, sq, message.body)
+        self._sums[name] = entry
         entry.running[topic.answering] = serve
         out = [self._to_answering(Kind.PRODUCTS, topic, *serve.products())]
         if self.plan.backend.relayed:

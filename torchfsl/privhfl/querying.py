@@ -55,6 +55,8 @@ def make_plan(
 ) -> QueryPlan:
     """The plan of clients with these modules; `fields` are the others of `QueryPlan`.
 
+    Every plan has a session of its own, drawn from the operating system: parties share one plan.
+
     Raises:
         ParameterError: a module holds what the protocol lacks, or fields do not fit.
     """
@@ -68,9 +70,9 @@ class Querying:
     Args:
         plan: public.
         mode: `secure`, the protocol; or `fixed`, the same numbers without protection.
-        seed: makes keys and dealt masks of the pairs repeatable: for experiments alone, since a
-            second run under one seed draws the same masks again. From the operating system
-            when None.
+        seed: makes keys repeatable and, under a plan whose `session` is given, dealt masks: for
+            experiments alone, since a second run draws the same masks again. From the operating
+            system when None.
         dithers: whether `fixed` rounds as `secure` does under the same seed, which takes the
             dealer's work; without, it rounds down.
         lose: see `Relay`; whoever loses messages is left out of the sum.
@@ -102,7 +104,9 @@ class Querying:
         own = Identity(self._secret(b"server"))
         publics = {client: identity.public for client, identity in clients.items()}
         self.server = QueryServer(plan, own, publics)
-        self.answering = {c: AnsweringParty(plan, c, i, publics) for c, i in clients.items()}
+        self.answering = {
+            c: AnsweringParty(plan, c, i, publics, last_version=0) for c, i in clients.items()
+        }
         self._publics, self._server_public = publics, own.public
 
     def __repr__(self) -> str:
@@ -184,19 +188,17 @@ class Querying:
         batch: int,
     ) -> tuple[torch.Tensor, tuple[int, ...]]:  # fmt: skip
         asking = self._asking[querying]
-        with relay.cost.at("querying"):
-            dealt = asking.deal(iteration, batch, who)
-        relay.to_server("querying-server", querying, dealt)
-        del dealt
-        with relay.cost.at("querying"):
-            queries = asking.query(iteration, batch, images)
-        relay.to_server("querying-server", querying, queries)
         try:
+            with relay.cost.at("querying"):
+                dealt = asking.deal(iteration, batch, who)
+            relay.to_server("querying-server", querying, dealt)
+            del dealt
+            with relay.cost.at("querying"):
+                queries = asking.query(iteration, batch, images)
+            relay.to_server("querying-server", querying, queries)
             relay.close(iteration, batch)
         finally:
-            asking.forget(iteration, batch)
-            for client in who:
-                self.answering[client].abandon(querying, iteration, batch)
+            relay.abandon(iteration, batch)
         return asking.opened.pop((iteration, batch))
 
     def _fixed(

@@ -32,6 +32,9 @@ class QueryingParty:
         identity: its key.
         server: the server's public key.
         others: by answering client its public key.
+
+    Which batches were dealt for is kept in memory alone: who starts again with a kept identity
+    takes a plan of a new session, else equal masks hide two pictures.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class QueryingParty:
         self._versions: dict[int, int] = {}
         self._a: dict[int, dict[int, torch.Tensor]] = {}
         self._batches: dict[tuple[int, int], _Batch] = {}
+        self._dealt: set[tuple[int, int]] = set()
         self.opened: dict[tuple[int, int], tuple[torch.Tensor, tuple[int, ...]]] = {}
 
     def __repr__(self) -> str:
@@ -61,7 +65,7 @@ class QueryingParty:
         Raises:
             ParameterError: an answering party has not sent its masked weights, or there are too
                 many or too few of them.
-            ProtocolError: the batch's draws were made already.
+            ProtocolError: the batch was dealt for already, for whomever.
         """
         plan = self.plan
         if not plan.min_answering <= len(set(answering)) == len(answering) <= plan.max_answering:
@@ -72,6 +76,9 @@ class QueryingParty:
         missing = [a for a in answering if a not in self._versions]
         if missing:
             raise ParameterError(f"clients {missing} have not sent their masked weights yet")
+        if (iteration, batch) in self._dealt:
+            raise ProtocolError(f"batch {batch} was dealt for already: take the next number")
+        self._dealt.add((iteration, batch))
         state = _Batch({}, {}, {})
         messages = []
         for a in answering:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.privhfl.answering_party import AnsweringParty
 from torchfsl.privhfl.messages import PHASES, kind_of
 from torchfsl.privhfl.query_server import Outgoing, QueryServer
@@ -80,15 +80,24 @@ class Relay:
         self._lose, self._watch = lose, watch
 
     def to_server(self, link: str, client: int, messages: list[bytes]) -> None:
-        """Deliver messages of one client, and everything that follows from them."""
+        """Deliver messages of one client, and everything that follows from them.
+
+        What the server refuses of an answering client, or such a client of the server, is silence
+        of that client: it is left out of the sum, and the others' answers count.
+        """
         todo: deque[tuple[str, int, bytes]] = deque((link, client, data) for data in messages)
         while todo:
             link, client, data = todo.popleft()
             if link == "answering-server" and self._lose and self._lose(client, data):
                 continue
             self._note(link, client, data)
-            with self.cost.at("server"):
-                following = self._server.receive(data)
+            try:
+                with self.cost.at("server"):
+                    following = self._server.receive(client, data)
+            except (DecodeError, RejectedSubmission):
+                if link != "answering-server":
+                    raise
+                continue
             for out in following:
                 todo.extend(("answering-server", out.client, d) for d in self._deliver(out))
 
@@ -98,6 +107,14 @@ class Relay:
             out = self._server.close(self._querying.client, iteration, batch)
         for each in out:
             self._deliver(each)
+
+    def abandon(self, iteration: int, batch: int) -> None:
+        """Let every party forget a batch."""
+        name = self._querying.client, iteration, batch
+        self._server.abandon(*name)
+        self._querying.forget(iteration, batch)
+        for party in self._answering.values():
+            party.abandon(*name)
 
     def _deliver(self, out: Outgoing) -> list[bytes]:
         if out.to_querying:
@@ -110,8 +127,11 @@ class Relay:
         if party is None:
             raise ProtocolError(f"client {out.client} is not there")
         self._note("server-answering", out.client, out.data)
-        with self.cost.at("answering"):
-            return party.receive(out.data)
+        try:
+            with self.cost.at("answering"):
+                return party.receive(out.data)
+        except RejectedSubmission:
+            return []
 
     def _note(self, link: str, client: int, data: bytes) -> None:
         self.cost.count(link, data)

@@ -184,4 +184,5 @@ def _plan(settings: Settings) -> QueryPlan:
         ring=Ring(settings.ring_bits, settings.fractional, settings.fractional),
         comparison=settings.comparison,
         max_answering=settings.answering,
+        session=f"experiment {settings.seed}",  # with seeded keys: runs round alike
     )
