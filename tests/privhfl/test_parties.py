@@ -57,7 +57,7 @@ def test_a_closed_batch_takes_nothing_more() -> None:
         querying.server.close(0, 0, 0)
     for client, data in kept:
         if kind_of(data) in (Kind.DEALING, Kind.QUERY, Kind.ANSWER, Kind.WEIGHTS):
-            with pytest.raises(RejectedSubmission, match="again|closed|not dealt"):
+            with pytest.raises(RejectedSubmission, match=r"again|closed|not dealt"):
                 querying.server.receive(client, data)
 
 
