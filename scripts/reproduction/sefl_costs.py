@@ -18,7 +18,7 @@ from training.data.text import Text
 from training.federation import build
 from training.tasks.build import language_task
 
-AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl")
+AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sefl")
 REPEATS = 3
 """Rounds, of which the quickest counts: others work on the same processor."""
 
