@@ -252,5 +252,5 @@ def test_tables_may_be_named_by_their_module() -> None:
     handle.remove()
     engine = SubmodelEngine()
     handle = engine.attach(model, optimizer)
-    with pytest.raises(ParameterError, match=r"rows_per_client names \['item'\].*rows4"):
+    with pytest.raises(ParameterError, match=r"no budget of user, which shares segment 'rows4'"):
         engine.plan(handle, max_clients=2, rows_per_client={"item": 3})

@@ -181,7 +181,7 @@ class _Participant:
     """A `Participant` whose session is remembered, for its receipt."""
 
     def __init__(self, client: Client) -> None:
-        self._client, self.plan = client, client.plan
+        self._client, self.plan, self.client_id = client, client.plan, client.client_id
         self.session: ClientRound | None = None
 
     def start_round(

@@ -197,7 +197,7 @@ class _Participant:
     """A `Participant` whose session is remembered, so that it can answer."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.plan = client, client.plan
+        self.client, self.plan, self.client_id = client, client.plan, client.client_id
         self.session: ClientRound | None = None
         self.gone = False
 
