@@ -246,13 +246,18 @@ def test_who_cannot_ask_for_the_open_round_names_it() -> None:
         def fetch(self, *_: object) -> bytes:
             return b""
 
-    class Simulated:
+    class Nameless:
         plan: Any = None
+
+    class Simulated(Nameless):
+        client_id = 0
 
     engine = SubmodelEngine()
     task = Task(engine)
-    Simulated.plan = task.plan
+    Nameless.plan = task.plan
     handle, ids = task.handles[0], wanted(make_batch(1))
+    with pytest.raises(ParameterError, match=r"Nameless is no client: .* has plan and client_id"):
+        engine.round(Nameless(), rows=ids, handle=handle)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match=r"Simulated cannot ask .* pass number="):
         engine.round(Simulated(), rows=ids, handle=handle)  # type: ignore[arg-type]
     client = Client(task.plan, Sender(), client_id=0)

@@ -286,15 +286,15 @@ class SubmodelEngine:
         if handle is None:
             attached = [h for h in self._handles if h.attached]
             if len(attached) != 1:
-                raise ParameterError(
-                    f"{len(attached)} models are attached to this engine: pass handle="
-                )
+                count = len(attached)
+                raise ParameterError(f"{count} models are attached to this engine: pass handle=")
             handle = attached[0]
         _check_handle(handle)
-        if not isinstance(getattr(client, "plan", None), SubmodelPlan):
+        plan = getattr(client, "plan", None)
+        if not isinstance(plan, SubmodelPlan) or not hasattr(client, "client_id"):
             raise ParameterError(
                 f"engine.round(client): {type(client).__name__} is no client: pass "
-                "torchfsl.Client(plan, servers, client_id=...)"
+                "torchfsl.Client(plan, servers, client_id=...); another one has plan and client_id"
             )
         return TrainingRound(
             handle, client, rows=rows, number=number, rounding_seed=rounding_seed, residual=residual

@@ -66,7 +66,7 @@ class TrainingRound:
         self.receipt: Receipt | None = None
         self.update: Update | None = None
         self._handle, self._client = handle, client
-        mine = getattr(client, "client_id", None)
+        mine = client.client_id
         self._residual = handle.residuals.of(mine) if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
@@ -104,7 +104,7 @@ class TrainingRound:
         except BaseException:
             self._abort_without_rows()
             raise
-        handle.personal.switch_to(getattr(self._client, "client_id", None))
+        handle.personal.switch_to(self._client.client_id)
         before = Snapshot(handle.model, handle.inventory, handle.held_rows)
         self._session = self._start(indices)
         try:

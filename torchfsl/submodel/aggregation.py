@@ -85,6 +85,10 @@ class Participant(Protocol):
     def plan(self) -> SubmodelPlan:
         """The public plan."""
 
+    @property
+    def client_id(self) -> int:
+        """The client's number, by which residuals and local parameters are kept apart."""
+
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:

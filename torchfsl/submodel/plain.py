@@ -79,12 +79,12 @@ class _PlainClient:
     """A `Participant` of `Plain`."""
 
     def __init__(self, home: Plain, client: int) -> None:
-        self.plan, self._home, self._client = home.plan, home, client
+        self.plan, self.client_id, self._home = home.plan, client, home
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:
-        return _PlainSession(self._home, self._client, indices or {})
+        return _PlainSession(self._home, self.client_id, indices or {})
 
 
 class _PlainSession:

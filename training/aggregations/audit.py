@@ -90,7 +90,8 @@ class _AuditedClient:
     """A `Participant` whose sessions report to the audit."""
 
     def __init__(self, audit: Audit, client: Participant) -> None:
-        self.plan, self._audit, self._client = client.plan, audit, client
+        self.plan, self.client_id = client.plan, client.client_id
+        self._audit, self._client = audit, client
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None

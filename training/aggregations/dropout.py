@@ -24,7 +24,7 @@ class Dropout:
 
     def __init__(self, client: Participant) -> None:
         """Not in a round yet."""
-        self.plan, self._client = client.plan, client
+        self.plan, self.client_id, self._client = client.plan, client.client_id, client
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
