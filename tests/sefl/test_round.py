@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -15,10 +16,13 @@ from tests.sefl.small import (
     random_update,
     same_sums,
 )
+from torchfsl.crypto.bfv_parameters import RINGS, least_modulus
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan, run_round
+from torchfsl.sefl import AggregatorAndKeyHolder, Client, SeflPlan, run_round
 from torchfsl.sefl.explain import cost, explain
+from torchfsl.sefl.packing import centred
+from torchfsl.sefl.round import InProcess
 from torchfsl.submodel.server_model import ServerModel
 
 pytest.importorskip("tenseal", reason="needs the extra homomorphic")
@@ -39,20 +43,29 @@ def test_sums_are_exact_with_weights_and_dropouts(slots: int) -> None:
         assert opened.clients == (3, 7, 9)
 
 
-def test_random_parameters_give_exact_sums() -> None:
+@pytest.mark.parametrize("cases", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_plans_give_exact_sums(cases: int) -> None:
+    """Up to 200 clients and 10,000 values, in a third of the cases all at the largest value."""
     choose = random.Random(1)
-    for case in range(12):
-        clients, most = choose.randint(2, 12), choose.randint(1, 6)
+    sizes = [(200, 10_000), (200, 1), (2, 10_000)]
+    sizes += [(round(2 * 100 ** choose.random()), round(10_000 ** choose.random()))
+              for _ in range(cases - len(sizes))]  # fmt: skip
+    for case, (clients, values) in enumerate(sizes):
+        most = choose.choice([1, 1, 2, 7])
         encoding = FixedPoint(ring_bits=64, frac_bits=choose.randint(4, 24), clip=2.0)
         draft = make_draft(
-            sizes=(choose.randint(1, 5000),), encoding=encoding, max_clients=clients, lane="weight",
-            max_weight=most,
+            sizes=(values,), encoding=encoding, max_clients=clients, lane="weight", max_weight=most,
         )  # fmt: skip
         aggregator, key_holder, plan = make_servers(draft)
-        updates = {n: random_update(plan, 100 * case + n) for n in range(clients)}
         weights = {n: choose.randint(1, most) for n in range(clients)}
+        updates = {n: random_update(plan, 1000 * case + n) for n in range(clients)}
+        if case % 3 == 0:
+            largest = choose.choice([1, -1]) * plan.encoding.q_max
+            updates = {n: constant_update(plan, largest) for n in range(clients)}
+            weights = dict.fromkeys(range(clients), most)
         opened = run_round(aggregator, key_holder, updates, round_number=0, weights=weights)
         assert same_sums(opened.sums, plain_sums(plan, updates, weights))
+        assert opened.total_weight == sum(weights.values())
 
 
 def test_all_clients_at_the_largest_value_do_not_wrap() -> None:
@@ -66,11 +79,42 @@ def test_all_clients_at_the_largest_value_do_not_wrap() -> None:
 
 
 def test_headroom_one_above_is_refused() -> None:
-    # 2**17 clients of q_max = 2**18 are 2**35: the modulus would have 38 bits with so much noise.
+    """The largest cohort that the noise rule admits is found by the plan and by hand alike."""
     encoding = FixedPoint(ring_bits=64, frac_bits=16, clip=4.0)
+    fresh = math.sqrt(10.5 * (4 * 2048 / 3 + 1))
+
+    def admitted(clients: int) -> bool:
+        modulus = least_modulus(2048, clients * encoding.q_max)
+        return (
+            12 * fresh * math.sqrt(clients + 1) + clients + 1 <= RINGS[2048].modulus / 2 / modulus
+        )
+
+    low, high = 1, 1 << 17
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if admitted(middle) else (low, middle)
+    plan = make_draft(encoding=encoding, max_clients=low)
+    assert plan.scheme.noise <= plan.scheme.room
     with pytest.raises(ParameterError, match="4096 slots"):
-        make_draft(encoding=encoding, max_clients=1 << 17)
-    assert make_draft(encoding=encoding, max_clients=1 << 17, slots=4096).scheme.noise > 0
+        make_draft(encoding=encoding, max_clients=low + 1)
+    assert make_draft(encoding=encoding, max_clients=low + 1, slots=4096).scheme.noise > 0
+
+
+def test_values_weights_and_sums_one_above_the_plan_are_refused() -> None:
+    draft = make_draft(lane="weight", max_weight=3)
+    aggregator, _, plan = make_servers(draft)
+    aggregator.open_round(0)
+    session = Client(plan, InProcess(aggregator), client_id=1).start_round(0)
+    with pytest.raises(ParameterError, match="beyond"):
+        session.submit(constant_update(plan, plan.encoding.q_max + 1))
+    with pytest.raises(ParameterError, match="takes 1 to 3"):
+        session.submit(constant_update(plan, 1), weight=4)
+    assert aggregator.clients == ()
+    half, modulus = plan.scheme.modulus // 2, plan.scheme.modulus
+    assert plan.bound <= half
+    # Around the end of the range: the last number that is read right, the first that wraps.
+    read = centred(plan, np.array([half, half + 1, modulus - 1], dtype=np.uint64))
+    assert read.tolist() == [half, -half, -1]
 
 
 def test_opened_sums_hold_both_servers_noise() -> None:
