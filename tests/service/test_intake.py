@@ -61,6 +61,32 @@ def test_one_message_may_be_longer_than_a_clients_part() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("ends", ["in turn", "cancelled", "cancelled with the room in hand"])
+def test_room_goes_to_who_waits_longest_and_none_is_lost(ends: str) -> None:
+    came: list[int] = []
+
+    async def hold(budget: Budget, number: int) -> None:
+        async with budget.hold(60):
+            came.append(number)
+
+    async def run() -> int:
+        budget = Budget(Limits(bytes_in_flight=100, wait_seconds=5.0))
+        async with contextlib.AsyncExitStack() as held:
+            await held.enter_async_context(budget.hold(60))
+            waiting = [asyncio.create_task(hold(budget, number)) for number in range(3)]
+            await asyncio.sleep(0)
+            if ends == "cancelled":
+                waiting[0].cancel()
+                await asyncio.sleep(0)
+        if ends == "cancelled with the room in hand":
+            waiting[0].cancel()  # before it could run with the room that it was given
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return budget.used
+
+    assert asyncio.run(run()) == 0
+    assert came == ([0, 1, 2] if ends == "in turn" else [1, 2])
+
+
 def trees_of(plan: Plan, number: int, client: int) -> bytes:
     """The trees for server 0 that a client would send."""
     kept: list[bytes] = []

@@ -120,7 +120,7 @@ class ReportBook:
         report.check_not_rejected()
         body = UPLOADS[message.kind].decode(self._plan, message.body)
         seen = filing.arrivals(report, body).seen.get(body.kind)
-        return seen == filing.identify(report, body).fingerprint
+        return seen is not None and seen == filing.identify(report, body).fingerprint
 
     def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
         """TREES_RELAY or REPORT_RELAY of a public part that `client` sent here.

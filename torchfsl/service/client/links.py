@@ -109,22 +109,31 @@ class Link:
         )  # fmt: skip
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
-        invoke = self._channel.stream_stream(calls.path(method))
-        parts: list[bytes] = []
-        size = 0
+        path, one = calls.path(method), calls.one_chunk(data, limit=limit)
+        seconds, metadata = max(seconds, 0.001), calls.metadata()
         try:
-            call = invoke(
-                calls.chunks(data), timeout=max(seconds, 0.001), metadata=calls.metadata()
-            )
+            if one is not None:
+                invoke = self._channel.unary_unary(path)
+                answer: bytes = invoke(one, timeout=seconds, metadata=metadata)
+                self._check(len(answer), limit)
+                return answer
+            stream = self._channel.stream_stream(path)
+            call = stream(calls.chunks(data), timeout=seconds, metadata=metadata)
+            parts: list[bytes] = []
+            size = 0
             for chunk in call:
                 parts.append(chunk)
                 size += len(chunk)
                 if size > limit:
                     call.cancel()
-                    raise ProtocolError(f"server {self.party} answers with more than {limit} bytes")
+                self._check(size, limit)
         except grpc.RpcError as error:
             raise calls.error_of(error, f"server {self.party}") from None
         return b"".join(parts)
+
+    def _check(self, size: int, limit: int) -> None:
+        if size > limit:
+            raise ProtocolError(f"server {self.party} answers with more than {limit} bytes")
 
 
 class Links:

@@ -9,6 +9,7 @@ the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from torchfsl.crypto.kdf import DIGEST_BYTES
@@ -24,6 +25,7 @@ from torchfsl.service.server.router import Method, Methods
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream
 from torchfsl.service.state.steps import steps_of
+from torchfsl.service.task import Task
 from torchfsl.submodel.plan import check_hex
 
 
@@ -55,6 +57,7 @@ def all_methods(
 class _Everybody:
     def __init__(self, station: Station, certificate: bytes) -> None:
         self._station, self._certificate = station, certificate
+        self._said: tuple[Task | None, bytes] = None, b""
 
     def methods(self) -> dict[str, Method]:
         return {"Info": self._info, "Plan": self._plan, "Certificate": self._tell_certificate}
@@ -67,12 +70,12 @@ class _Everybody:
         await stream.request()
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
-        certificate = self._certificate.decode()
-        coins = [coin.hex() for coin in task.coins]
-        await stream.answer({
-            "nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json(),
-            "certificate": certificate,
-        })  # fmt: skip
+        if self._said[0] is not task:  # every client asks for the same
+            coins = [coin.hex() for coin in task.coins]
+            fields = {"nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json(),
+                      "certificate": self._certificate.decode()}  # fmt: skip
+            self._said = task, json.dumps(fields).encode()
+        await stream.send(self._said[1])
 
     async def _tell_certificate(self, _: Identity, stream: Stream) -> None:
         """The sealing certificate, also before there is a task."""
@@ -138,9 +141,7 @@ class _Clients:
         return header
 
     async def _answer_with_trees(self, number: int, caller: Identity, stream: Stream) -> None:
-        await self._station.wait_for_begin()
-        await self._station.wait_for_trees(caller.number)
-        await stream.send(await self._station.reply(Kind.ANSWER, number, caller.number))
+        await stream.send(await self._station.answer(number, caller.number))
 
 
 class _OtherServer:

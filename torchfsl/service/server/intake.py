@@ -64,7 +64,7 @@ class Budget:
         self._limits = limits
         self._free = limits.bytes_in_flight
         self._held: Counter[Identity] = Counter()
-        self._changed = asyncio.Condition()
+        self._waiting: list[tuple[int, Identity | None, asyncio.Future[None]]] = []
 
     @property
     def used(self) -> int:
@@ -79,17 +79,15 @@ class Budget:
             Overloaded: there was no room in time.
         """
         size = min(size, self._limits.bytes_in_flight)
-        try:
-            async with asyncio.timeout(self._limits.wait_seconds), self._changed:
-                await self._changed.wait_for(lambda: self._has_room(size, whose))
-                self._change(size, whose)
-        except TimeoutError:
-            raise Overloaded("the server has too much in flight: try again later") from None
+        if self._has_room(size, whose):
+            self._change(size, whose)
+        else:
+            await self._turn(size, whose)
         try:
             yield
         finally:
             self._change(-size, whose)
-            await asyncio.shield(self._tell())
+            self._let_in()
 
     def _has_room(self, size: int, whose: Identity | None) -> bool:
         held = self._held[whose] if whose is not None else 0
@@ -102,9 +100,30 @@ class Budget:
             if not self._held[whose]:
                 del self._held[whose]
 
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    async def _turn(self, size: int, whose: Identity | None) -> None:
+        """Wait until `_let_in` has taken the room; raises Overloaded when the time is over."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, whose, turn)
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(self._limits.wait_seconds):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():  # it came together with the end of the wait
+                self._change(-size, whose)
+                self._let_in()
+            if isinstance(error, TimeoutError):
+                raise Overloaded("the server has too much in flight: try again later") from None
+            raise
+        finally:
+            self._waiting.remove(entry)
+
+    def _let_in(self) -> None:
+        """Give room to those who wait, the longest first, as far as there is some for them."""
+        for size, whose, turn in self._waiting:
+            if not turn.done() and self._has_room(size, whose):
+                self._change(size, whose)
+                turn.set_result(None)
 
 
 class Slots:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -56,21 +56,17 @@ class PeerLink:
             FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
         """
         channel = self._channel or self._open()
-        invoke = channel.stream_stream(calls.path(method))
-        answer: list[bytes] = []
-        size = 0
+        metadata = grpc.aio.Metadata(*calls.metadata())
+        one = calls.one_chunk(*parts, limit=limit)
         try:
-            call = invoke(
-                calls.chunks(*parts),
-                timeout=self._seconds,
-                metadata=grpc.aio.Metadata(*calls.metadata()),
-            )
-            async for chunk in call:
-                answer.append(chunk)
-                size += len(chunk)
-                if size > limit:
-                    call.cancel()
-                    raise ProtocolError(f"server {self._party} answers with too many bytes")
+            if one is not None:
+                invoke = channel.unary_unary(calls.path(method))
+                answer: bytes = await invoke(one, timeout=self._seconds, metadata=metadata)
+                self._check(len(answer), limit)
+            else:
+                invoke = channel.stream_stream(calls.path(method))
+                call = invoke(calls.chunks(*parts), timeout=self._seconds, metadata=metadata)
+                answer = await self._all_of(call, limit)
         except grpc.aio.AioRpcError as error:
             failure = calls.error_of(error, f"server {self._party}")
             self.unreachable = isinstance(failure, calls.NotReady)
@@ -79,7 +75,7 @@ class PeerLink:
                 self._leave(channel)
             raise failure from None
         self.unreachable = False
-        return b"".join(answer)
+        return answer
 
     async def insist(
         self, method: str, *parts: bytes | memoryview, limit: int, still: Callable[[], bool]
@@ -101,6 +97,22 @@ class PeerLink:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (not a secret)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise calls.NotReady("the other server did not answer before the round ended")
+
+    async def _all_of(self, call: Any, limit: int) -> bytes:
+        """An answer in chunks; cancels one that is too long."""
+        answer: list[bytes] = []
+        size = 0
+        async for chunk in call:
+            answer.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                call.cancel()
+            self._check(size, limit)
+        return b"".join(answer)
+
+    def _check(self, size: int, limit: int) -> None:
+        if size > limit:
+            raise ProtocolError(f"server {self._party} answers with too many bytes")
 
     def _open(self) -> grpc.aio.Channel:
         """A channel with key and certificate as they are now.

@@ -111,7 +111,7 @@ class Station:
         return True
 
     async def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """MODEL, MODEL_DIGEST or ANSWER; see `Server.reply`."""
+        """MODEL or MODEL_DIGEST; see `Server.reply`."""
         await self.wait_for_begin()
         reply = await self.run(lambda: self.node.open_server().reply(kind, round_number, client))
         self.counts[kind.name] += 1
@@ -198,22 +198,31 @@ class Station:
         except TimeoutError:
             return
 
-    async def wait_for_trees(self, client: int) -> None:
-        """Until the peer has relayed a client's trees.
+    async def answer(self, round_number: int, client: int) -> bytes:
+        """ANSWER, once the peer has relayed the client's trees.
 
         Raises:
             NotReady: it did not in time.
             RejectedSubmission: they were refused.
         """
+        await self.wait_for_begin()
+
+        def answer() -> bytes | None:
+            if not self.node.server.reports.has_trees(client):
+                return None
+            return self.node.open_server().reply(Kind.ANSWER, round_number, client)
+
         told = asyncio.Event()
         self._waiting.setdefault(client, set()).add(told)
         try:
             async with asyncio.timeout(self.limits.peer_seconds):
-                while not await self.run(self.node.server.reports.has_trees, client):
+                while (reply := await self.run(answer)) is None:
                     await told.wait()
                     told.clear()
                     if not self.is_open:
                         raise RejectedSubmission("the round closed before the trees were complete")
+            self.counts[Kind.ANSWER.name] += 1
+            return reply
         except TimeoutError:
             raise NotReady("the other server has not relayed the trees: send them again") from None
         finally:

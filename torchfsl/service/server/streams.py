@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -39,11 +40,7 @@ class Stream:
 
     async def request(self, **kinds: type) -> dict[str, Any]:
         """A small request; see `calls.decode_request`."""
-        async with self._deadline():
-            data = await self._chunk()
-            if await self._chunk():
-                raise DecodeError("a request of more than one chunk")
-        return calls.decode_request(data, **kinds)
+        return calls.decode_request(await self._chunk(), **kinds)
 
     @contextlib.asynccontextmanager
     async def message(
@@ -56,14 +53,11 @@ class Stream:
         Raises:
             DecodeError: the header, or more or fewer bytes than it says.
         """
-        async with self._deadline():
-            first = await self._chunk()
+        first = await self._chunk()
         header = messages.decode_header(plan, first, *kinds)
         budget = (budgets or {}).get(header.kind, self._budget)
         async with budget.hold(header.total_bytes, self.client):
-            async with self._deadline():
-                data = await self._rest(first, header.total_bytes)
-            yield header, data
+            yield header, await self._rest(first, header.total_bytes)
 
     async def blob(self, limit: int) -> bytes:
         """Everything the caller sends, up to `limit` bytes."""
@@ -89,9 +83,11 @@ class Stream:
         await self.send(json.dumps(fields).encode())
 
     async def _rest(self, first: bytes, total: int) -> bytes:
+        """The message of which `first` is here; what may come behind it is not read."""
         parts, size = [first], len(first)
-        while size <= total:
-            chunk = await self._chunk()
+        deadline = asyncio.get_running_loop().time() + self._limits.call_seconds
+        while size < total:
+            chunk = await self._chunk(deadline)
             self._check_rate()
             if not chunk:
                 break
@@ -99,17 +95,19 @@ class Stream:
             size += len(chunk)
         if size != total:
             raise DecodeError(f"a message of {size} bytes or more, its header says {total}")
-        return b"".join(parts)
+        return b"".join(parts) if len(parts) > 1 else first
 
-    async def _chunk(self) -> bytes:
+    async def _chunk(self, deadline: float = math.inf) -> bytes:
         """The next chunk, empty at the end."""
         clock = asyncio.get_running_loop().time
         start = clock()
+        silent = start + self._limits.idle_seconds
         try:
-            async with asyncio.timeout(self._limits.idle_seconds):
+            async with asyncio.timeout_at(min(silent, deadline)):
                 chunk = await self._context.read()
         except TimeoutError:
-            raise calls.NotReady("nothing came for too long: the call is dropped") from None
+            why = "nothing came for too long" if silent < deadline else "it takes too long"
+            raise calls.NotReady(f"{why}: the call is dropped") from None
         self._waited += clock() - start
         if chunk is grpc.aio.EOF:
             return b""
@@ -124,11 +122,3 @@ class Stream:
             raise calls.NotReady(
                 f"less than {limits.bytes_per_second} bytes came in a second: the call is dropped"
             )
-
-    @contextlib.asynccontextmanager
-    async def _deadline(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self._limits.call_seconds):
-                yield
-        except TimeoutError:
-            raise calls.NotReady("the request takes too long: the call is dropped") from None
