@@ -110,7 +110,7 @@ install_project() {
     "$VENV_PYTHON" -m pip install -qq ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} \
         "torch==$TORCH_VERSION" || fail "torch $TORCH_VERSION could not be installed"
     say "installing torchfsl with its training, tensorboard, service, privacy, homomorphic and test extras, building the native part"
-    "$VENV_PYTHON" -m pip install -qq --editable ".[training,tensorboard,service,privacy,homomorphic,test]" ||
+    TORCHFSL_NATIVE=on "$VENV_PYTHON" -m pip install -qq --editable ".[training,tensorboard,service,privacy,homomorphic,test]" ||
         fail "torchfsl could not be installed; the reason is above"
 }
 

@@ -38,9 +38,14 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
         if wanted == "native":
             raise ParameterError(
                 f"TORCHFSL_BACKEND=native, but there is no extension ({error}): reinstall "
-                "torchfsl with a C++ compiler, or set TORCHFSL_BACKEND=portable"
+                "torchfsl where there is a C++20 compiler, with TORCHFSL_NATIVE=on in the "
+                "environment, or set TORCHFSL_BACKEND=portable"
             ) from error
-        log.warning("no native extension (%s): using the slow portable backend", error)
+        log.warning(
+            "torchfsl uses the portable backend, many times slower than the native one, which is "
+            "missing (%s): reinstall where there is a C++20 compiler, with TORCHFSL_NATIVE=on",
+            error,
+        )
         return "portable", portable
 
 

@@ -78,8 +78,12 @@ def examine(options: argparse.Namespace) -> int:
 def _machine(report: Report) -> None:
     print(f"torchfsl {__version__}, wire version {WIRE_VERSION}")
     print(f"python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} processors")
-    active = backend()
-    print(f"backend: {active}" + ("" if active == "native" else " (slow; build the extension)"))
+    print(f"backend: {backend()}")
+    if backend() == "portable":
+        report.note(
+            "the portable backend is many times slower: install the wheel of this machine, or "
+            "reinstall where there is a C++20 compiler, with TORCHFSL_NATIVE=on"
+        )
     found = [flag for flag in _CPU_FLAGS if flag in _cpu_flags()]
     print("processor features: " + (", ".join(found) or "unknown"))
     print(f"AES-128: {aes_rate() / 1e6:.0f} million blocks a second (one thread, OpenSSL)")

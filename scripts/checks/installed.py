@@ -1,0 +1,57 @@
+"""Whether an installed torchfsl works: a round through both servers, exact, with the backend named.
+
+    python -P scripts/checks/installed.py native|portable
+
+Needs numpy and cryptography, not torch, and nothing of the checkout; `-P` keeps the checkout off
+the path.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import torchfsl
+from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.update import SegmentUpdate
+
+
+def main() -> None:
+    """Three clients change rows of a table.
+
+    Raises:
+        SystemExit: another backend, or a sum that is not exact.
+    """
+    wanted = sys.argv[1]
+    if torchfsl.backend() != wanted:
+        raise SystemExit(f"backend is {torchfsl.backend()}, not {wanted}")
+    rows, width, budget = 4000, 8, 16
+    spec = SegmentSpec("items", "rows", (TensorSpec("items", (rows, width), "float32"),), budget,
+                       width, retrieve=True)  # fmt: skip
+    plan = build_plan([spec], encoding=torchfsl.FixedPoint(), max_clients=3)
+    state = {"items": np.zeros((rows, width), np.float32)}
+    servers = (
+        torchfsl.Server(0, plan=plan, model=torchfsl.ServerModel(state)),
+        torchfsl.Server(1, plan=plan, model=torchfsl.ServerModel(state)),
+    )
+    generator = np.random.default_rng(0)
+    total = np.zeros((rows, width), np.int64)
+    updates = {}
+    for client in range(3):
+        chosen = np.sort(generator.choice(rows, budget, replace=False)).astype(np.int64)
+        values = generator.integers(-1000, 1000, (budget, width))
+        np.add.at(total, chosen, values)
+        updates[client] = {"items": SegmentUpdate(indices=chosen, values=values)}
+    opened = torchfsl.run_round(servers, updates, round_number=0)
+    if not np.array_equal(opened.sums["items"].reshape(rows, width), total):
+        raise SystemExit("the opened sum is not the plaintext sum")
+    if servers[0].model.digest() != servers[1].model.digest():
+        raise SystemExit("the servers' models differ")
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    print(f"torchfsl {torchfsl.__version__}, Python {python}, {wanted}: one round, exact")
+
+
+if __name__ == "__main__":
+    main()
