@@ -50,7 +50,9 @@ from torchfsl.submodel.server_model import ServerModel
 BAD = ("wrong_sums", "lost_reports", "steps_changed", "unexplained", "wedged", "wrongly_accepted")
 """What must stay empty."""
 
-_CONFIG = "[storage]\nreserve_bytes = 1048576\nsegment_bytes = 65536\n"
+CONFIG = "[storage]\nreserve_bytes = 1048576\nsegment_bytes = 65536\n"
+"""Of the servers: their disks are small."""
+
 _STATES = [state for state in OPEN_STATES if state != "counted"]  # of plans that open counts first
 
 
@@ -111,19 +113,20 @@ def run_batch(
     folder: Path, wanted: int, seed: int, hit: collections.Counter[str], clients: int = 3
 ) -> dict[str, Any]:
     """So many faults on fresh servers; what was found."""
-    with LocalServers(folder, clients=clients, config=_CONFIG) as servers:
+    with LocalServers(folder, clients=clients, config=CONFIG) as servers:
         faults = Faults(servers, seed)
         try:
-            return _run_rounds(servers, faults, wanted, seed, hit, clients)
+            return run_rounds(servers, faults, wanted, seed, hit, clients)
         finally:
             servers.stop()
             faults.unmount()
 
 
-def _run_rounds(
+def run_rounds(
     servers: LocalServers, faults: Faults, wanted: int, seed: int,
     hit: collections.Counter[str], clients: int,
 ) -> dict[str, Any]:  # fmt: skip
+    """The same at servers and with faults that are given."""
     servers.start()
     owner = Owner(servers.urls, servers.tls, policy=POLICY)
     task = owner.bind(make_plan())

@@ -95,7 +95,7 @@ class Faults:
         for party in parties:
             self.servers.kill(party)
             if party not in self.kept or self.random.random() < 0.3:
-                self._keep(party)
+                self.keep(party)
 
     def _signal(self, party: int, number: int) -> None:
         process = self.servers.processes[party]
@@ -143,8 +143,8 @@ class Faults:
         """Change what a dead server has on its disk; put the newest back if it is refused."""
         for party in parties:
             self.servers.kill(party)
-        newest = {party: self._copy(party) for party in parties}
-        changed = [party for party in parties if self._change(kind, party)]
+        newest = {party: self.copy(party) for party in parties}
+        changed = [party for party in parties if self.change(kind, party)]
         for party in changed:
             started = self._start(kind, party)
             if kind == "report log damaged":
@@ -154,18 +154,18 @@ class Faults:
             if started:
                 self.servers.kill(party)
                 self.accepted.append(f"{kind}: server {party} started")
-            _replace(self.servers.state(party), newest[party])
+            replace(self.servers.state(party), newest[party])
         for path in newest.values():
             shutil.rmtree(path)
 
-    def _change(self, kind: str, party: int) -> bool:
+    def change(self, kind: str, party: int) -> bool:
         """Do it; False where there is nothing to change yet."""
         state = self.servers.state(party)
         if kind.startswith("rollback"):
             old = self.kept.get(party)
             if old is None or generation(old) >= generation(state):
                 return False
-            _replace(state, old)
+            replace(state, old)
         elif kind == "ledger damaged":
             content = bytearray((state / "state.sqlite").read_bytes())
             content[4096:] = bytes(len(content[4096:]))
@@ -183,13 +183,14 @@ class Faults:
             _flip(logs[0], 40)  # in the first message, if there is one
         return True
 
-    def _keep(self, party: int) -> None:
+    def keep(self, party: int) -> None:
         """An older state, to be put back some time."""
         if party in self.kept:
             shutil.rmtree(self.kept[party])
-        self.kept[party] = self._copy(party)
+        self.kept[party] = self.copy(party)
 
-    def _copy(self, party: int) -> Path:
+    def copy(self, party: int) -> Path:
+        """A copy of a server's state."""
         there = self.servers.folder / f"copy{party}-{self.random.randrange(1 << 40)}"
         shutil.copytree(self.servers.state(party), there)
         return there
@@ -260,7 +261,7 @@ def _mount(folder: Path) -> bool:
     )
 
 
-def _replace(folder: Path, source: Path) -> None:
+def replace(folder: Path, source: Path) -> None:
     """Make a folder's content that of another; the folder itself may be a mount point."""
     for path in folder.iterdir():
         if path.is_dir():

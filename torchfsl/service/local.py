@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 from torchfsl.service.net.certificates import make_development_certificates
 
@@ -142,7 +143,7 @@ class LocalServers:
             process.stdout.close()
         self.processes = [None, None]
 
-    def __enter__(self) -> LocalServers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
