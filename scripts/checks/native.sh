@@ -19,7 +19,7 @@ CXX=${CXX:-g++}
 FUZZ_SECONDS=${FUZZ_SECONDS:-20}
 PYTHON=${TORCHFSL_PYTHON:-python3}
 ARM_CXX=aarch64-linux-gnu-g++
-TARGETS="trees hints retrieval checks answers gathering matching products"
+TARGETS="trees hints retrieval checks answers gathering matching products rings"
 passed=() failed=() skipped=()
 
 say() { printf '[native] %s\n' "$*"; }

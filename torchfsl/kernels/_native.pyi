@@ -12,6 +12,8 @@ machine has, or the one named by the environment variable `TORCHFSL_CPU_PATH` (`
 first call.
 """
 
+from typing import overload
+
 import numpy as np
 import numpy.typing as npt
 
@@ -207,6 +209,19 @@ def field_multiply(
     """`left [R, C]` times `right [C, D]`, modulo 2**32 - 5: `[R, D]`; see `portable.field`.
 
     Numbers are below 2**32 - 5; C is at most 2**24. Running time depends on the shapes alone.
+    """
+
+@overload
+def ring_multiply(
+    left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], num_threads: int = 1
+) -> npt.NDArray[np.uint32]: ...
+@overload
+def ring_multiply(
+    left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64], num_threads: int = 1
+) -> npt.NDArray[np.uint64]:
+    """`left [R, C]` times `right [C, D]`, modulo 2**32 or 2**64: `[R, D]`; an empty sum is 0.
+
+    Running time and addresses depend on the shapes alone.
     """
 
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:

@@ -1,8 +1,8 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
 Same functions and same bytes as the native extension; `trees` has the point function and what
-servers do with it, `paths` one path through it, `checks` the defences, `field` the products modulo
-a prime.
+servers do with it, `paths` one path through it, `checks` the defences, `field` and `ring_products`
+matrix products modulo a prime and modulo powers of two.
 """
 
 from torchfsl.kernels.portable.checks import (
@@ -15,6 +15,7 @@ from torchfsl.kernels.portable.checks import (
 )
 from torchfsl.kernels.portable.field import field_multiply
 from torchfsl.kernels.portable.paths import tree_path
+from torchfsl.kernels.portable.ring_products import ring_multiply
 from torchfsl.kernels.portable.trees import (
     accumulate,
     accumulate_batch,
@@ -29,6 +30,6 @@ from torchfsl.kernels.portable.trees import (
 
 __all__ = [
     "accumulate", "accumulate_batch", "answer", "authenticate", "check_gen", "convert",
-    "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "tags",
-    "tree_eval", "tree_gen", "tree_path", "verify",
+    "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "ring_multiply",
+    "tags", "tree_eval", "tree_gen", "tree_path", "verify",
 ]  # fmt: skip

@@ -10,7 +10,7 @@
 
 #include "arguments.h"
 #include "binding_checks.h"
-#include "binding_field.h"
+#include "binding_products.h"
 #include "dispatch.h"
 #include "kernels.h"
 
@@ -281,7 +281,7 @@ NB_MODULE(_native, m) {
   m.def("answer", answer, "key_tree"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a, "table"_a,
         "num_threads"_a = 1);
   define_checks(m);
-  define_field(m);
+  define_products(m);
   m.def("gather", gather, "acc"_a, "slots"_a, "out"_a, "width"_a, "num_threads"_a = 1);
   m.def("match", match, "candidates"_a, "num_bins"_a);
   m.def("aes_ceiling", aes_ceiling, "num_blocks"_a, "num_threads"_a = 1);

@@ -53,6 +53,10 @@ void gather(const GatherArgs<std::uint64_t>& args, unsigned num_threads);
 inline constexpr std::size_t kMaxFieldTerms = std::size_t{1} << 24;
 void field_multiply(const FieldArgs& args, unsigned num_threads);
 
+// `args.out` is overwritten.
+void ring_multiply(const RingArgs<std::uint32_t>& args, unsigned num_threads);
+void ring_multiply(const RingArgs<std::uint64_t>& args, unsigned num_threads);
+
 // Matches items to bins, greedily and exactly in item order, by breadth-first augmenting paths;
 // `candidates [3, num_items]`, `bin_of [num_items]` receives a bin or -1. Throws
 // std::invalid_argument if a candidate is `num_bins` or more.

@@ -116,6 +116,17 @@ struct FieldArgs {
   std::uint32_t* out;
 };
 
+// out [R, D] = left [R, C] times right [C, D], modulo 2^32 or 2^64 as T is wide.
+template <class T>
+struct RingArgs {
+  const T* left;
+  const T* right;
+  std::size_t num_rows;
+  std::size_t num_terms;
+  std::size_t num_columns;
+  T* out;
+};
+
 // Scratch memory of one thread; large enough for every path.
 inline constexpr std::size_t kStageLevels = 9;
 inline constexpr std::size_t kStageRegisters = std::size_t{1} << kStageLevels;
@@ -153,6 +164,9 @@ struct Path {
   CheckPath checks;
   // Columns [begin, end) of the product.
   void (*field_multiply)(const FieldArgs&, std::size_t begin, std::size_t end);
+  // Columns [begin, end) of the product, added to `args.out`.
+  void (*ring_multiply32)(const RingArgs<std::uint32_t>&, std::size_t begin, std::size_t end);
+  void (*ring_multiply64)(const RingArgs<std::uint64_t>&, std::size_t begin, std::size_t end);
 };
 
 extern const Path kPortablePath;

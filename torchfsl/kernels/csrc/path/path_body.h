@@ -8,6 +8,7 @@
 #include "leaf_checks.h"
 #include "leaf_kernels.h"
 #include "path.h"
+#include "ring_products.h"
 #include "tree_gen.h"
 #include "tree_path.h"
 
@@ -30,7 +31,9 @@ constexpr Path make_path(const char* name) {
            verify<V>,
            {authenticate<V, IntegerProducts>, authenticate<V, Products>},
            {tags<V, IntegerProducts>, tags<V, Products>}},
-          field_multiply<FieldLanes>};
+          field_multiply<FieldLanes>,
+          ring_multiply<std::uint32_t>,
+          ring_multiply<std::uint64_t>};
 }
 
 }  // namespace

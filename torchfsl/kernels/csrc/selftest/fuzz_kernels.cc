@@ -10,6 +10,7 @@
 //   gathering  slots, checked by the kernel         to gather
 //   matching   candidates, checked by the kernel    to match
 //   products   numbers of the field                 to field_multiply
+//   rings      ring elements                        to ring_multiply
 //
 // The input chooses sizes and contents. Buffers have exactly the promised size, so that the address
 // sanitizer sees a step beyond one, and every result is compared with that of the portable path.
@@ -269,6 +270,39 @@ std::vector<std::uint32_t> numbers(Input& input, std::size_t count) {
       sum += std::uint64_t{left[i / columns * terms + c]} * right[c * columns + i % columns];
     }
     expect(out[i] == static_cast<std::uint64_t>(sum % (kLargestNumber + 1ull)));
+  }
+}
+
+template <class T>
+std::vector<T> elements(Input& input, std::size_t count) {
+  const Bytes bytes = input.bytes(sizeof(T) * count);
+  std::vector<T> words(count);
+  if (count) std::memcpy(words.data(), bytes.data(), bytes.size());
+  return words;
+}
+
+template <class T>
+void fuzz_ring(Input& input) {
+  const std::size_t rows = input.size(0, 14), columns = input.size(0, 300);
+  const std::size_t terms = input.size(0, rows * columns < 800 ? 600 : 40);
+  const std::vector<T> left = elements<T>(input, rows * terms);
+  const std::vector<T> right = elements<T>(input, terms * columns);
+  std::vector<T> out(rows * columns);
+  ring_multiply(RingArgs<T>{left.data(), right.data(), rows, terms, columns, out.data()}, 2);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    T sum = 0;
+    for (std::size_t c = 0; c < terms; ++c) {
+      sum += left[i / columns * terms + c] * right[c * columns + i % columns];
+    }
+    expect(out[i] == sum);
+  }
+}
+
+[[maybe_unused]] void fuzz_rings(Input& input) {
+  if (input.flag()) {
+    fuzz_ring<std::uint32_t>(input);
+  } else {
+    fuzz_ring<std::uint64_t>(input);
   }
 }
 

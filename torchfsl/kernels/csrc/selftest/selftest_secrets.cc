@@ -313,6 +313,24 @@ void run_field_multiply(Secrets& secrets) {
       [&] { field_multiply({left.data(), right.data(), kRows, kTerms, kColumns, out.data()}, 1); });
 }
 
+// Masked weights and masked activations.
+void run_ring_multiply(Secrets& secrets) {
+  constexpr std::size_t kRows = 7, kTerms = 300, kColumns = 53;
+  const std::vector<std::uint32_t> left = secrets.words(kRows * kTerms);
+  const std::vector<std::uint32_t> right = secrets.words(kTerms * kColumns);
+  std::vector<std::uint32_t> out(kRows * kColumns);
+  const std::vector<std::uint64_t> wide_left = secrets.numbers(kRows * kTerms, 1ull << 63);
+  const std::vector<std::uint64_t> wide_right = secrets.numbers(kTerms * kColumns, 1ull << 63);
+  std::vector<std::uint64_t> wide(kRows * kColumns);
+  measured([&] {
+    ring_multiply(
+        RingArgs<std::uint32_t>{left.data(), right.data(), kRows, kTerms, kColumns, out.data()}, 1);
+    ring_multiply(RingArgs<std::uint64_t>{wide_left.data(), wide_right.data(), kRows, kTerms,
+                                          kColumns, wide.data()},
+                  1);
+  });
+}
+
 struct Kernel {
   const char* name;
   void (*run)(Secrets&);
@@ -325,6 +343,7 @@ constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
                                {"convert", run_convert},
                                {"tags", run_tags},
                                {"field_multiply", run_field_multiply},
+                               {"ring_multiply", run_ring_multiply},
                                {"tree_eval", run_tree_eval},
                                {"accumulate", run_accumulate},
                                {"answer", run_answer},

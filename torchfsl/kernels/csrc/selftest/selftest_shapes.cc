@@ -308,6 +308,45 @@ void run_field(Digests& digests, Random& random) {
   }
 }
 
+template <class T>
+std::vector<T> ring_words(Random& random, std::size_t count) {
+  std::vector<T> words(count);
+  for (T& word : words) {
+    word = random.below(4) == 0 ? static_cast<T>(-1) : static_cast<T>(random.below(1ull << 63) * 3);
+  }
+  return words;
+}
+
+// Products modulo 2^32 or 2^64 against plain sums, in buffers of exactly the size promised.
+template <class T>
+void run_ring(Digests& digests, Random& random) {
+  struct Sizes {
+    std::size_t rows, terms, columns;
+  };
+  for (const Sizes& s : {Sizes{1, 1, 1}, {3, 0, 5}, {6, 54, 255}, {7, 300, 67}, {13, 3, 1000}}) {
+    const std::vector<T> left = ring_words<T>(random, s.rows * s.terms);
+    const std::vector<T> right = ring_words<T>(random, s.terms * s.columns);
+    Bytes results[2];
+    for (const unsigned num_threads : {1u, 3u}) {
+      std::vector<T> out(s.rows * s.columns, T{7});
+      ring_multiply(RingArgs<T>{left.data(), right.data(), s.rows, s.terms, s.columns, out.data()},
+                    num_threads);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        T sum = 0;
+        for (std::size_t c = 0; c < s.terms; ++c) {
+          sum += left[i / s.columns * s.terms + c] * right[c * s.columns + i % s.columns];
+        }
+        require(out[i] == sum, "ring: a wrong product");
+      }
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(out.data());
+      results[num_threads > 1].assign(bytes, bytes + out.size() * sizeof out[0]);
+    }
+    require(results[0] == results[1], "ring: the number of threads changes a result");
+    digests.note("ring " + std::to_string(8 * sizeof(T)) + " " + std::to_string(s.terms),
+                 results[0]);
+  }
+}
+
 // So many narrow rows that sums are taken one after the other.
 void run_gather(Random& random) {
   constexpr std::size_t kRows = (std::size_t{1} << 20) + 3, kSlots = 5000;
@@ -408,6 +447,8 @@ std::vector<Digest> run_shapes() {
   run_batch(random, {100, 240}, 4, 72, 3);
   run_gather(random);
   run_field(digests, random);
+  run_ring<std::uint32_t>(digests, random);
+  run_ring<std::uint64_t>(digests, random);
   run_ranges();
   run_threads(digests, random);
   return digests.all();
