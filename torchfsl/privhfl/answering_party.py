@@ -9,8 +9,9 @@ import torch
 from torchfsl.errors import ParameterError, RejectedSubmission
 from torchfsl.privhfl.dealer import answering_shares, remask, weight_masks
 from torchfsl.privhfl.draws import LABEL_QA, Draws, Identity, Pair
-from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, lifted, with_bias
+from torchfsl.privhfl.graph import Graph
 from torchfsl.privhfl.lane import Lane
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, lifted, with_bias
 from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
 from torchfsl.privhfl.online import Dealt, Half, cut_shares
 from torchfsl.privhfl.plan import MAX_OPEN_BATCHES, QueryPlan, Unit

@@ -11,7 +11,8 @@ import torch
 from torchfsl.crypto import kdf
 from torchfsl.privhfl.draws import Draws
 from torchfsl.privhfl.gates import deal_max, deal_relu, split
-from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, windows
+from torchfsl.privhfl.graph import Graph
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, windows
 from torchfsl.privhfl.plan import QueryPlan, Unit
 from torchfsl.privhfl.ring_tensors import Words
 from torchfsl.types import Bytes

@@ -15,11 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-from torch.nn import functional
-
 from torchfsl.errors import ParameterError
-from torchfsl.privhfl.ring_tensors import Ring
 
 Op = Literal["input", "conv", "linear", "add", "relu", "max", "sum", "flatten"]
 
@@ -128,27 +124,6 @@ class Graph:
         return hash(json.dumps(self.canonical()))
 
 
-def apply_linear(node: Node, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The layer's linear map without bias, on reals or on ring elements: `[B, *shape]`."""
-    if node.op == "linear":
-        return x @ weight.T
-    return functional.conv2d(x, weight, None, node.stride, node.padding, 1, node.groups)
-
-
-def windows(node: Node, x: torch.Tensor) -> torch.Tensor:
-    """The values that a pooling combines: `[window size, B, *shape]`."""
-    (high, wide), (down, right) = node.window, node.stride
-    cut = x.unfold(2, high, down).unfold(3, wide, right)  # [B, C, H, W, high, wide]
-    return cut.flatten(4).movedim(4, 0)
-
-
-def apply_shape(node: Node, x: torch.Tensor) -> torch.Tensor:
-    """`sum` and `flatten`, which every party does by itself, on reals or on ring elements."""
-    if node.op == "flatten":
-        return x.reshape(len(x), *node.shape)
-    return windows(node, x).sum(0, dtype=x.dtype)
-
-
 def max_levels(node: Node) -> list[tuple[int, int]]:
     """By level of a maximum over a window: how many values are compared in pairs, how many wait."""
     left, levels = math.prod(node.window), []
@@ -156,13 +131,3 @@ def max_levels(node: Node) -> list[tuple[int, int]]:
         levels.append((left // 2, left % 2))
         left = left // 2 + left % 2
     return levels
-
-
-def with_bias(node: Node, bias: torch.Tensor) -> torch.Tensor:
-    """The bias in the form in which it is added to a batch of outputs."""
-    return bias.reshape(-1, *(1,) * (len(node.shape) - 1))
-
-
-def lifted(ring: Ring, wire: torch.Tensor) -> torch.Tensor:
-    """A wire with the fractional bits of a product: times 2**f_w in the ring."""
-    return wire << ring.weight_frac_bits

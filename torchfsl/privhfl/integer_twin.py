@@ -9,15 +9,8 @@ from __future__ import annotations
 import torch
 
 from torchfsl.privhfl.dealer import Dithers
-from torchfsl.privhfl.graph import (
-    Node,
-    apply_linear,
-    apply_shape,
-    lifted,
-    max_levels,
-    windows,
-    with_bias,
-)
+from torchfsl.privhfl.graph import Node, max_levels
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, lifted, windows, with_bias
 from torchfsl.privhfl.quantise import Quantised
 from torchfsl.privhfl.ring_tensors import Ring, Words
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from torchfsl.privhfl.gates import max_share, relu_share, split
-from torchfsl.privhfl.graph import Node, windows
+from torchfsl.privhfl.graph import Node
 from torchfsl.privhfl.lane import Lane
+from torchfsl.privhfl.linear_maps import windows
 from torchfsl.privhfl.plan import QueryPlan, Unit
 from torchfsl.privhfl.ring_tensors import Words
 

@@ -32,15 +32,8 @@ from torch import nn
 from torchfsl.crypto import kdf
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ParameterError
-from torchfsl.privhfl.graph import (
-    Node,
-    apply_linear,
-    apply_shape,
-    lifted,
-    max_levels,
-    windows,
-    with_bias,
-)
+from torchfsl.privhfl.graph import Node, max_levels
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, lifted, windows, with_bias
 from torchfsl.privhfl.network import read_network
 from torchfsl.privhfl.plan import QueryPlan
 from torchfsl.privhfl.quantise import SPARE, Quantised, quantise

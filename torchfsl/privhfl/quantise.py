@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from torchfsl.errors import ParameterError
-from torchfsl.privhfl.graph import LINEAR, Graph, apply_linear, apply_shape, windows, with_bias
+from torchfsl.privhfl.graph import LINEAR, Graph
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, windows, with_bias
 from torchfsl.privhfl.network import Network
 from torchfsl.privhfl.ring_tensors import Ring
 

@@ -11,8 +11,9 @@ import torch
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.privhfl.dealer import remask
 from torchfsl.privhfl.draws import LABEL_SQ, Draws, Identity, Pair
-from torchfsl.privhfl.graph import Graph, apply_linear, apply_shape, lifted
+from torchfsl.privhfl.graph import Graph
 from torchfsl.privhfl.lane import Lane
+from torchfsl.privhfl.linear_maps import apply_linear, apply_shape, lifted
 from torchfsl.privhfl.messages import Kind, Message, Topic, decode, encode
 from torchfsl.privhfl.online import Dealt, Half, cut_shares
 from torchfsl.privhfl.plan import MAX_OPEN_BATCHES, QueryPlan, Unit

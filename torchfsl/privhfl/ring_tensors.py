@@ -1,7 +1,8 @@
 """Tensors over the ring of integers modulo 2**l, held by torch as signed integers that wrap.
 
-torch's integer sums, `@` and `conv2d` are exact modulo 2**32 or 2**64 on a processor. Its right
-shift is arithmetic, so that shifts here go through unsigned NumPy views of the same memory.
+torch's integer sums are exact modulo 2**32 or 2**64 on a processor, and products are those of the
+kernels (`linear_maps`). torch's right shift is arithmetic, so that shifts here go through unsigned
+NumPy views of the same memory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from torchfsl.errors import ParameterError
 
 Words = npt.NDArray[Any]
 """Ring elements as `uint32` or `uint64`, one dimension."""
+
+
+def word_of(dtype: torch.dtype) -> np.dtype[Any]:
+    """The unsigned, little-endian words of ring elements that torch holds as `dtype`."""
+    return np.dtype("<u4" if dtype == torch.int32 else "<u8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Ring:
     @property
     def word(self) -> np.dtype[Any]:
         """As NumPy holds it, unsigned and little-endian."""
-        return np.dtype("<u4" if self.bits == 32 else "<u8")
+        return word_of(self.dtype)
 
     def encode(self, values: torch.Tensor, frac_bits: int) -> torch.Tensor:
         """Nearest multiples of 2**-frac_bits, as ring elements of the same shape.
