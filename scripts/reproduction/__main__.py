@@ -78,8 +78,12 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         lambda _: privhfl_costs.privhfl_costs(),
     ),
     "systems": (
-        "all systems on one task",
-        lambda o: systems.systems(o.data, o.rounds or systems.ROUNDS, o.flower_python),
+        "all systems on one task, MNIST",
+        lambda o: systems.systems("mnist", o.data, o.rounds or systems.ROUNDS, o.flower_python),
+    ),
+    "systems-cifar10": (
+        "the same on CIFAR-10",
+        lambda o: systems.systems("cifar10", o.data, o.rounds or systems.ROUNDS, o.flower_python),
     ),
     "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),

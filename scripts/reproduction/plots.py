@@ -12,8 +12,9 @@ from scripts.reproduction import paper, sefl_report
 from scripts.reproduction.communication import break_even
 from scripts.reproduction.one_round import one_segment_plan
 from scripts.reproduction.results import FOLDER, read_accuracies, read_result
-from scripts.reproduction.systems_report import privhfl_points
+from scripts.reproduction.systems_report import RESULT, privhfl_points
 from torchfsl.fsl import costs
+from training.privhfl.settings import TaskName
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -299,19 +300,27 @@ def _sefl() -> None:
 
 
 def _systems() -> None:
-    """Accuracy on one task against what a client has sent and received so far."""
-    figures = read_result("systems")
-    if not figures:
+    """Accuracy on both tasks against what a client has sent and received so far."""
+    found: list[tuple[TaskName, str, dict[str, Any]]] = [
+        (task, title, figures)
+        for task, title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"))
+        if (figures := read_result(RESULT[task]))
+    ]
+    if not found:
         return
-    figure, axis = plt.subplots(figsize=SIZE)
-    for name, run in figures["runs"].items():
-        each = run["upload_bytes"] + run["download_bytes"]
-        points = [(each * number / 1e6, 100 * accuracy) for number, accuracy in run["curve"]]
-        axis.plot(*zip(*points, strict=True), marker=".", label=name)
-    if points := privhfl_points():
-        shown = [(sent / 1e6, 100 * accuracy) for sent, _, accuracy in points]
-        axis.plot(*zip(*shown, strict=True), marker="s", label="privhfl: mean of unlike models")
-    axis.set(xscale="log", xlabel="up and down a client, MB", ylabel="test accuracy, %")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    size = (SIZE[0] * len(found), SIZE[1])
+    figure, axes = plt.subplots(ncols=len(found), figsize=size, squeeze=False)
+    for axis, (task, title, figures) in zip(axes[0], found, strict=True):
+        for name, run in figures["runs"].items():
+            each = run["upload_bytes"] + run["download_bytes"]
+            points = [(each * number / 1e6, 100 * accuracy) for number, accuracy in run["curve"]]
+            axis.plot(*zip(*points, strict=True), marker=".", label=name)
+        if points := privhfl_points(task):
+            shown = [(sent / 1e6, 100 * accuracy) for sent, _, accuracy in points]
+            axis.plot(*zip(*shown, strict=True), marker="s", label="privhfl: mean of unlike models")
+        axis.set(
+            xscale="log", xlabel="up and down a client, MB", ylabel="test accuracy, %", title=title
+        )
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
     _save(figure, "systems")

@@ -1,7 +1,8 @@
-"""The systems of all papers on one task: MNIST, nine clients of 100 samples each, the same test.
+"""The systems of all papers on one task, with the same test for all.
 
-Who shares one model (`plain`, `dense`, `fsl`, `sesa`, `sefl`, SecAgg+) trains the SESA paper's MLP,
-all clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
+MNIST: nine clients of 100 samples each; CIFAR-10: six of 1000. Who shares one model (`plain`,
+`dense`, `fsl`, `sesa`, `sefl`, SecAgg+) trains the SESA paper's MLP, on CIFAR-10 a small CNN, all
+clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
 differ. PrivHFL's clients keep networks of their own; its figures are those of the cells that
 `privhfl-accuracy` and `privhfl-secure` have run. `systems_report` makes docs/systems.md of both.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +20,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import models
 from scripts.bench import measure as bench_measure
@@ -28,6 +30,7 @@ from training.config import Aggregation, Config
 from training.data.prf import Stream
 from training.federation import build
 from training.presets import PRESETS
+from training.privhfl.settings import TaskName
 from training.privhfl.tasks import Population, Private, load_population
 from training.sections import Sesa
 from training.tasks.classification import ClassificationTask, LocalPlan, ShardedTask
@@ -38,8 +41,28 @@ from training.trainer import RoundRecord, Trainer
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 ROUNDS, EVERY, EPOCHS = 30, 5, 2
 SECAGG_SHARES = 5
-_SESA = Sesa(budgets=(1.0,), collusion=0.25)
-"""All clients train everything; two of nine may collude with the server."""
+_SESA: dict[TaskName, Sesa] = {
+    "mnist": Sesa(budgets=(1.0,), collusion=0.25),
+    "cifar10": Sesa(shards=2, budgets=(1.0,), collusion=0.25),
+}
+"""All clients train everything; two of nine, or one of six, may collude with the server.
+
+Two hidden layers in four shards have 16 pairs of them, which more than six clients would have to
+answer for.
+"""
+
+
+def cifar_cnn() -> nn.Module:
+    """Two convolutions with pooling and 64 hidden units, on images `[B, 3, 24, 24]`."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32 * 6 * 6, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+SHARED: dict[TaskName, Callable[[], nn.Module]] = {"mnist": models.MLP, "cifar10": cifar_cnn}
+"""The model of those that have one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +77,18 @@ class TensorExamples:
         return (self.images[torch.from_numpy(positions)],)
 
 
-def systems(data: Path | None, rounds: int, flower_python: str | None) -> dict[str, Any]:
+def systems(
+    name: TaskName, data: Path | None, rounds: int, flower_python: str | None
+) -> dict[str, Any]:
     """Run the same rounds by every way of summing updates."""
     torch.set_num_threads(1)
-    settings = BASE["mnist"]
-    source = "" if data is None else str(data / "mnist")
+    settings = BASE[name]
+    source = "" if data is None else str(data / name)
     population = load_population(dataclasses.replace(settings, data=source))
-    runs = {name: _run(name, population, rounds) for name in AGGREGATIONS}
+    runs = {way: _run(way, name, population, rounds) for way in AGGREGATIONS}
     if len({run["model_sha256"] for run in runs.values()}) != 1:
         raise RuntimeError("the systems hold other models after equal rounds")
-    parameters = sum(p.numel() for p in models.MLP().parameters())
+    parameters = sum(p.numel() for p in SHARED[name]().parameters())
     return {
         "environment": bench_measure.environment(),
         "parameters": parameters,
@@ -75,7 +100,7 @@ def systems(data: Path | None, rounds: int, flower_python: str | None) -> dict[s
     }
 
 
-def _run(name: Aggregation, population: Population, rounds: int) -> dict[str, Any]:
+def _run(name: Aggregation, data: TaskName, population: Population, rounds: int) -> dict[str, Any]:
     """One run: mean bytes of a client and round, processor seconds of all parties and rounds."""
     print(name, flush=True)
     clients = len(population.clients)
@@ -88,9 +113,9 @@ def _run(name: Aggregation, population: Population, rounds: int) -> dict[str, An
         aggregation=name,
         threads=1,
         local=dataclasses.replace(preset.local, lr=0.1, epochs=EPOCHS),
-        sesa=_SESA,
+        sesa=_SESA[data],
     )
-    task = _task(config, population)
+    task = _task(config, SHARED[data], population)
     federation = build(config, task)
     records: list[RoundRecord] = []
     begun = time.process_time()
@@ -106,13 +131,13 @@ def _run(name: Aggregation, population: Population, rounds: int) -> dict[str, An
     }
 
 
-def _task(config: Config, population: Population) -> Task:
+def _task(config: Config, make: Callable[[], nn.Module], population: Population) -> Task:
     sizes = [len(one.labels) for one in population.clients]
     ends = np.cumsum([0, *sizes])
     parts = [np.arange(start, stop) for start, stop in itertools.pairwise(ends)]
 
     def sharded() -> models.Sharded:
-        return models.Sharded(models.MLP(), shards=_SESA.shards, scaled=_SESA.scaled)
+        return models.Sharded(make(), shards=config.sesa.shards, scaled=config.sesa.scaled)
 
     everybody = Private(
         torch.cat([one.images for one in population.clients]),
@@ -129,7 +154,7 @@ def _task(config: Config, population: Population) -> Task:
     layout = task.build_model()
     assert isinstance(layout, models.Sharded)
     clients = len(parts)
-    widths = Widths(_SESA, layout, seed=config.seed, num_clients=clients, cohort=clients)
+    widths = Widths(config.sesa, layout, seed=config.seed, num_clients=clients, cohort=clients)
     return ShardedTask(task, widths)
 
 

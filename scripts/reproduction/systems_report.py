@@ -10,6 +10,7 @@ import numpy as np
 from scripts.reproduction.markdown import missing, size, stamp, table
 from scripts.reproduction.privhfl_cells import BASE, QUERIES, read_cells
 from scripts.reproduction.results import read_result
+from training.privhfl.settings import TaskName
 
 TARGET = Path("docs") / "systems.md"
 
@@ -18,7 +19,7 @@ OPENING = """# Which system for whom
 torchfsl is federated submodel learning (`fsl`): two servers, private rows. Beside it stand the systems
 of three other papers, each for a trust that `fsl` does not have or a task that it cannot do. This page
 compares them, and the usual yardsticks, on equal terms. It is made by `scripts/reproduce report` from
-the figures of `scripts/reproduce systems` and `privhfl-accuracy`; nothing of all this is audited.
+the figures of `scripts/reproduce systems`, `systems-cifar10`, `privhfl-accuracy` and `privhfl-secure`; nothing of all this is audited.
 
 | | `fsl` | `dense` | `sesa` | `sefl` | `privhfl` | SecAgg+ | `plain` |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -145,11 +146,35 @@ READING = """## What follows
 """
 
 
+RESULT: dict[TaskName, str] = {"mnist": "systems", "cifar10": "systems-cifar10"}
+"""By task the file of its figures, and the command that makes them."""
+
+_SETTING: dict[TaskName, str] = {
+    "mnist": "MNIST: {clients} clients with {private} samples each, the same {test:,} test pictures. Those with one "
+    "model train an MLP of {parameters:,} parameters for {rounds} rounds, all clients all of it; one seed gives all of "
+    "them the same model, bit for bit, every round exact. `privhfl`: clients with an MLP, a CNN or a ResNet of their "
+    "own, one iteration of the protocol; accuracy is the mean of their models and of all seeds. Time is that of "
+    "training, every party's part and the check of every sum; of `privhfl` without the baselines' training. SecAgg+ "
+    "sums the same updates, so that its accuracy is `plain`'s.\n\n",
+    "cifar10": "CIFAR-10: {clients} clients with {private:,} samples each, the central 24 x 24 pixels. Those with one "
+    "model train a CNN of {parameters:,} parameters for {rounds} rounds; `privhfl`: VGG-7, ResNet-8 and ResNet-10 of 7 "
+    "to 45 thousand parameters. The rest as above.\n\n",
+}
+
+
 def _same_task() -> str:
-    figures = read_result("systems")
+    ending = (
+        "![Accuracy against bytes](../results/systems.png)\n\nAn embedding model of 3.6 million parameters, where "
+        "`fsl` is at home, is in RESULTS.md under *Others on the same model*.\n"
+    )
+    return "\n".join([_of_task("mnist"), _of_task("cifar10"), ending])
+
+
+def _of_task(task: TaskName) -> str:
+    figures = read_result(RESULT[task])
     if not figures:
-        return missing("systems")
-    clients, rounds = figures["clients"], figures["rounds"]
+        return missing(RESULT[task])
+    rounds = figures["rounds"]
     rows = [_shared(f"`{name}`", run, rounds) for name, run in figures["runs"].items()]
     if (flower := figures["secagg_plus"]) is not None:
         plain = figures["runs"]["plain"]
@@ -160,7 +185,7 @@ def _same_task() -> str:
             "cpu_seconds": plain["cpu_seconds"] + rounds * flower["cpu_seconds"],
         }
         rows.append(_shared("SecAgg+ (Flower 1.41)", run, rounds))
-    rows += _alone() + [point[1] for point in privhfl_points()]
+    rows += _alone(task) + [point[1] for point in privhfl_points(task)]
     head = (
         "",
         "accuracy",
@@ -168,18 +193,10 @@ def _same_task() -> str:
         "processor time of all parties, whole run",
     )
     return (
-        f"MNIST, {clients} clients with {figures['private']} samples each, the same {BASE['mnist'].test:,} test "
-        f"pictures. Those with one model train an MLP of {figures['parameters']:,} parameters for {rounds} rounds, all "
-        "clients all of it; one seed gives all of them the same model, bit for bit, every round exact. `privhfl`: nine "
-        "clients with an MLP, a CNN or a ResNet of their own, one iteration of the protocol; accuracy is the mean of "
-        "their models and of all seeds. Time is that of training, every party's part and the check of every sum; of `privhfl` without the "
-        "baselines' training. SecAgg+ sums the same updates, so that its accuracy is `plain`'s.\n\n"
+        _SETTING[task].format(**figures, test=BASE[task].test)
         + table(head, rows)
         + "\n\n"
         + stamp(figures)
-        + "\n![Accuracy against bytes](../results/systems.png)\n\nAn embedding model of 3.6 million parameters, "
-        "where `fsl` is at home, is in RESULTS.md under *Others on the same model*; CIFAR-10 under `privhfl` too; "
-        "nobody has run all systems on it.\n"
     )
 
 
@@ -192,28 +209,28 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else size(num_bytes)
 
 
-def _alone() -> list[tuple[str, ...]]:
-    cell = dict(read_cells()).get("mnist-secure")
+def _alone(task: TaskName) -> list[tuple[str, ...]]:
+    cell = dict(read_cells()).get(f"{task}-secure")
     if cell is None:
         return []
     baseline = np.mean([run["baseline"] for run in cell["seeds"].values()])
     return [("own samples alone, what `privhfl` starts from", f"{100 * baseline:.1f}", "0", "-")]
 
 
-def privhfl_points() -> list[tuple[float, tuple[str, ...], float]]:
+def privhfl_points(task: TaskName) -> list[tuple[float, tuple[str, ...], float]]:
     """By B: bytes a client, a row of the table, accuracy. Bytes of B are those measured, in proportion."""
     cells = dict(read_cells())
-    secure = cells.get("mnist-secure")
+    secure = cells.get(f"{task}-secure")
     if secure is None:
         return []
     runs = list(secure["seeds"].values())
-    settings, asked = BASE["mnist"], sum(run["predictions"] for run in runs)
+    settings, asked = BASE[task], sum(run["predictions"] for run in runs)
     each = sum(sum(run["bytes"].values()) for run in runs) / asked
     spent = sum(sum(run["cpu_seconds"].values()) for run in runs) / asked
     points = []
-    for number in QUERIES["mnist"]:
+    for number in QUERIES[task]:
         own = number == settings.queries
-        cell = cells.get("mnist-secure" if own else f"mnist-mixup-{number}")
+        cell = cells.get(f"{task}-secure" if own else f"{task}-mixup-{number}")
         if cell is None:
             continue
         accuracy = float(np.mean([run["accuracy"] for run in cell["seeds"].values()]))
