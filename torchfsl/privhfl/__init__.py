@@ -3,8 +3,8 @@
 After PrivHFL. A client asks others for their logits on its own images and gets the sum over those
 who answer; the server and the answering clients see uniform values only, and nobody sees another's
 weights. Read `querying` (the way in), `plan`, `graph` and `network` (what a model may be),
-`ring_tensors` and `quantise`, `gates` (what each party holds, and the protocol of one layer),
-`comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
+`ring_tensors`, `linear_maps` and `quantise`, `gates` (what each party holds, and the protocol of
+one layer), `comparison_tables` and `comparison_trees`, `draws`, `dealer`, `messages` (the wire),
 `querying_party`, `answering_party` and `query_server`, `online` and `lane`, `relay`,
 `integer_twin`, `explanation`; `published` is the paper's own protocol, which leaks.
 
