@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from training.config import Config, merge, read_toml
@@ -17,15 +16,13 @@ from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
 from training.sections import ConfigError
 
-if TYPE_CHECKING:
-    from training.trainer import RoundRecord
-
 _DESCRIPTION = """\
 Train a model federatedly, in one process, and check every round against the plaintext.
 
 presets
   din          Deep Interest Network; every user is a client, fetches only its embedding rows
                privately (PSR) and returns only these (SSA), all through point functions
+  own          your own model: --task MODULE:NAME, see docs/own-experiments.md
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
   cnn-cifar10  the same on CIFAR-10
@@ -56,6 +53,8 @@ examples
   python -m training din --data FOLDER                      FOLDER has sequences.txt.gz ("user item
                                                             item ...", a line a user, oldest first)
                                                             and item2attributes.json.gz
+  python -m training din --data FILE.csv --columns user=uid,item=sku,time=at
+  python -m training own --task my_model:Task               your own model, in my_model.py
   python -m training lstm-wikitext2 --data FOLDER           FOLDER has wiki.train.tokens,
                                                             wiki.valid.tokens, wiki.test.tokens
                                                             (or .gz: text, a line a paragraph)
@@ -71,8 +70,8 @@ server_seconds are all servers together, for the whole round. bytes_by_phase in 
 the aggregation's kinds of message, bytes_by_width the same for the clients of each width.
 'exact' says that the opened sum equals the plaintext sum of the quantised updates bit for bit.
 
-FILE.toml overrides the preset and is overridden by options; its sections and their settings are
-the dataclasses of training/sections.py, for example
+FILE.toml overrides the preset and is overridden by options; docs/settings.md has all sections and
+settings. For example
   rounds = 50
   [local]
   lr = 0.05
@@ -97,11 +96,14 @@ def _seeds(text: str) -> list[int]:
 _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     (
         "data",
-        "DIR|HUB_NAME|synthetic",
+        "DIR|FILE|HUB_NAME|synthetic",
         str,
-        "a folder, a name on the Hugging Face Hub (not for din), or made-up learnable data; "
+        "a folder, a CSV or Parquet file (din), a name on the Hugging Face Hub (not for din), or "
+        "made-up learnable data; "
         "default: synthetic for din, the Hub name for the others",
     ),
+    ("columns", "user=A,item=B,...", str, "of a CSV or Parquet file: user, item, time, category"),
+    ("task", "MODULE:NAME", str, "with the preset own: what makes the task"),
     ("rounds", "N", int, "federated rounds"),
     ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
     ("min-clients", "N", int, "fewest reports that the servers may open; default 2"),
@@ -162,6 +164,8 @@ _SWITCHES = (
     ("resume", "continue the run in --out from its last checkpoint"),
     ("replace", "with --servers: put aside a task of theirs that has a model, see operations.md"),
     ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
+    ("mlflow", "write to MLflow, too, wherever MLFLOW_TRACKING_URI says"),
+    ("wandb", "write to Weights & Biases, too"),
     ("quiet", "no progress and no tables, errors only"),
 )
 
@@ -218,7 +222,7 @@ def config_from(options: argparse.Namespace) -> Config:
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
              "eval_every", "checkpoint_every", "patience", "seed", "threads", "device", "servers",
-             "tls", "above_break_even")  # fmt: skip
+             "tls", "above_break_even", "task")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
@@ -226,6 +230,8 @@ def config_from(options: argparse.Namespace) -> Config:
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     given = {name: value for name, value in chosen.items() if value is not None}
+    if options.columns is not None:
+        given["din"] = {"columns": options.columns}
     config = merge(config, given)
     refuse_idle(config, PRESETS[options.preset], given.keys())
     if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):
@@ -246,17 +252,18 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     # Imported here, so that --help and mistakes in options answer at once.
     import torch
 
+    from training.console import Console
     from training.experiment import Listener, run_experiment
+    from training.trackers import TRACKERS
 
     logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
     limits = [limit for limit in (config.threads, config.torch_threads) if limit]
     if limits:
         torch.set_num_threads(min(limits))
     console: Listener = Console(quiet=options.quiet)
-    if options.tensorboard:
-        from training.tensorboard import TensorBoard  # needs the tensorboard extra
-
-        console = TensorBoard(folder, console)
+    for tracker in TRACKERS:
+        if getattr(options, tracker.package):
+            console = tracker(config, folder, console)
     if idle := idle_under_aggregation(config, PRESETS[config.preset]):
         console.say(f"not used under {config.aggregation}: {', '.join(idle)}")
     summary = run_experiment(config, folder, resume=options.resume, console=console)
@@ -282,49 +289,3 @@ def _run_seeds(config: Config, folder: Path, options: argparse.Namespace) -> int
     if not options.quiet:
         print(f"{rows[0].runs[0].metric} of {len(folders)} seeds\n{table(rows)}")
     return status
-
-
-class Console:
-    """What the user sees while a run goes on."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        """Nothing shown yet."""
-        self._quiet = quiet
-        self._bar: Any = None
-
-    def say(self, text: str) -> None:
-        """Print a line or a table."""
-        if self._quiet:
-            return
-        if self._bar is not None:
-            self._bar.write(text)
-        else:
-            print(text, flush=True)
-
-    def start(self, finished: int, rounds: int) -> None:
-        """Show the bar."""
-        if not self._quiet:
-            from tqdm import tqdm  # type: ignore[import-untyped]
-
-            self._bar = tqdm(
-                total=rounds, initial=finished, unit="round", file=sys.stderr, dynamic_ncols=True
-            )
-
-    def round_done(self, record: RoundRecord) -> None:
-        """Advance the bar; a line for rounds that evaluate."""
-        if self._bar is None:
-            return
-        self._bar.set_postfix_str(f"exact {record.exact}", refresh=False)
-        self._bar.update()
-        if record.metrics:
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-            self.say(
-                f"round {record.round:4d}  {shown}  up {record.upload_bytes / 1e6:.3f} MB  "
-                f"down {record.download_bytes / 1e6:.3f} MB a client  exact {record.exact}"
-            )
-
-    def stop(self) -> None:
-        """Close the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None

@@ -40,7 +40,8 @@ class Config:
 
     Attributes:
         preset: name of the preset it came from.
-        data: `synthetic`, a folder, or a Hub name.
+        data: `synthetic`, a folder, a CSV or Parquet file (`din`), or a Hub name.
+        task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round.
         min_clients: fewest reports that the servers may open; operators can ask for more.
@@ -71,6 +72,7 @@ class Config:
     eval_every: int
     checkpoint_every: int = 10
     patience: int = 0
+    task: str = ""
     min_clients: int = 2
     seed: int = 0
     dropouts: float = 0.0
@@ -120,6 +122,8 @@ class Config:
                 f"dropouts = {self.dropouts} leaves {left} of {self.clients_per_round} clients a "
                 f"round, min_clients is {self.min_clients}: choose fewer dropouts"
             )
+        if self.task and self.preset != "own":
+            raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
         self._check_widths()
         for name in ("threads", "torch_threads", "patience"):
             if getattr(self, name) < 0:

@@ -59,8 +59,13 @@ def _has_images(config: Config) -> bool:
     return config.preset.startswith(("cnn-", "mlp-"))
 
 
+def _is_table(config: Config) -> bool:
+    return config.data.endswith((".csv", ".parquet"))
+
+
 _SETTINGS: Final = (
     Use("din", lambda c: c.preset == "din", "the preset din"),
+    Use("din.columns", _is_table, "--data FILE.csv or FILE.parquet"),
     Use("sentences", _is_sentences, "the preset textcnn"),
     Use("sentences.rows", _sends_rows, 'sentences.table = "rows"'),
     Use("sentences.error_feedback", _sends_rows, 'sentences.table = "rows"'),

@@ -139,7 +139,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
         of_each = [rows_by_segment(handle, rows) for rows in task.widths.rows]
         rows = {name: max(one[name] for one in of_each) for name in of_each[0]}
     elif engine.rows is not None and task.retrieves:
-        rows = config.din.rows_per_client
+        rows = task.rows_per_client
     return engine.plan(
         handle,
         max_clients=config.clients_per_round,

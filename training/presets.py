@@ -66,6 +66,18 @@ PRESETS = {
             encoding=Encoding(frac_bits=22, clip=4.0),
         ),
         Config(
+            preset="own",
+            data="synthetic",
+            rounds=20,
+            clients_per_round=10,
+            eval_every=1,
+            torch_threads=1,
+            # As for din: rows of few clients move little in a mean of steps, Adam's are as large.
+            local=Local(optimizer="gradient"),
+            server=Server(optimizer="adam", lr=0.05, beta1=0.8, beta2=0.99),
+            encoding=Encoding(frac_bits=22, clip=4.0),
+        ),
+        Config(
             preset="textcnn",
             data="CogComp/trec",
             # Accuracy on a tenth of the training data, held out, no longer rises after 15 rounds.

@@ -24,21 +24,30 @@ class Din:
         history: most items of a history.
         negatives: sampled items for every positive one.
         rows_per_client: public budget k_max of embedding rows a client fetches and sends.
+        columns: of a CSV or Parquet file as data, `user=NAME,item=NAME,time=NAME,category=NAME`,
+            the last two if there.
     """
 
     dim: int = 18
     history: int = 50
     negatives: int = 4
     rows_per_client: int = 256
+    columns: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """Model of `textcnn`: embedding width, feature maps a window width, dropout, label column.
+    """Model of `textcnn`, and how its word table is sent.
 
-    `table` says how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
-    `rows` is the fraction of the table's rows that a client sends, those whose change has the
-    largest L1 norm; 1.0 sends all rows that changed. `error_feedback` keeps the others for later.
+    Attributes:
+        dim: width of the embeddings.
+        maps: feature maps a window width.
+        dropout: in training.
+        table: how the word table is sent: by `rows`, or as part of the `rest`, scalar by scalar.
+        rows: the fraction of the table's rows that a client sends, those whose change has the
+            largest L1 norm; 1.0 sends all rows that changed.
+        error_feedback: keep the other rows' changes for later rounds.
+        label: column of the class, where it is not the data set's only one.
     """
 
     dim: int = 300
@@ -235,7 +244,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring."""
+    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring.
+
+    Attributes:
+        ring_bits: of the ring in which values are added: 16, 24, 32, 48, 64 or 128.
+        frac_bits: binary digits behind the point.
+        clip: largest magnitude of a value; larger ones are cut and counted.
+        rounding: `nearest`, or `stochastic`, which is right on average.
+    """
 
     ring_bits: int = 32
     frac_bits: int = 20
@@ -263,7 +279,11 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Sefl:
-    """Encryption of `--aggregation sefl`: numbers a ciphertext, 2048, or 4096 for wider sums."""
+    """Encryption of `--aggregation sefl`.
+
+    Attributes:
+        slots: numbers a ciphertext: 2048, or 4096 for wider sums.
+    """
 
     slots: int = 2048
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 import torchfsl
-from scripts.generate import figures, site_hooks
+from scripts.generate import figures, settings_page, site_hooks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ELSEWHERE = {
     "wrap-your-model.md", "simulate.md", "operations.md", "mistakes.md", "growing.md",
+    "own-experiments.md",
 }  # fmt: skip
 """Pages whose code other tests run, and look at what it gives."""
-CONTEXT = {"privacy.md", "psu.md", "engine.md", "privhfl.md", "sefl.md", "language-models.md"}
+CONTEXT = {"sefl.md"}
 """Pages whose lines continue a program that they do not show."""
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
@@ -46,6 +47,21 @@ def test_a_page_works_as_printed(page: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_block_of_python_is_run_by_some_test() -> None:
+    """Pages outside the lists above are run above; those in them by the test that names them."""
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    del tests[Path(__file__).resolve()]
+    for name in ELSEWHERE:
+        assert any(f'"{name}"' in text for text in tests.values()), f"no test runs {name}"
+    for page in MARKDOWN:
+        text = (ROOT / page).read_text()
+        languages = set(re.findall(r"^ *```(\w+)", text, flags=re.MULTILINE))
+        # Another name of the language, or another place than docs/, would not be found above.
+        assert not languages & {"py", "python3", "pycon", "ipython"}, page
+        if not page.startswith("docs/") and page != "README.md":
+            assert "python" not in languages, f"no test runs the code of {page}"
 
 
 def anchors(path: Path) -> set[str]:
@@ -80,6 +96,12 @@ def test_the_figures_are_those_of_the_script() -> None:
         assert (DOCS / "figures" / name).read_text() == drawn, (
             "stale: python -m scripts.generate.figures"
         )
+
+
+def test_the_reference_of_settings_is_that_of_the_dataclasses() -> None:
+    assert settings_page.PAGE.read_text() == settings_page.page(), (
+        "stale: python -m scripts.generate.settings_page"
+    )
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from training.cli import Console, config_from, make_parser
+from training.cli import config_from, make_parser
 from training.config import Config
+from training.console import Console
 from training.effect import idle_under_aggregation, refuse_idle
 from training.experiment import run_experiment
 from training.presets import PRESETS

@@ -21,7 +21,7 @@ from training.data.prf import Stream
 
 Ids = npt.NDArray[np.int64]
 SEQUENCES, ATTRIBUTES = "sequences.txt.gz", "item2attributes.json.gz"
-_SHORTEST = 3
+SHORTEST = 3
 """Items a user needs: history, target, and the one held out."""
 
 
@@ -73,9 +73,9 @@ def load_interactions(folder: Path) -> Interactions:
                 f"{ATTRIBUTES}, or is 'synthetic'"
             )
     raw = [_numbers(line, folder) for line in _lines(folder / SEQUENCES)]
-    raw = [sequence for sequence in raw if len(sequence) >= _SHORTEST]
+    raw = [sequence for sequence in raw if len(sequence) >= SHORTEST]
     if not raw:
-        raise ValueError(f"{folder / SEQUENCES}: no user has {_SHORTEST} items or more")
+        raise ValueError(f"{folder / SEQUENCES}: no user has {SHORTEST} items or more")
     items = np.unique(np.concatenate(raw))
     with gzip.open(folder / ATTRIBUTES, "rt", encoding="utf-8") as file:
         attributes = {int(item): list(map(int, ids)) for item, ids in json.load(file).items()}

@@ -15,6 +15,7 @@ from models.hankel import in_blocks
 from training.checkpoint import CheckpointFolder
 from training.config import Config
 from training.data import partition
+from training.data.interaction_tables import SUFFIXES, load_table
 from training.data.interactions import load_interactions, synthetic_interactions
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
@@ -29,6 +30,7 @@ from training.tasks.classification import (
     ShardedTask,
 )
 from training.tasks.language import LanguageTask
+from training.tasks.own import own_task
 from training.tasks.recommendation import RecommendationTask
 from training.tasks.task import Ids, Task
 from training.tasks.widths import Widths
@@ -57,6 +59,8 @@ def _din(config: Config) -> Task:
         data = synthetic_interactions(
             config.seed, users=1000, items=600, categories=20, length=(5, 20)
         )
+    elif Path(config.data).suffix in SUFFIXES:
+        data = load_table(Path(config.data), settings.columns)
     else:
         data = load_interactions(Path(config.data))
     return RecommendationTask(
@@ -219,6 +223,7 @@ def _local(config: Config) -> LocalPlan:
 
 
 _BUILDERS: dict[str, Callable[[Config], Task]] = {
+    "own": own_task,
     "din": _din,
     "textcnn": _textcnn,
     "lstm-wikitext2": _language,

@@ -125,6 +125,7 @@ class ClassificationTask:
 
     metric = "accuracy"
     retrieves = False
+    rows_per_client = 0
     widths: Widths | None = None
 
     def __init__(

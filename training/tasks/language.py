@@ -42,6 +42,7 @@ class LanguageTask:
 
     metric = "log_likelihood"
     retrieves = False
+    rows_per_client = 0
     widths = None
 
     def __init__(

@@ -43,17 +43,23 @@ class Work:
 
 
 class Task(Protocol):
-    """Clients with data, a model, and a test."""
+    """Clients with data, a model, and a test.
+
+    A class of one's own that inherits from it may leave out what has a value here.
+    """
 
     num_clients: int
-    retrieves: bool
+    retrieves: bool = False
     """Whether clients fetch only the embedding rows of their `Work`, privately."""
+    rows_per_client: int = 0
+    """Where they do: the public number of rows that each fetches and sends at most."""
     metric: str
     """The metric that curves show first; larger is better."""
 
     @property
     def widths(self) -> Widths | None:
         """The classes of clients, where these train parts of the model."""
+        return None
 
     def build_model(self) -> nn.Module:
         """The model with its initial weights, which the task's seed fixes."""
@@ -66,6 +72,8 @@ class Task(Protocol):
 
     def final_test(self, model: nn.Module) -> dict[str, float]:
         """Metrics on data that no evaluation has seen, for the end; empty where there is none."""
+        return {}
 
     def baselines(self) -> dict[str, float]:
         """Figures that a trained model has to beat, by name."""
+        return {}

@@ -1,0 +1,139 @@
+"""Writes docs/settings.md, the reference of what a TOML file for `python -m training` may say.
+
+    python -m scripts.generate.settings_page
+
+Names, types and defaults come from the dataclasses of `training.config` and `training.sections`,
+what they mean from their docstrings. A test compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from training.config import Config
+from training.presets import PRESETS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+_BEGINNING = """\
+# Settings of an experiment
+
+Made from the dataclasses of `training/` by `python -m scripts.generate.settings_page`; a test
+compares.
+
+`python -m training PRESET --config FILE.toml` starts from a preset, takes what FILE.toml says
+instead, and then what the options of the command say. A setting without effect in a run is refused,
+and so is a name that is not below. The settings of a run are in its `config.json`.
+
+```toml
+rounds = 50
+[local]
+lr = 0.05
+[rest]
+policy = "blocks"
+amount = 0.05
+```
+
+Defaults below are those of a preset that says nothing else; [what presets say](#presets) is at the
+end.
+"""
+
+
+def page() -> str:
+    """The page."""
+    sections = [f for f in dataclasses.fields(Config) if _is_section(Config, f.name)]
+    top = [f for f in dataclasses.fields(Config) if not _is_section(Config, f.name)]
+    parts = [_BEGINNING, "## At the top\n", _table(Config, top)]
+    for field in sections:
+        kind = _kind(Config, field.name)
+        intro, _, _ = _docstring(kind).partition("\n\n")
+        parts += [f"## [{field.name}]\n", " ".join(intro.split()) + "\n"]
+        parts.append(_table(kind, list(dataclasses.fields(kind))))
+    parts += ["## Presets\n", "What each says beyond the defaults above.\n"]
+    for name, preset in PRESETS.items():
+        parts += [f"### {name}\n", f"```toml\n{_said(preset)}```\n"]
+    return "\n".join(parts)
+
+
+def _table(kind: type, fields: list[dataclasses.Field[Any]]) -> str:
+    meanings = described(kind)
+    lines = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
+    for field in fields:
+        default = "" if field.default is dataclasses.MISSING else f"`{toml(field.default)}`"
+        meaning = meanings[field.name].replace("|", "\\|")
+        lines.append(f"| `{field.name}` | {_values(kind, field.name)} | {default} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def described(kind: type) -> dict[str, str]:
+    """What the docstring says of each attribute, in one line.
+
+    Raises:
+        KeyError: it says nothing of one.
+    """
+    _, _, listed = _docstring(kind).partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", listed, re.MULTILINE | re.DOTALL)
+    known = {name: " ".join(text.split()) for name, text in found}
+    missing = [
+        field.name for field in dataclasses.fields(kind)
+        if field.name not in known and not _is_section(kind, field.name)
+    ]  # fmt: skip
+    if missing:
+        raise KeyError(f"the docstring of {kind.__name__} says nothing of {', '.join(missing)}")
+    return known
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(toml(entry) for entry in value)}]"
+    return repr(value)
+
+
+def _values(kind: type, name: str) -> str:
+    hint = _kind(kind, name)
+    if typing.get_origin(hint) is Literal:
+        return ", ".join(f"`{toml(choice)}`" for choice in typing.get_args(hint))
+    if isinstance(hint, types.GenericAlias):
+        return "list of numbers"
+    return {int: "whole number", float: "number", str: "text", bool: "`true`, `false`"}[hint]
+
+
+def _said(preset: Config) -> str:
+    """What a preset says that is not a default."""
+    top, sections = [], []
+    for field in dataclasses.fields(Config):
+        value = getattr(preset, field.name)
+        if not _is_section(Config, field.name):
+            if value != field.default and field.name != "preset":
+                top.append(f"{field.name} = {toml(value)}")
+        elif value != field.default:
+            own = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default]
+            lines = [f"{f.name} = {toml(getattr(value, f.name))}" for f in own]
+            sections += [f"[{field.name}]", *lines]
+    return "\n".join(top + sections) + "\n"
+
+
+def _is_section(owner: type, name: str) -> bool:
+    return dataclasses.is_dataclass(_kind(owner, name))
+
+
+def _kind(owner: type, name: str) -> Any:
+    return typing.get_type_hints(owner)[name]
+
+
+def _docstring(kind: type) -> str:
+    return inspect.getdoc(kind) or ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

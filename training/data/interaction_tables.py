@@ -1,0 +1,145 @@
+"""Interactions from one table, CSV or Parquet, a line an event: the user, the item, and when.
+
+`columns` says which column is which: `user=NAME,item=NAME,time=NAME,category=NAME`. Without `time`
+the lines are in time order; without `category` all items share one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from training.data.interactions import SHORTEST, Interactions
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+SUFFIXES = (".csv", ".parquet")
+_ROLES = ("user", "item", "time", "category")
+_EXAMPLE = "user=user_id,item=item_id,time=timestamp"
+
+
+def load_table(path: Path, columns: str) -> Interactions:
+    """Read a table.
+
+    Users with fewer than three events are left out, and items that only they had. Events of one
+    user at one time stay in the order of the lines. Users, items and categories are numbered by
+    increasing id.
+
+    Args:
+        path: a file whose name ends in `.csv` (with a line of names) or `.parquet`.
+        columns: see above.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file or a column cannot be used; the message names it, and the columns.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    table = _read(path)
+    names = _mapping(columns, table.column_names, path)
+    arrays = {role: _values(table, name, path) for role, name in names.items()}
+    users, items = arrays["user"], arrays["item"]
+    kept, user_of, counts = np.unique(users, return_inverse=True, return_counts=True)
+    keep = counts[user_of] >= SHORTEST
+    if not keep.any():
+        raise ValueError(f"{path}: no user of {len(kept)} has {SHORTEST} events or more")
+    order = _in_time(arrays.get("time"), user_of, names.get("time", ""), path)
+    order = order[keep[order]]
+    _, first_lines, item_of = np.unique(items[order], return_index=True, return_inverse=True)
+    ends = np.flatnonzero(np.diff(user_of[order])) + 1
+    sequences = tuple(part.astype(np.int64) for part in np.split(item_of, ends))
+    if "category" not in arrays:
+        return Interactions(sequences, np.zeros(len(first_lines), np.int64), 1)
+    return _with_categories(sequences, arrays["category"][order], first_lines, item_of, path)
+
+
+def _read(path: Path) -> Any:
+    """The table, by pyarrow.
+
+    Raises:
+        ValueError: not such a file, or pyarrow is not there.
+    """
+    try:
+        import pyarrow
+        from pyarrow import csv, parquet
+    except ImportError as error:
+        raise ValueError(
+            f"reading {path.name} needs pyarrow: pip install 'torchfsl[training]'"
+        ) from error
+    try:
+        return csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
+    """Column by role."""
+    has = f"{path.name} has the columns {', '.join(there)}"
+    if not columns:
+        raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
+    names: dict[str, str] = {}
+    for part in columns.split(","):
+        role, equals, name = (word.strip() for word in part.partition("="))
+        if role not in _ROLES or not equals or role in names:
+            raise ValueError(
+                f"columns is {columns!r}, of which {part!r} is not to be read: give "
+                f"{', '.join(f'{role}=NAME' for role in _ROLES)}, each once, the last two if there"
+            )
+        if name not in there:
+            raise ValueError(f"columns has {role}={name}, but {has}")
+        names[role] = name
+    for role in ("user", "item"):
+        if role not in names:
+            raise ValueError(f"columns is {columns!r} and lacks {role}=NAME; {has}")
+    return names
+
+
+def _values(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(
+            f"{path.name}: column {name} is empty in {column.null_count} of {len(column)} lines: "
+            "leave these lines out"
+        )
+    values: npt.NDArray[Any] = column.to_numpy()
+    return values.astype(np.str_) if values.dtype == object else values
+
+
+def _in_time(
+    times: npt.NDArray[Any] | None, user_of: npt.NDArray[np.int64], name: str, path: Path
+) -> npt.NDArray[np.int64]:
+    """The lines by user, and by time for each, equal ones as they are."""
+    if times is None:
+        return np.argsort(user_of, kind="stable")
+    if times.dtype.kind not in "iufM":
+        raise ValueError(
+            f"{path.name}: column {name} holds {str(times[0])!r}, which is neither a number nor a "
+            "date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing says what comes first"
+        )
+    return np.lexsort((times, user_of))
+
+
+def _with_categories(
+    sequences: tuple[npt.NDArray[np.int64], ...],
+    categories: npt.NDArray[Any],
+    first_lines: npt.NDArray[np.int64],
+    item_of: npt.NDArray[np.int64],
+    path: Path,
+) -> Interactions:
+    """One category an item.
+
+    Raises:
+        ValueError: an item has two.
+    """
+    names, of_line = np.unique(categories, return_inverse=True)
+    category_of = of_line[first_lines].astype(np.int64)
+    if len(torn := np.flatnonzero(category_of[item_of] != of_line)):
+        line = torn[0]
+        raise ValueError(
+            f"{path.name}: one item has the categories {names[category_of[item_of[line]]]} and "
+            f"{names[of_line[line]]}: give each item one"
+        )
+    return Interactions(sequences, category_of, len(names))

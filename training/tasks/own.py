@@ -1,0 +1,71 @@
+"""A task of your own for `python -m training own --task MODULE:NAME`.
+
+NAME is a class or function that takes the run's `training.config.Config` and gives a
+`training.tasks.task.Task`; a subclass of `Task` has what it leaves out from there. The module is
+found as `python -m` finds it: in the working folder, or installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from training.config import Config
+from training.sections import ConfigError
+from training.tasks.task import Task
+
+_MEMBERS = (
+    "num_clients", "metric", "retrieves", "rows_per_client", "widths", "build_model", "work",
+    "evaluate", "final_test", "baselines",
+)  # fmt: skip
+
+
+def own_task(config: Config) -> Task:
+    """Import the module and make the task.
+
+    Raises:
+        ConfigError: the name leads to no task; the message says what is missing.
+    """
+    task: Task = _maker(config.task)(config)
+    missing = [name for name in _MEMBERS if not hasattr(task, name)]
+    if missing:
+        raise ConfigError(
+            f"--task {config.task} made a {type(task).__name__}, which lacks {', '.join(missing)}: "
+            "let the class inherit from training.tasks.task.Task"
+        )
+    if not isinstance(model := task.build_model(), nn.Module):
+        raise ConfigError(
+            f"--task {config.task}: build_model returns a {type(model).__name__}, no module"
+        )
+    if task.retrieves and task.rows_per_client < 1:
+        raise ConfigError(
+            f"--task {config.task}: clients fetch rows privately (retrieves), so rows_per_client, "
+            "the public number of rows that each fetches at most, must be set"
+        )
+    return task
+
+
+def _maker(name: str) -> Callable[[Config], Any]:
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(
+            f"--task is {name!r}: give MODULE:NAME, the class or function NAME in MODULE.py that "
+            "takes the settings and gives a task"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0]:
+            raise
+        raise ConfigError(
+            f"--task {name}: there is no module {module_name!r} in {Path.cwd()}, on PYTHONPATH "
+            "or installed"
+        ) from error
+    maker = getattr(module, attribute, None)
+    if not callable(maker):
+        raise ConfigError(f"--task {name}: {module_name} has no class or function {attribute!r}")
+    return maker  # type: ignore[no-any-return]

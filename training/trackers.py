@@ -1,0 +1,174 @@
+"""Optional records of a run elsewhere, the figures of `metrics.jsonl` by round.
+
+TensorBoard, MLflow and Weights & Biases, each where it is installed. MLflow and W&B take where they
+write from their own environment variables (`MLFLOW_TRACKING_URI`, `WANDB_MODE` and so on).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from training.config import Config
+from training.experiment import Listener
+from training.sections import ConfigError
+from training.trainer import RoundRecord
+
+
+class Tracker:
+    """A listener that writes down elsewhere what it hears, and passes everything on.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        console: hears the same.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+
+    package: ClassVar[str]
+    module: ClassVar[str]
+
+    def __init__(self, config: Config, folder: Path, console: Listener) -> None:
+        """Nothing is written before the rounds start: the run's folder may not exist yet."""
+        try:
+            self.library: Any = importlib.import_module(self.module)
+        except ImportError as error:
+            raise ConfigError(
+                f"--{self.package} needs the package {self.package}: "
+                f"pip install 'torchfsl[{self.package}]'"
+            ) from error
+        self.config, self.folder, self.console = config, folder, console
+
+    def say(self, text: str) -> None:
+        """Pass on."""
+        self.console.say(text)
+
+    def start(self, finished: int, rounds: int) -> None:
+        """Open what is written to."""
+        self.open(finished)
+        self.console.start(finished, rounds)
+
+    def round_done(self, record: RoundRecord) -> None:
+        """One point a figure."""
+        self.write(record.round, dict(figures(record)))
+        self.console.round_done(record)
+
+    def stop(self) -> None:
+        """Close it."""
+        self.close()
+        self.console.stop()
+
+    def open(self, finished: int) -> None:
+        """Begin, or go on after so many rounds."""
+        raise NotImplementedError
+
+    def write(self, number: int, values: dict[str, float]) -> None:
+        """The figures of one round."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """No more rounds."""
+        raise NotImplementedError
+
+
+class TensorBoard(Tracker):
+    """Event files in the folder `tensorboard` of the run."""
+
+    package, module = "tensorboard", "torch.utils.tensorboard"
+
+    def open(self, finished: int) -> None:
+        """What a killed run wrote after its last checkpoint is hidden."""
+        self._writer = self.library.SummaryWriter(
+            str(self.folder / "tensorboard"), purge_step=finished + 1 if finished else None
+        )
+
+    def write(self, number: int, values: dict[str, float]) -> None:
+        """Scalars."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, number)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+
+class MLflow(Tracker):
+    """A run of MLflow, named as the folder; its id is in `mlflow-run`, so that --resume goes on."""
+
+    package, module = "mlflow", "mlflow"
+
+    def open(self, finished: int) -> None:
+        """Start the run, or the one of before again."""
+        known = self.folder / "mlflow-run"
+        if finished and known.exists():
+            self.library.start_run(run_id=known.read_text().strip())
+            return
+        run = self.library.start_run(run_name=self.folder.name)
+        known.write_text(run.info.run_id + "\n")
+        self.library.log_params(settings(self.config))
+
+    def write(self, number: int, values: dict[str, float]) -> None:
+        """Metrics, whose names MLflow restricts."""
+        allowed = {re.sub(r"[^\w\-. :/]", "-", name): value for name, value in values.items()}
+        self.library.log_metrics(allowed, step=number)
+
+    def close(self) -> None:
+        """End the run."""
+        self.library.end_run()
+
+
+class WandB(Tracker):
+    """A run of Weights & Biases, named as the folder; its id is in `wandb-run`."""
+
+    package, module = "wandb", "wandb"
+
+    def open(self, finished: int) -> None:
+        """Start the run, or the one of before again."""
+        known = self.folder / "wandb-run"
+        before = known.read_text().strip() if finished and known.exists() else None
+        run = self.library.init(
+            project="torchfsl", name=self.folder.name, id=before, resume="allow",
+            dir=str(self.folder), config=settings(self.config),
+        )  # fmt: skip
+        known.write_text(run.id + "\n")
+
+    def write(self, number: int, values: dict[str, float]) -> None:
+        """Metrics."""
+        self.library.log(values, step=number)
+
+    def close(self) -> None:
+        """End the run."""
+        self.library.finish()
+
+
+TRACKERS = (TensorBoard, MLflow, WandB)
+
+
+def figures(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    """The figures of a round as `group/name` and value; without those that it lacks."""
+    fields = dataclasses.asdict(record)
+    del fields["round"]
+    phases, by_width = fields.pop("phases"), fields.pop("phases_by_width")
+    groups = {"metrics": fields.pop("metrics"), "round": fields, "bytes": phases}
+    groups |= {f"bytes of width {name}": values for name, values in by_width.items()}
+    for group, values in groups.items():
+        for name, value in values.items():
+            if value is not None:
+                yield f"{group}/{name}", float(value)
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """All settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(config).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": own for key, own in value.items()}
+        else:
+            flat[name] = value
+    return flat
