@@ -23,17 +23,25 @@ SOCKETS = Path("docs") / "results" / "service-load.json"
 
 OPENING = """# Results
 
-Every table and figure of the FSL paper's evaluation ("Towards Secure and Practical Federated
-Submodel Learning", section 7), run again with torchfsl, and what the paper does not have: 32-bit
-values, checks against malicious clients, private retrieval, error feedback; at the end SESA (one
-server, clients of different sizes), SEFL's language models and PrivHFL (unlike models that learn
-from each other's answers); [docs/systems.md](docs/systems.md) compares them. This page is made by
-`scripts/reproduce report` from the JSON files in `results/`, which the command below each
-table writes; DATA is a folder of data sets. The paper's figures come from 64 cores at 2.5 GHz and
-188 GB; ours from **2 cores** and 23 GB, the machine named with each table. MB are 10^6 bytes, MiB
-2^20. In the tables m is the number of positions of a model, k of those that a client sends, l the
-bits of a value; *checks* are those against malicious clients; *dense shares* send every value, masked,
-to two servers.
+The evaluations of four papers, run again with torchfsl, and what the papers do not have.
+
+| system | who must not collude | on this page |
+| --- | --- | --- |
+| `fsl`: "Towards Secure and Practical Federated Submodel Learning", section 7 | the two servers | [every table and figure](#table-2-which-technique-for-which-scenario), and 32-bit values, checks against malicious clients, private retrieval, error feedback |
+| [`sesa`](docs/sesa.md) | the server and more than T of the clients | [clients of different sizes](#sesa-one-server-clients-of-different-sizes) |
+| [`sefl`](docs/sefl.md) | the aggregator and the key holder | [language models in block-Hankel form](#sefl-language-models-in-block-hankel-form) |
+| [`privhfl`](docs/privhfl.md) | the server and any client | [unlike models that learn from each other's answers](#privhfl-unlike-models-that-learn-from-each-others-answers) |
+
+[docs/systems.md](docs/systems.md) compares them on one task. This page is made by
+`scripts/reproduce report` from the JSON files in `results/`; the command below each table writes
+them, and DATA there is a folder of data sets.
+
+- The first paper's figures come from 64 cores at 2.5 GHz and 188 GB; ours from **2 cores** and
+  23 GB, the machine named with each table.
+- MB are 10^6 bytes, MiB 2^20. m is the number of positions of a model, k of those that a client
+  sends, l the bits of a value.
+- *Checks* are those against malicious clients; *dense shares* send every value, masked, to two
+  servers.
 """
 
 
