@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from training.language_section import Language
 from training.sections import (
     ConfigError,
     Din,
     Encoding,
     Images,
-    Language,
     Local,
     Partition,
     Rest,

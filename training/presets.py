@@ -17,11 +17,11 @@ from __future__ import annotations
 import dataclasses
 
 from training.config import Config
+from training.language_section import Language
 from training.sections import (
     Din,
     Encoding,
     Images,
-    Language,
     Local,
     Partition,
     Rest,

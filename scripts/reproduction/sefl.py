@@ -18,8 +18,8 @@ from scripts.reproduction import sefl_costs
 from scripts.reproduction.accuracy import Progress, run_or_read
 from training.config import Config
 from training.federation import build
+from training.language_section import Language
 from training.presets import PRESETS
-from training.sections import Language
 from training.tasks.build import build_task
 from training.trainer import Trainer
 

@@ -10,7 +10,8 @@ import pytest
 
 from scripts.reproduction import sefl, sefl_costs, sefl_report
 from training.config import Config
-from training.sections import Language, Local
+from training.language_section import Language
+from training.sections import Local
 
 
 def small(model: str) -> Config:

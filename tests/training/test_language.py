@@ -23,8 +23,9 @@ from training.data.tables import DataError
 from training.data.text import Text, load_text, synthetic_text
 from training.experiment import run_experiment
 from training.federation import Federation, build
+from training.language_section import Language
 from training.presets import PRESETS
-from training.sections import ConfigError, Language, Local
+from training.sections import ConfigError, Local
 from training.tasks.build import build_task, language_task
 from training.tasks.classification import LocalPlan
 from training.tasks.language import LanguageTask, cut
