@@ -6,7 +6,8 @@
 Clients run in this process: each has a certificate and connections of its own, uploads trees,
 retrieves its rows, submits a report. Printed beside the load: the processor time that bare
 evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
-transport or storage. It is a fixed part and one for each client, from rounds of two sizes
+transport or storage. Two such processes run at once and the mean counts: the servers, too, have no
+idle core beside them. It is a fixed part and one for each client, from rounds of two sizes
 (--sample). Transport and storage, seals included, is what the server processes' processor time
 exceeds that by. Of it are told apart what the event loops take (each process's first thread) and
 what gRPC's own threads do.
@@ -17,13 +18,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import resource
 import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +217,14 @@ def raw_evaluation(
     """CPU seconds of both servers' bare evaluation, and clients a second if it were all."""
     plan = dataclasses.replace(plan, server_keys=())  # nobody is in between in one process
     few, many = (min(clients, count) for count in sample)
-    bench_evaluation(plan, state, few)  # warm
-    first, second = (bench_evaluation(plan, state, count) for count in (few, many))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+
+        def side_by_side(count: int) -> float:
+            found = pool.map(bench_evaluation, [plan] * 2, [state] * 2, [count] * 2)
+            return sum(found) / 2
+
+        side_by_side(few)  # warm
+        first, second = side_by_side(few), side_by_side(many)
     each = (second - first) / (many - few) if many > few else second / many
     total = max(0.0, first - few * each) + clients * each
     return {

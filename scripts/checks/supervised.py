@@ -127,9 +127,8 @@ class LoopFaults(Faults):
         for number, found in ((signal.SIGSTOP, loops), (signal.SIGKILL, pids)):
             for pid in found:
                 os.kill(pid, number)
-        for pid in pids:
-            while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                time.sleep(0.005)
+        while not all(map(_is_dead, pids)):
+            time.sleep(0.005)
         newest: dict[int, Path] = {}
         for party in parties:
             if kind.startswith(("kill", "freeze")):
@@ -201,6 +200,12 @@ class LoopFaults(Faults):
         if party in newest:
             replace(self.servers.state(party), newest[party])
         self.servers.spawn(party)
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether a process whose parent has not looked yet has ended, all of its threads."""
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    return len(tasks) == 1 and (tasks[0] / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def run_batch(

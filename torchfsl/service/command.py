@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
-        status: int = options.run(options)
-        return status
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said in our own words
+        return int(options.run(options))
     except FslError as error:
         parser.exit(2, f"torchfsl: {error}\n")
     except ModuleNotFoundError as error:

@@ -237,6 +237,7 @@ def _open_files(limit: int, wanted: int, report: Report) -> str:
 
 def _peer(settings: ServeSettings) -> str:
     from torchfsl.service.client.links import Links, RetryPolicy
+    from torchfsl.service.net.calls import NotReady
     from torchfsl.service.server.process import check_addresses
 
     check_addresses(settings)
@@ -244,6 +245,8 @@ def _peer(settings: ServeSettings) -> str:
     links = Links(urls, settings.tls, RetryPolicy(attempt_seconds=5, total_seconds=5))
     try:
         info = links.info(1 - settings.party)
+    except NotReady as error:
+        raise NotReady(f"no answer; it may not have been started yet: {error}") from None
     finally:
         links.close()
     return f"answers at {settings.peer}, torchfsl {info['library']}"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import gc
 import json
 import logging
 import signal
@@ -206,6 +207,7 @@ async def serve(
     process = ServerProcess(settings)
     try:
         await process.start()
+        gc.freeze()  # what is there stays: collections need not go through it each time
 
         def hang_up() -> None:
             process.reread()
