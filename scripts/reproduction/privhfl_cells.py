@@ -20,6 +20,7 @@ import torch
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.results import FOLDER, write_result
+from training.privhfl.allocator import keep_freed_memory
 from training.privhfl.experiment import run_experiment
 from training.privhfl.settings import Settings, TaskName
 
@@ -114,6 +115,7 @@ def run_cells(
 ) -> None:
     """Run what has no result yet, seed by seed."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     for seed in seeds:
         for cell in cells:
             target = RESULTS / f"{cell.name}.json"

@@ -6,6 +6,7 @@ one core. Widths of the paper's networks are not printed; ours are in `models.he
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 import models
 from scripts.bench import measure as bench_measure
 from torchfsl.privhfl import Querying, make_plan
+from training.privhfl.allocator import keep_freed_memory
 
 CIFAR: dict[str, Callable[[], nn.Module]] = {
     "VGG-7": models.VGG7,
@@ -47,6 +49,8 @@ def mlp() -> nn.Module:
 def privhfl_costs() -> dict[str, Any]:
     """Bytes and processor seconds of a query."""
     torch.set_num_threads(1)
+    os.environ["TORCHFSL_THREADS"] = "1"
+    keep_freed_memory()
     networks: dict[str, dict[str, Any]] = {}
     for name, build in CIFAR.items():
         torch.manual_seed(0)

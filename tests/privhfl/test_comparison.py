@@ -16,6 +16,7 @@ from torchfsl.privhfl.comparison_tables import Tables
 from torchfsl.privhfl.comparison_trees import Trees
 from torchfsl.privhfl.draws import Pair
 from torchfsl.privhfl.lane import Lane
+from torchfsl.privhfl.ring_tensors import Ring
 
 
 def pairs(batch: int) -> list[Any]:
@@ -70,15 +71,37 @@ def test_boundaries_and_random_numbers(make: type[Tables | Trees], bits: int) ->
             make(bits)
         return
     word = np.uint32 if bits < 32 else np.uint64
-    drawn = np.random.default_rng(bits).integers(0, 1 << bits, 100_000, dtype=np.uint64)
+    drawn = np.random.default_rng(bits).integers(0, 1 << bits, 200_000, dtype=np.uint64)
     last = (1 << bits) - 1
     edges = np.array([0, 1, last - 1, last, last // 2, last // 2 + 1], dtype=np.uint64)
     beside = np.concatenate([drawn[:500] | 1, drawn[:500] | 1, drawn[:500] | 1])
     near = np.concatenate([beside[:500], beside[:500] - np.uint64(1), beside[:500] ^ np.uint64(1)])
     left, right = np.meshgrid(edges, edges)
-    public = np.concatenate([drawn[:50_000], near, left.reshape(-1)]).astype(word)
-    secret = np.concatenate([drawn[50_000:], beside, right.reshape(-1)]).astype(word)
+    public = np.concatenate([drawn[:100_000], near, left.reshape(-1)]).astype(word)
+    secret = np.concatenate([drawn[100_000:], beside, right.reshape(-1)]).astype(word)
     assert np.array_equal(lower(make(bits), public, secret, 1), public < secret)
+
+
+@pytest.mark.parametrize("bits", [8, 19, 43])
+def test_trees_open_the_same_bits_under_both_backends(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.random.default_rng(bits).integers(0, 1 << bits, 2000, dtype=np.uint64)
+    found = []
+    for backend in ("auto", "portable"):
+        monkeypatch.setenv("TORCHFSL_BACKEND", backend)
+        found.append(lower(Trees(bits), drawn[:1000], drawn[1000:], 2))
+        assert np.array_equal(found[-1], drawn[:1000] < drawn[1000:])
+
+
+def test_a_ring_whose_numbers_are_too_long_for_trees_is_refused_with_its_remedy() -> None:
+    """A plan compares 62 bits at most; trees 55, since the kernels grow 48 levels."""
+    assert Ring(64, 20, 1).compare_bits == 62
+    for bits in range(8, 63):
+        assert Tables(bits).bits == bits
+    assert Trees(55).depth == 48
+    with pytest.raises(ParameterError, match="comparison='tables'"):
+        Trees(56)
 
 
 @pytest.mark.parametrize(("bits", "size"), [(19, 42), (15, 24), (43, 102)])

@@ -132,15 +132,18 @@ class Tables:
         views = self._views(share, count)
         bits: list[tuple[_Table, int, Bytes]] = []
         for table in self.levels[0]:
-            at = (public >> public.dtype.type(table.shift)).astype(np.uint8)
-            at &= np.uint8((1 << table.index_bits) - 1)
+            at = public >> public.dtype.type(table.shift)
+            at &= public.dtype.type((1 << table.index_bits) - 1)
             for output in range(1 + table.equal):
                 word = next(views)[:, 0]
-                bits.append((table, output, (word >> at.astype(word.dtype)).astype(np.uint8) & 1))
+                bit = word >> at.astype(word.dtype, copy=False)
+                bit &= word.dtype.type(1)
+                bits.append((table, output, bit.astype(np.uint8)))
         for level in self.levels[1:]:
             own = np.zeros((len(level), count), dtype=np.uint8)
             for table, output, bit in bits:
-                own[table.group] |= bit << np.uint8(table.place + output)
+                bit <<= np.uint8(table.place + output)
+                own[table.group] |= bit
             lane.send(own)
             other = np.frombuffer((yield from lane.receive(own.size)), np.uint8)
             opened = own ^ other.reshape(own.shape)
@@ -201,9 +204,9 @@ def _deal_chunk(table: _Table, secret: npt.NDArray[Any], masks: Bytes, views: An
     """XOR the masked words of one chunk into the share."""
     view = next(views)[:, 0]
     word = view.dtype.type
-    digit = (secret >> secret.dtype.type(table.shift)).astype(np.uint8)
-    digit &= np.uint8((1 << table.index_bits) - 1)
-    equal = word(1) << digit.astype(view.dtype)
+    digit = secret >> secret.dtype.type(table.shift)
+    digit &= secret.dtype.type((1 << table.index_bits) - 1)
+    equal = word(1) << digit.astype(view.dtype, copy=False)
     for output in range(1 + table.equal):
         plain = equal if output else equal - word(1)
         mask = (masks >> np.uint8(table.place + output)) & np.uint8(1)

@@ -151,10 +151,12 @@ def _run(settings: Settings, folder: Path, options: argparse.Namespace) -> int:
     # Imported here, so that --help and mistakes in options answer at once.
     import torch
 
+    from training.privhfl.allocator import keep_freed_memory
     from training.privhfl.experiment import run_experiment
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    keep_freed_memory()
 
     def say(text: str) -> None:
         if not options.quiet:
