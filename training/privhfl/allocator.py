@@ -1,7 +1,7 @@
 """Lets the C library keep the memory that arrays give back, instead of returning it to the system.
 
 A batch of queries makes and drops arrays of tens of megabytes. glibc takes each from the system and
-gives it back, so that the system clears every page again: a quarter of the processor time of
+gives it back, so that the system clears every page again: a fifth of the processor time of
 private queries (docs/privhfl.md, Cost).
 """
 
