@@ -33,6 +33,7 @@ from scripts.generate.primitive_vectors import (
     permutation_vectors,
     tree_vectors,
 )
+from scripts.generate.sefl_vectors import sefl_vectors
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
 from tests.support.tags import tagged
 from torchfsl.crypto.kdf import SEED_BYTES
@@ -253,6 +254,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,
     "round_bad_reports": bad_report_vectors,
+    "sefl": sefl_vectors,
 }
 
 

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from scripts.attacks.secret_key import decrypt, read_key
 from scripts.attacks.single_ciphertext import open_one_client
 from tests.sefl.small import (
     constant_update,
@@ -16,15 +18,9 @@ from tests.sefl.small import (
     random_update,
     same_sums,
 )
-from tests.support.federation import make_plan, make_segment, update_of
-from tests.support.federation import make_servers as two_servers
 from torchfsl.crypto.homomorphic import Ciphertexts, KeyPair, PublicKey
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.fsl.client.client import Client as TwoServerClient
-from torchfsl.fsl.messages import Kind as DenseKind
-from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.transport import InProcess as TwoInProcess
-from torchfsl.sefl import Aggregator, Client, KeyHolder, SeflPlan, run_round
+from torchfsl.sefl import Aggregator, Client, KeyHolder, SeflPlan, renew, run_round
 from torchfsl.sefl import messages as wire
 from torchfsl.sefl.messages import Kind, Named
 from torchfsl.sefl.round import InProcess
@@ -40,6 +36,14 @@ def fill(aggregator: Aggregator, updates: dict[int, Update], number: int = 0) ->
     for client, update in updates.items():
         Client(aggregator.plan, link, client_id=client).start_round(number).submit(update)
     return aggregator.close_round()
+
+
+def summed(
+    aggregator: Aggregator, number: int, *parts: bytes, plan: SeflPlan | None = None
+) -> bytes:
+    """SUM of whatever parts, signed by the aggregator."""
+    plan = plan or aggregator.plan
+    return wire.encode(plan, Kind.SUM, number, 0, *parts, signing=aggregator._signing)
 
 
 def decrypted(key_holder: KeyHolder, plan: SeflPlan, question: bytes) -> np.ndarray:
@@ -132,7 +136,7 @@ def test_key_holder_refuses_a_second_opening_and_too_few_names() -> None:
     body = question[-wire.ciphertext_bytes(plan) :]
     for names, number in (([], 5), ([one], 5), ([one, Named(2, bytes(32))], 3)):
         with pytest.raises(RejectedSubmission):
-            key_holder.open(wire.encode(plan, Kind.SUM, number, 0, wire.encode_names(names), body))
+            key_holder.open(summed(aggregator, number, wire.encode_names(names), body))
     key_holder.open(fill(aggregator, updates, 6))
     aggregator.abandon_round()
     with pytest.raises(RejectedSubmission, match="all 2 rounds"):
@@ -149,12 +153,12 @@ def test_key_holder_refuses_malformed_sums() -> None:
     unordered = wire.encode_names(names[::-1])
 
     def again(*parts: bytes) -> bytes:
-        return wire.encode(plan, Kind.SUM, 0, 0, *parts)
+        return summed(aggregator, 0, *parts)
 
     bad = [
         question[:-1], question + b"\0", bytes(flipped), again(unordered, bytes(body)),
         again(listed, bytes(body)[:-1]), again(listed, bytes(body) * 2), again(listed, b""),
-        wire.encode(plan.draft, Kind.SUM, 0, 0, listed, bytes(body)),
+        summed(aggregator, 0, listed, bytes(body), plan=plan.draft),
     ]  # fmt: skip
     for message in bad:
         with pytest.raises(DecodeError):
@@ -163,7 +167,7 @@ def test_key_holder_refuses_malformed_sums() -> None:
     under_another = foreign.encrypt(np.zeros(2048, np.uint64)).encode()
     key_holder.open(question)  # what was malformed has spent nothing
     with pytest.raises(RejectedSubmission, match="another key"):
-        key_holder.open(wire.encode(plan, Kind.SUM, 1, 0, listed, under_another))
+        key_holder.open(summed(aggregator, 1, listed, under_another))
 
 
 def test_aggregator_refuses_malformed_and_replayed_updates() -> None:
@@ -228,7 +232,7 @@ def test_receipts_convict_an_aggregator_that_leaves_a_client_out() -> None:
     question = aggregator.close_round()
     names, body = wire.decode_names(plan, wire.decode(plan, question, Kind.SUM))
     fewer = wire.encode_names(names[1:])
-    key_holder.open(wire.encode(plan, Kind.SUM, 0, 0, fewer, bytes(body)))
+    key_holder.open(summed(aggregator, 0, fewer, bytes(body)))
     with pytest.raises(ProtocolError, match="left it out"):
         sessions[0].check_listed(key_holder.listed(0))
     sessions[1].check_listed(key_holder.listed(0))
@@ -253,31 +257,64 @@ def test_limit_is_not_there_between_honest_servers() -> None:
         KeyHolder(plan)  # a plan's key is made once
 
 
-def test_limit_is_not_there_for_dense_shares() -> None:
-    """The same attempt: server 0 keeps the victim's report alone and closes the round."""
-    plan = make_plan(make_segment("bias", "dense", (5,)), min_clients=2)
-    servers = two_servers(plan)
-    begin_round(servers, 1)
+def test_limit_a_malicious_aggregator_reads_the_secret_key() -> None:
+    """Documented in SECURITY.md: one opening of a made-up ciphertext gives the whole key."""
+    aggregator, key_holder, plan = make_servers(make_draft(sizes=(2048,)))
+    key = read_key(aggregator, key_holder, 0)
+    assert set(key.tolist()) == {-1, 0, 1}
+    secret = np.random.default_rng(3).integers(0, plan.scheme.modulus, 2048, dtype=np.uint64)
+    part = PublicKey(plan.scheme, key_holder._keys.public).encrypt(secret)._parts[0]
+    assert np.array_equal(decrypt(plan.scheme, key, part), secret)
+    other = KeyPair(plan.scheme)
+    part = PublicKey(plan.scheme, other.public).encrypt(secret)._parts[0]
+    assert not np.array_equal(decrypt(plan.scheme, key, part), secret)
 
-    class Deaf:
-        """Server 0, which from some time on forgets what arrives."""
 
-        hears = True
+def test_servers_refuse_what_the_other_one_has_not_signed() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft())
+    stranger = Ed25519PrivateKey.generate()
+    question = fill(aggregator, {n: random_update(plan, n) for n in range(3)})
+    names, body = wire.decode_names(plan, wire.decode(plan, question, Kind.SUM))
+    parts = wire.encode_names(names), bytes(body)
+    forged = bytearray(question)
+    forged[wire.HEADER_BYTES + 32] ^= 1
+    for message in (bytes(forged), wire.encode(plan, Kind.SUM, 0, 0, *parts, signing=stranger)):
+        with pytest.raises(RejectedSubmission, match="not signed"):
+            key_holder.open(message)
+    assert key_holder.last_round == -1  # a stranger spends no round
+    answer = key_holder.open(question)
+    _, rest = wire.digested(wire.decode(plan, answer, Kind.VALUE))
+    again = wire.encode(plan, Kind.VALUE, 0, 0, bytes(rest), signing=stranger)
+    shifted = bytearray(answer)
+    shifted[-1] ^= 1
+    with pytest.raises(RejectedSubmission, match="not signed"):
+        aggregator.open(again)
+    with pytest.raises(DecodeError, match="other bytes"):
+        aggregator.open(bytes(shifted))
+    assert aggregator.open(answer).clients == (0, 1, 2)
 
-        def receive(self, message: bytes) -> tuple[DenseKind, int] | None:
-            return servers[0].receive(message) if self.hears else None
 
-        def relay(self, kind: DenseKind, client: int) -> bytes:
-            return servers[0].relay(kind, client)
-
-        def reply(self, kind: DenseKind, round_number: int, client: int) -> bytes:
-            return servers[0].reply(kind, round_number, client)
-
-    malicious = Deaf()
-    link = TwoInProcess(malicious, servers[1])
-    for client in (1, 2, 3):
-        malicious.hears = client == 1
-        with TwoServerClient(plan, link, client_id=client).start_round(1) as session:
-            session.submit(update_of(plan, client))
-    with pytest.raises(ProtocolError, match="1 "):
-        finish_round(servers)
+def test_renewed_servers_go_on_and_take_nothing_of_the_old_plan() -> None:
+    aggregator, key_holder, plan = make_servers(make_draft(max_rounds=1))
+    updates = {n: random_update(plan, n) for n in range(3)}
+    run_round(aggregator, key_holder, updates, round_number=4)
+    with pytest.raises(RejectedSubmission, match="renew"):
+        key_holder.open(fill(aggregator, updates, 5))
+    with pytest.raises(ProtocolError, match="needs idle"):
+        renew(aggregator)
+    aggregator.abandon_round()
+    fresh, holder = renew(aggregator)
+    assert fresh.plan != plan
+    assert fresh.plan.draft == plan.draft
+    assert fresh.plan.public_key != plan.public_key
+    assert fresh.model is aggregator.model
+    with pytest.raises(ProtocolError, match="not above 5"):
+        fresh.open_round(5)
+    fresh.open_round(6)
+    with pytest.raises(DecodeError, match="another plan"):
+        fresh.receive(wire.encode(plan, Kind.UPDATE, 6, 1, bytes(wire.ciphertext_bytes(plan))))
+    with pytest.raises(DecodeError, match="another plan"):
+        Client(plan, InProcess(fresh), client_id=1).start_round(6)
+    fresh.abandon_round()
+    opened = run_round(fresh, holder, updates, round_number=7)
+    assert same_sums(opened.sums, plain_sums(plan, updates))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchfsl.sefl.provider import KeyHolder as KeyHolder
     from torchfsl.sefl.round import AggregatorAndKeyHolder as AggregatorAndKeyHolder
     from torchfsl.sefl.round import introduce as introduce
+    from torchfsl.sefl.round import renew as renew
     from torchfsl.sefl.round import run_round as run_round
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "SeflPlan": "plan",
     "build_plan": "plan",
     "introduce": "round",
+    "renew": "round",
     "run_round": "round",
 }
 __all__ = sorted(_HOMES)

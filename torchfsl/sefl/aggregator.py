@@ -35,6 +35,7 @@ from torchfsl.sefl.provider import Draw, noise
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.whole_model import encode_model
 
 
 class RoundState(Enum):
@@ -92,7 +93,7 @@ class Aggregator:
 
     @property
     def receipt_key(self) -> bytes:
-        """The key that receipts are checked with: 32 bytes."""
+        """The key that receipts and sums are checked with: 32 bytes."""
         return self._signing.public_key().public_bytes_raw()
 
     @property
@@ -110,12 +111,13 @@ class Aggregator:
         """Take the completed plan and the key holder's KEY, once.
 
         Raises:
-            ParameterError: it is not the draft with this aggregator's key.
+            ParameterError: it is not the draft with this aggregator's key and a key holder's.
             DecodeError: no such message, or another key than the plan names.
         """
-        wanted = self._draft.bound_to(bytes.fromhex(plan.public_key), self.receipt_key)
+        theirs = bytes.fromhex(plan.public_key), bytes.fromhex(plan.answer_key)
+        wanted = self._draft.bound_to(theirs[0], self.receipt_key, theirs[1])
         if self._plan is not None or plan.is_draft or plan != wanted:
-            raise ParameterError("the plan is not this aggregator's draft with both keys")
+            raise ParameterError("the plan is not this aggregator's draft with both servers' keys")
         message = messages.decode(plan, key_message, Kind.KEY)
         messages.expect_bytes(message, plan.scheme.ring.key_bytes)
         data = bytes(message.body)
@@ -123,6 +125,17 @@ class Aggregator:
             raise DecodeError("the public key is not the one that the plan names")
         self._plan, self._key_message = plan, key_message
         self._key = PublicKey(plan.scheme, data)
+
+    def renewed(self) -> Aggregator:
+        """One with a fresh key for signatures that goes on with this one's model and rounds.
+
+        Raises:
+            ProtocolError: a round is open.
+        """
+        self._expect(RoundState.IDLE)
+        return Aggregator(
+            self._draft, model=self.model, draw=self._draw, last_round=self.last_round
+        )
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
@@ -177,7 +190,7 @@ class Aggregator:
             return self._key_message
         if (kind, round_number, self.state) != (Kind.MODEL, self.last_round, RoundState.OPEN):
             raise RejectedSubmission(f"no {kind.name} now: the round is {self.state.value}")
-        parts = messages.encode_model(self.plan, self.model.state)
+        parts = encode_model(self.plan, self.model.state)
         return messages.encode(self.plan, kind, round_number, client, *parts)
 
     @property
@@ -198,7 +211,9 @@ class Aggregator:
             self.abandon_round()
             raise ProtocolError(f"nothing is opened: {problem}")
         names = messages.encode_names([held.names[client] for client in self.clients])
-        message = messages.encode(plan, Kind.SUM, self.last_round, 0, names, held.total.encode())
+        message = messages.encode(
+            plan, Kind.SUM, self.last_round, 0, names, held.total.encode(), signing=self._signing
+        )
         held.asked = message[messages.HEADER_BYTES :][:DIGEST_BYTES]
         self.state = RoundState.OPENING
         return message
@@ -208,16 +223,18 @@ class Aggregator:
 
         Raises:
             DecodeError: malformed bytes; the round goes on waiting.
-            RejectedSubmission: an answer to something else.
+            RejectedSubmission: not signed by the key holder, or an answer to something else.
         """
         self._expect(RoundState.OPENING)
         plan, held = self.plan, self._held()
         decoded = messages.decode(plan, message, Kind.VALUE)
         messages.expect_bytes(decoded, messages.value_bytes(plan))
-        digest = bytes(decoded.body[:DIGEST_BYTES])
-        if decoded.round_number != self.last_round or not kdf.digests_equal(digest, held.asked):
+        _, body = messages.digested(decoded)
+        messages.check_signature(decoded, plan.answer_key)
+        asked = bytes(body[:DIGEST_BYTES])
+        if decoded.round_number != self.last_round or not kdf.digests_equal(asked, held.asked):
             raise RejectedSubmission("the key holder answers for another round or sum")
-        values = unpack(plan, decoded.body[DIGEST_BYTES:]).astype(np.int64)
+        values = unpack(plan, body[DIGEST_BYTES:]).astype(np.int64)
         mask = held.mask[: plan.num_values].astype(np.int64)
         totals = centred(plan, np.mod(values - mask, plan.scheme.modulus).astype(np.uint64))
         opened = to_opened(plan, totals + noise(plan, self._draw), self.clients)

@@ -35,6 +35,7 @@ from torchfsl.sefl.plan import SeflPlan
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices
 
 
@@ -149,7 +150,7 @@ class ClientRound:
 
     def download(self) -> dict[str, Array]:
         """The whole model."""
-        return messages.decode_model(self.plan, self.fetch(Kind.MODEL))
+        return decode_model(self.plan, self.fetch(Kind.MODEL))
 
     def retrieve(self) -> dict[str, tuple[Indices, Array]]:
         """Nothing: no rows are fetched privately."""

@@ -7,13 +7,14 @@ import math
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import HEADER_BYTES
 from torchfsl.sefl.plan import SeflPlan
+from torchfsl.submodel.whole_model import model_bytes
 
 
 def cost(plan: SeflPlan, num_clients: int) -> dict[str, int]:
     """Bytes of every message of a round, headers included; tested against counted bytes."""
     bodies = {
         "key": plan.scheme.ring.key_bytes,
-        "model": messages.model_bytes(plan),
+        "model": model_bytes(plan),
         "update": messages.update_bytes(plan),
         "receipt": messages.receipt_bytes(),
         "sum": messages.sum_bytes(plan, num_clients),

@@ -1,39 +1,41 @@
 """The public plan of an aggregator and a key holder, and what it refuses.
 
 Every client encrypts every parameter, so segments are dense. The plan is made in two steps: a draft
-says what is learnt, and `SeflPlan.bound` adds the digest of the key holder's public key and the
-aggregator's key for receipts. Messages carry the digest of the bound plan, so that a client of a
-plan encrypts under that key or not at all.
+says what is learnt, and `SeflPlan.bound_to` adds the digest of the key holder's public key and both
+servers' keys for signatures. Messages carry the digest of the bound plan, so that a client of a
+plan encrypts under that key or not at all. New keys are a new plan.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from torchfsl.crypto.bfv_parameters import Scheme, least_modulus
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
 from torchfsl.submodel.plan import Lane, SubmodelPlan, check_hex, expect_ints, noise_tail
-from torchfsl.submodel.segments import Segment, SegmentSpec, TensorSpec, ceil_div, positions
+from torchfsl.submodel.plan_json import read_plan
+from torchfsl.submodel.segments import SegmentSpec, ceil_div, plain_segments
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 SUITE: Final = "sefl-bfv-ed25519"
-MAX_MESSAGE_BYTES: Final = 1 << 32
 
 LABEL_KEY: Final = b"torchfsl homomorphic key"
 LABEL_SUBMISSION: Final = b"torchfsl encrypted update"
 LABEL_OPENING: Final = b"torchfsl encrypted sum"
+LABEL_VALUE: Final = b"torchfsl opened sum"
 LABEL_RECEIPT: Final = b"torchfsl encrypted receipt"
+LABEL_SIGNED: Final = b"torchfsl signed sum"
 """Labels of digests and signatures; no other use has them."""
 
-_MAX_JSON_BYTES: Final = 1 << 24
 _KEY_BYTES: Final = 32
+_KEYS: Final = ("public_key", "receipt_key", "answer_key")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +45,10 @@ class SeflPlan(SubmodelPlan):
     Attributes:
         slots: numbers a ciphertext, which is BFV's degree: 2048, or 4096 for sums of up to 50 bits.
         public_key: SHA-256 of the key holder's public key in hex; empty in a draft.
-        receipt_key: the aggregator's Ed25519 key in hex; empty in a draft.
+        receipt_key: the aggregator's Ed25519 key in hex, under which it signs receipts and sums;
+            empty in a draft.
+        answer_key: the key holder's Ed25519 key in hex, under which it signs what it opens; empty
+            in a draft.
 
     The other attributes are those of `SubmodelPlan`. A weight lane is one number a client, at the
     end of its values; a count lane would tell nothing, since everybody sends every position.
@@ -52,6 +57,7 @@ class SeflPlan(SubmodelPlan):
     slots: int = 2048
     public_key: str = ""
     receipt_key: str = ""
+    answer_key: str = ""
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -63,11 +69,12 @@ class SeflPlan(SubmodelPlan):
             )
         SubmodelPlan.__post_init__(self)
         expect_ints({"slots": self.slots}, ("slots",))
-        if bool(self.public_key) != bool(self.receipt_key):
-            raise ParameterError("a plan names both keys or, as a draft, none")
-        if self.public_key:
-            check_hex("public_key", self.public_key, _KEY_BYTES)
-            check_hex("receipt_key", self.receipt_key, _KEY_BYTES)
+        keys = {name: getattr(self, name) for name in _KEYS}
+        if len({bool(key) for key in keys.values()}) > 1:
+            raise ParameterError("a plan names all keys of its servers or, as a draft, none")
+        for name, key in keys.items():
+            if key:
+                check_hex(name, key, _KEY_BYTES)
         if any(not segment.is_dense for segment in self.segments):
             raise ParameterError(
                 "sefl encrypts every parameter and hides no choice of positions: use dense segments"
@@ -114,14 +121,17 @@ class SeflPlan(SubmodelPlan):
         """Whether the keys are missing."""
         return not self.public_key
 
-    def bound_to(self, public_key: bytes, receipt_key: bytes) -> SeflPlan:
-        """This plan with both keys: the digest of the one, the other as it is; 32 bytes each."""
-        return dataclasses.replace(self, public_key=public_key.hex(), receipt_key=receipt_key.hex())
+    def bound_to(self, public_key: bytes, receipt_key: bytes, answer_key: bytes) -> SeflPlan:
+        """This plan with its servers' keys, 32 bytes each; of the public key it is the digest."""
+        return dataclasses.replace(
+            self, public_key=public_key.hex(), receipt_key=receipt_key.hex(),
+            answer_key=answer_key.hex(),
+        )  # fmt: skip
 
     @property
     def draft(self) -> SeflPlan:
         """This plan without keys, to be bound to those of servers that start anew."""
-        return dataclasses.replace(self, public_key="", receipt_key="")
+        return dataclasses.replace(self, public_key="", receipt_key="", answer_key="")
 
     def check_clients(self, count: int) -> str:
         """Why a sum of so many clients may not be opened; empty if it may."""
@@ -147,32 +157,7 @@ class SeflPlan(SubmodelPlan):
         Raises:
             DecodeError: not canonical JSON of a valid plan.
         """
-        if len(text) > _MAX_JSON_BYTES:
-            raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_JSON_BYTES}")
-        try:
-            plan = cls(**_plan_fields(json.loads(text)))
-        except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
-            raise DecodeError(f"not a valid plan: {error}") from error
-        if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
-            raise DecodeError("not a canonical plan: fields or formatting differ")
-        return plan
-
-
-def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON objects to the dataclasses' constructor arguments."""
-    segments = []
-    for raw in fields["segments"]:
-        expect_ints(raw, ("m", "tau", "k_max"))
-        tensors = tuple(
-            TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
-        )
-        segments.append(Segment(**{**raw, "tensors": tensors, "subset": tuple(raw["subset"])}))
-    expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
-    return {
-        **fields,
-        "segments": tuple(segments),
-        "encoding": FixedPoint(**fields["encoding"]),
-    }
+        return read_plan(cls, text)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -227,22 +212,12 @@ def build_plan(
     Raises:
         ParameterError: a limit is exceeded; the message names it.
     """
-    segments = []
-    for spec in specs:
-        m = positions(spec.policy, spec.tensors, spec.tau)
-        k_max = m if spec.is_dense else spec.k_max
-        segments.append(
-            Segment(
-                spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
-                retrieve=spec.retrieve, subset=spec.subset,
-            )
-        )  # fmt: skip
     return SeflPlan(
         session=(random_bytes(16) if session is None else session).hex(),
         encoding=encoding,
         max_clients=max_clients,
         min_clients=min_clients,
-        segments=tuple(segments),
+        segments=plain_segments(specs),
         slots=slots,
         lane=lane,
         max_weight=max_weight,

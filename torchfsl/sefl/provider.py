@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.homomorphic import Ciphertexts, KeyPair
@@ -51,6 +52,7 @@ class KeyHolder:
             raise ParameterError("this plan names a key already: draft one, the key is made here")
         self._draft, self._draw = draft, draw
         self._keys = KeyPair(draft.scheme)
+        self._signing = Ed25519PrivateKey.generate()
         self._plan: SeflPlan | None = None
         self.last_round, self.num_opened = -1, 0
         self._listed: dict[int, list[Named]] = {}
@@ -63,16 +65,21 @@ class KeyHolder:
         """What the plan is to name the public key by: 32 bytes."""
         return messages.key_digest(self._keys.public)
 
+    @property
+    def answer_key(self) -> bytes:
+        """The key that what it opens is checked with: 32 bytes."""
+        return self._signing.public_key().public_bytes_raw()
+
     def bind(self, plan: SeflPlan) -> None:
         """Take the completed plan, once.
 
         Raises:
-            ParameterError: it is not the draft with this key and a key for receipts.
+            ParameterError: it is not the draft with these keys and an aggregator's.
         """
         receipt_key = bytes.fromhex(plan.receipt_key)
-        wanted = self._draft.bound_to(self.key_digest, receipt_key)
+        wanted = self._draft.bound_to(self.key_digest, receipt_key, self.answer_key)
         if self._plan is not None or plan.is_draft or plan != wanted:
-            raise ParameterError("the plan is not this key holder's draft with both keys")
+            raise ParameterError("the plan is not this key holder's draft with both servers' keys")
         self._plan = plan
 
     @property
@@ -93,22 +100,26 @@ class KeyHolder:
     def open(self, message: bytes) -> bytes:
         """Decrypt the masked sum of a round, add this server's noise, and answer with VALUE.
 
-        The round is spent as soon as the message is well formed, whatever becomes of it; of the
-        plan's `max_rounds` only one that is decrypted.
+        The round is spent as soon as the message is well formed and the aggregator's, whatever
+        becomes of it; of the plan's `max_rounds` only one that is decrypted.
 
         Raises:
             DecodeError: malformed bytes.
-            RejectedSubmission: a round that is not above the last one, more rounds than the plan
-                allows, too few clients, or ciphertexts that no honest sum has.
+            RejectedSubmission: not signed by the aggregator, a round that is not above the last
+                one, more rounds than the plan allows, too few clients, or ciphertexts that no
+                honest sum has.
         """
         plan = self.plan
         decoded = messages.decode(plan, message, Kind.SUM)
         names, body = messages.decode_names(plan, decoded)
+        messages.check_signature(decoded, plan.receipt_key)
         number = decoded.round_number
         if number <= self.last_round:
             raise RejectedSubmission(f"round {number} is not above {self.last_round}: opened once")
         if plan.max_rounds and self.num_opened >= plan.max_rounds:
-            raise RejectedSubmission(f"all {plan.max_rounds} rounds of the plan are opened")
+            raise RejectedSubmission(
+                f"all {plan.max_rounds} rounds of the plan are opened: renew the servers' keys"
+            )
         problem = plan.check_clients(len(names))
         if problem:
             raise RejectedSubmission(f"nothing is decrypted: {problem}")
@@ -119,9 +130,8 @@ class KeyHolder:
         self._listed = {number: names}
         noisy = np.mod(masked.astype(np.int64) + noise(plan, self._draw), plan.scheme.modulus)
         digest = bytes(decoded.body[: len(plan.digest)])
-        return messages.encode(
-            plan, Kind.VALUE, number, 0, digest, pack(plan, noisy.astype(np.uint64))
-        )
+        values = pack(plan, noisy.astype(np.uint64))
+        return messages.encode(plan, Kind.VALUE, number, 0, digest, values, signing=self._signing)
 
     def listed(self, round_number: int) -> list[Named]:
         """The clients, and the digests of their updates, that the last opened sum was said to have.

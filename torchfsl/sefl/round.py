@@ -6,31 +6,46 @@ same encoded messages, as any network would.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping
 
-from torchfsl.errors import ParameterError
 from torchfsl.sefl.aggregator import Aggregator
 from torchfsl.sefl.client import Client, ClientRound
 from torchfsl.sefl.messages import Kind
 from torchfsl.sefl.plan import SeflPlan
 from torchfsl.sefl.provider import KeyHolder
 from torchfsl.submodel.aggregation import Closed
+from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
 
-_Reply = TypeVar("_Reply")
-
 
 def introduce(aggregator: Aggregator, key_holder: KeyHolder, draft: SeflPlan) -> SeflPlan:
     """Complete the draft with both servers' keys and give it to them."""
-    plan = draft.bound_to(key_holder.key_digest, aggregator.receipt_key)
+    plan = draft.bound_to(key_holder.key_digest, aggregator.receipt_key, key_holder.answer_key)
     key_holder.bind(plan)
     aggregator.bind(plan, key_holder.key_message())
     return plan
+
+
+def renew(aggregator: Aggregator) -> tuple[Aggregator, KeyHolder]:
+    """Both servers under fresh keys and so under a new plan, which counts its rounds anew.
+
+    The model and the round numbers go on; messages of the old plan are refused. With noise,
+    `privacy.guarantee` is of the rounds of all plans together: give it their number.
+
+    Args:
+        aggregator: between two rounds; of no use afterwards.
+
+    Raises:
+        ProtocolError: a round is open.
+    """
+    draft = aggregator.plan.draft
+    key_holder = KeyHolder(draft)
+    fresh = aggregator.renewed()
+    introduce(fresh, key_holder, draft)
+    return fresh, key_holder
 
 
 def run_round(
@@ -66,27 +81,13 @@ def run_round(
     return opened
 
 
-@contextlib.contextmanager
-def abandoned_on_error(aggregator: Aggregator) -> Iterator[None]:
-    """End the round if the block fails: the aggregator is then ready for the next one."""
-    try:
-        yield
-    except BaseException:
-        aggregator.abandon_round()
-        raise
-
-
-class InProcess:
-    """The aggregator in this process, through the same bytes as on any network.
-
-    Attributes:
-        seconds: time spent in it since this was set to 0.
-    """
+class InProcess(Stopwatch):
+    """The aggregator in this process, through the same bytes as on any network."""
 
     def __init__(self, aggregator: Aggregator) -> None:
         """Connect to it."""
+        super().__init__()
         self._aggregator = aggregator
-        self.seconds = 0.0
 
     def send(self, message: bytes) -> bytes:
         """Deliver an UPDATE."""
@@ -95,14 +96,6 @@ class InProcess:
     def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
         """The aggregator's reply."""
         return self.timed(self._aggregator.reply, kind, round_number, client)
-
-    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
-        """Call the aggregator and count the time it takes."""
-        start = time.perf_counter()
-        try:
-            return call(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 class AggregatorAndKeyHolder:
@@ -127,7 +120,7 @@ class AggregatorAndKeyHolder:
         self.plan = introduce(self.aggregator, self.key_holder, draft)
         self._link = InProcess(self.aggregator)
         self._clients: dict[int, Client] = {}
-        self._cohort: dict[int, _Participant] = {}
+        self._cohort: dict[int, Remembered[ClientRound]] = {}
         self.key_holder_seconds = 0.0
         self.between_bytes = 0
 
@@ -147,13 +140,11 @@ class AggregatorAndKeyHolder:
         self._link.timed(self.aggregator.open_round, round_number)
         for number in set(cohort) - set(self._clients):
             self._clients[number] = Client(self.plan, self._link, client_id=number)
-        self._cohort = {number: _Participant(self._clients[number]) for number in sorted(cohort)}
+        self._cohort = {number: Remembered(self._clients[number]) for number in sorted(cohort)}
 
-    def participant(self, client: int) -> _Participant:
+    def participant(self, client: int) -> Remembered[ClientRound]:
         """See `Aggregation`. One that never submits has dropped out."""
-        if client not in self._cohort:
-            raise ParameterError(f"client {client} is not in this round's cohort")
-        return self._cohort[client]
+        return of_cohort(self._cohort, client)
 
     def close_round(self) -> Closed:
         """See `Aggregation`: mask, decryption, unmasking, and every client's look at the list.
@@ -175,17 +166,3 @@ class AggregatorAndKeyHolder:
             if session.signed:
                 session.check_listed(listed)
         return Closed(opened, {number: session.receipt() for number, session in sessions.items()})
-
-
-class _Participant:
-    """A `Participant` whose session is remembered, for its receipt."""
-
-    def __init__(self, client: Client) -> None:
-        self._client, self.plan, self.client_id = client, client.plan, client.client_id
-        self.session: ClientRound | None = None
-
-    def start_round(
-        self, round_number: int, *, indices: Mapping[str, Any] | None = None
-    ) -> ClientRound:
-        self.session = self._client.start_round(round_number, indices=indices)
-        return self.session

@@ -27,6 +27,7 @@ from torchfsl.sesa.transport import Line
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.segments import tensor_spans
 from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
+from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices, Whole
 
 
@@ -237,7 +238,7 @@ class ClientRound:
 
     def _fetch_model(self) -> dict[str, Array]:
         if self._model is None:
-            self._model = messages.decode_model(self._plan, self._line.fetch(Kind.MODEL))
+            self._model = decode_model(self._plan, self._line.fetch(Kind.MODEL))
         return self._model
 
     def _check_submission(self, update: Update, weight: int) -> list[Whole]:

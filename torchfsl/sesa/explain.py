@@ -8,6 +8,7 @@ from torchfsl.sesa import messages
 from torchfsl.sesa.cohort import KEY_BYTES, Cohort, Member
 from torchfsl.sesa.messages import HEADER_BYTES, Kind
 from torchfsl.sesa.plan import SesaPlan
+from torchfsl.submodel.whole_model import model_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def cost(cohort: Cohort, place: int, survivors: tuple[int, ...] | None = None) -
     }
     received = {
         Kind.COHORT: messages.cohort_bytes(len(cohort)),
-        Kind.MODEL: messages.model_bytes(plan),
+        Kind.MODEL: model_bytes(plan),
         Kind.SURVIVORS: messages.survivors_bytes(cohort, left),
         Kind.RELAY: messages.relay_bytes(cohort, left, place),
     }

@@ -1,10 +1,7 @@
 """The wire format of one server: every message's layout, exact length and checks. Version 1.
 
-A message is a 64-byte header and a body. All integers are little-endian; a number of the field has
-four bytes and is below its modulus.
-
-    0  magic "TSES"      4  wire version      6  kind      7  zero
-    8  round            16  client           24  body length          32  plan digest (32 bytes)
+A message is the 64-byte header of `submodel.framing`, with magic "TSES", and a body. All integers
+are little-endian; a number of the field has four bytes and is below its modulus.
 
 Bodies, for a client of width w with k_s submodels in segment s of `size_s` values each; n members
 in the cohort, U survivors:
@@ -29,22 +26,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final, TypeAlias
 
 from torchfsl.crypto import kdf
 from torchfsl.crypto.field import WORD_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError
 from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort
-from torchfsl.sesa.plan import LABEL_SURVIVORS, MAX_MESSAGE_BYTES, WIRE_VERSION, SesaPlan
-from torchfsl.submodel.segments import tensor_spans
-from torchfsl.types import Array
+from torchfsl.sesa.plan import LABEL_SURVIVORS, WIRE_VERSION, SesaPlan
+from torchfsl.submodel import framing
+from torchfsl.submodel.framing import HEADER_BYTES as HEADER_BYTES
+from torchfsl.submodel.framing import expect_bytes as expect_bytes
 
-_HEADER: Final = struct.Struct("<4sHBBQQQ32s")
-_MAGIC: Final = b"TSES"
-HEADER_BYTES: Final = _HEADER.size
 HELLO: Final = struct.Struct(f"<I{KEY_BYTES}s")
 TAG_BYTES: Final = 16
 
@@ -62,16 +55,8 @@ class Kind(IntEnum):
     ANSWER = 8
 
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
-
-
-class Message(NamedTuple):
-    """A message whose header has been checked, with a view of the body."""
-
-    kind: Kind
-    round_number: int
-    client: int
-    body: memoryview
+Message: TypeAlias = framing.Message[Kind]
+_FRAMING: Final = framing.Framing(b"TSES", WIRE_VERSION, Kind, "one server")
 
 
 def encode(
@@ -79,49 +64,12 @@ def encode(
 ) -> bytes:
     """A message of `kind` whose body is the parts in order."""
     size = sum(len(part) for part in parts)
-    head = _HEADER.pack(_MAGIC, WIRE_VERSION, kind, 0, round_number, client, size, plan.digest)
-    return b"".join((head, *parts))
+    return b"".join((_FRAMING.head(plan.digest, kind, round_number, client, size), *parts))
 
 
 def decode(plan: SesaPlan, data: bytes | memoryview, *expected: Kind) -> Message:
-    """Check a message's header and that it is whole; the body's length is for `expect_bytes`.
-
-    Raises:
-        DecodeError: wrong magic, version, kind, length or plan.
-    """
-    if not HEADER_BYTES <= len(data) <= HEADER_BYTES + MAX_MESSAGE_BYTES:
-        raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
-    magic, version, code, zero, round_number, client, size, digest = _HEADER.unpack_from(data)
-    if magic != _MAGIC or zero:
-        raise DecodeError("not a torchfsl message of one server")
-    if version != WIRE_VERSION:
-        raise DecodeError(
-            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
-            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
-        )
-    kind = _KINDS.get(code)
-    if kind is None or kind not in expected:
-        names = ", ".join(k.name for k in expected)
-        raise DecodeError(f"message kind {code}; expected one of {names}")
-    if digest != plan.digest:
-        raise DecodeError("the message belongs to another plan: fetch the current plan")
-    if len(data) != HEADER_BYTES + size:
-        raise DecodeError(
-            f"{kind.name}: a message of {len(data)} bytes, its header says {HEADER_BYTES + size}"
-        )
-    return Message(kind, round_number, client, memoryview(data)[HEADER_BYTES:])
-
-
-def expect_bytes(message: Message, size: int) -> None:
-    """Check the exact length of a body, before anything is made of it.
-
-    Raises:
-        DecodeError: it is another.
-    """
-    if len(message.body) != size:
-        raise DecodeError(
-            f"{message.kind.name}: a body of {len(message.body)} bytes, expected {size}"
-        )
+    """See `Framing.decode`."""
+    return _FRAMING.decode(plan.digest, data, *expected)
 
 
 # --- exact lengths of bodies ----------------------------------------------------------------------
@@ -130,11 +78,6 @@ def expect_bytes(message: Message, size: int) -> None:
 def cohort_bytes(num_members: int) -> int:
     """Length of COHORT."""
     return num_members * MEMBER.size
-
-
-def model_bytes(plan: SesaPlan) -> int:
-    """Length of MODEL."""
-    return sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
 
 
 def box_bytes(cohort: Cohort, sender: int, recipient: int) -> int:
@@ -222,32 +165,3 @@ def survivors_digest(cohort: Cohort, round_number: int, survivors: Sequence[int]
         cohort.encode(),
         encode_mask(cohort, survivors),
     )
-
-
-def encode_model(plan: SesaPlan, state: dict[str, Array]) -> list[bytes]:
-    """The body of MODEL in pieces: all tensors in plan order, little-endian."""
-    pieces = []
-    for segment in plan.segments:
-        for tensor in segment.tensors:
-            value = np.ascontiguousarray(state[tensor.name])
-            pieces.append(value.astype(value.dtype.newbyteorder("<"), copy=False).tobytes())
-    return pieces
-
-
-def decode_model(plan: SesaPlan, message: Message) -> dict[str, Array]:
-    """By name every tensor of the plan.
-
-    Raises:
-        DecodeError: another length.
-    """
-    expect_bytes(message, model_bytes(plan))
-    tensors: dict[str, Array] = {}
-    start = 0
-    for segment in plan.segments:
-        for tensor, _ in tensor_spans(segment):
-            stop = start + tensor.numel * tensor.item_bytes
-            dtype = np.dtype(tensor.dtype).newbyteorder("<")
-            values = np.frombuffer(bytes(message.body[start:stop]), dtype=dtype)
-            tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
-            start = stop
-    return tensors

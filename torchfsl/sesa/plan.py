@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from torchfsl.crypto import field
-from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import DecodeError, ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.sesa.isolated import isolation
+from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
 from torchfsl.submodel.plan import SubmodelPlan, expect_ints
-from torchfsl.submodel.segments import Segment, TensorSpec
+from torchfsl.submodel.plan_json import read_plan
+from torchfsl.submodel.segments import Segment
 
 WIRE_VERSION: Final = 1
 SUITE: Final = "sesa-x25519-chacha20poly1305-aes128"
-MAX_MESSAGE_BYTES: Final = 1 << 32
 
 LABEL_SEED: Final = b"torchfsl submodel seed"
 LABEL_CHANNEL: Final = b"torchfsl submodel channel"
@@ -37,7 +36,6 @@ LABEL_SURVIVORS: Final = b"torchfsl survivors"
 """Labels of `kdf` for one server; no other use has them."""
 
 _COUNTS: Final = ("collusion", "dropouts", "wire_version")
-_MAX_JSON_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,30 +274,9 @@ class SesaPlan(SubmodelPlan):
         Raises:
             DecodeError: not canonical JSON of a valid plan.
         """
-        if len(text) > _MAX_JSON_BYTES:
-            raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_JSON_BYTES}")
-        try:
-            plan = cls(**_plan_fields(json.loads(text)))
-        except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
-            raise DecodeError(f"not a valid plan: {error}") from error
-        if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
-            raise DecodeError("not a canonical plan: fields or formatting differ")
-        return plan
+        return read_plan(cls, text, own=_own_fields)
 
 
-def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON objects to the dataclasses' constructor arguments."""
-    segments = []
-    for raw in fields["segments"]:
-        expect_ints(raw, ("m", "tau", "k_max"))
-        tensors = tuple(
-            TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
-        )
-        segments.append(Segment(**{**raw, "tensors": tensors, "subset": tuple(raw["subset"])}))
-    expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
-    return {
-        **fields,
-        "segments": tuple(segments),
-        "widths": tuple(Width(tuple(raw["owned"]), raw["clients"]) for raw in fields["widths"]),
-        "encoding": FixedPoint(**fields["encoding"]),
-    }
+def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    widths = (Width(tuple(raw["owned"]), raw["clients"]) for raw in fields["widths"])
+    return {"widths": tuple(widths)}

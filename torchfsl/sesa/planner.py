@@ -8,7 +8,7 @@ from typing import TypedDict
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.sesa.plan import SesaPlan, Width
-from torchfsl.submodel.segments import Segment, SegmentSpec, positions
+from torchfsl.submodel.segments import SegmentSpec, plain_segments
 
 
 class PlanOptions(TypedDict, total=False):
@@ -53,22 +53,12 @@ def build_plan(
     Raises:
         ParameterError: a limit is exceeded; the message names it.
     """
-    segments = []
-    for spec in specs:
-        m = positions(spec.policy, spec.tensors, spec.tau)
-        k_max = m if spec.is_dense else spec.k_max
-        segments.append(
-            Segment(
-                spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
-                retrieve=spec.retrieve, subset=spec.subset,
-            )
-        )  # fmt: skip
     return SesaPlan(
         session=(random_bytes(16) if session is None else session).hex(),
         encoding=encoding,
         max_clients=sum(width.clients for width in widths),
         min_clients=min_clients,
-        segments=tuple(segments),
+        segments=plain_segments(specs),
         widths=tuple(widths),
         collusion=collusion,
         dropouts=dropouts,

@@ -6,12 +6,7 @@ messages, as any network would.
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
-
-import numpy.typing as npt
+from collections.abc import Collection, Mapping
 
 from torchfsl.errors import ParameterError
 from torchfsl.sesa.client import Client
@@ -20,11 +15,10 @@ from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.plan import SesaPlan
 from torchfsl.sesa.server import Server
 from torchfsl.submodel.aggregation import Closed
+from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
-
-_Reply = TypeVar("_Reply")
 
 
 def run_round(
@@ -48,7 +42,7 @@ def run_round(
     """
     link = InProcess(server)
     clients = [Client(server.plan, link, client_id=c, width=widths[c]) for c in updates]
-    with _abandoned_on_error(server):
+    with abandoned_on_error(server):
         begin_round(link, clients, round_number)
         sessions = []
         for client in clients:
@@ -85,28 +79,17 @@ def finish_round(link: InProcess, sessions: Collection[ClientRound]) -> Opened:
     return opened
 
 
-@contextlib.contextmanager
-def _abandoned_on_error(server: Server) -> Iterator[None]:
-    """End the round if the block fails: the server is then ready for the next one."""
-    try:
-        yield
-    except BaseException:
-        server.abandon_round()
-        raise
-
-
-class InProcess:
+class InProcess(Stopwatch):
     """The server in this process, through the same bytes as on any network.
 
     Attributes:
         server: the server.
-        seconds: time spent in it since this was set to 0.
     """
 
     def __init__(self, server: Server) -> None:
         """Connect to the server."""
+        super().__init__()
         self.server = server
-        self.seconds = 0.0
 
     def send(self, message: bytes) -> None:
         """Deliver a message."""
@@ -115,14 +98,6 @@ class InProcess:
     def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
         """The server's reply."""
         return self.timed(self.server.reply, kind, round_number, client)
-
-    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
-        """Call the server and count the time it takes."""
-        start = time.perf_counter()
-        try:
-            return call(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 class OneServer:
@@ -168,14 +143,12 @@ class OneServer:
             raise ParameterError(f"the task has no clients {sorted(set(numbers) - set(self._all))}")
         self._link.seconds = 0.0
         self._cohort = {number: _Participant(self._all[number]) for number in numbers}
-        with _abandoned_on_error(self._server):
+        with abandoned_on_error(self._server):
             begin_round(self._link, [p.client for p in self._cohort.values()], round_number)
 
     def participant(self, client: int) -> _Participant:
         """See `Aggregation`. One that never submits has dropped out."""
-        if client not in self._cohort:
-            raise ParameterError(f"client {client} is not in this round's cohort")
-        return self._cohort[client]
+        return of_cohort(self._cohort, client)
 
     def drop(self, client: int) -> None:
         """Have a client go silent from now on; if it has submitted, its update still counts."""
@@ -188,21 +161,15 @@ class OneServer:
             ProtocolError: see `finish_round`; the round ends unopened.
         """
         present = [p.session for p in self._cohort.values() if not p.gone]
-        with _abandoned_on_error(self._server):
+        with abandoned_on_error(self._server):
             opened = finish_round(self._link, [s for s in present if s is not None])
         return Closed(opened, {n: p.client.line.receipt() for n, p in self._cohort.items()})
 
 
-class _Participant:
-    """A `Participant` whose session is remembered, so that it can answer."""
+class _Participant(Remembered[ClientRound]):
+    """It may go silent."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.plan, self.client_id = client, client.plan, client.client_id
-        self.session: ClientRound | None = None
+        super().__init__(client)
+        self.client = client
         self.gone = False
-
-    def start_round(
-        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
-    ) -> ClientRound:
-        self.session = self.client.start_round(round_number, indices=indices)
-        return self.session

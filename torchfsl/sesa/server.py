@@ -30,6 +30,7 @@ from torchfsl.sesa.plan import SesaPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.whole_model import encode_model
 
 
 class RoundState(Enum):
@@ -147,7 +148,7 @@ class Server:
         if kind is Kind.COHORT:
             parts = [cohort.encode()]
         elif kind is Kind.MODEL:
-            parts = [*messages.encode_model(self.plan, self.model.state)]
+            parts = [*encode_model(self.plan, self.model.state)]
         elif place not in self._round.survivors:
             raise RejectedSubmission(f"client {client} dropped out of round {round_number}")
         elif kind is Kind.SURVIVORS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -203,6 +203,25 @@ def positions(policy: Policy, tensors: tuple[TensorSpec, ...], tau: int) -> int:
                 raise ParameterError(f"{tensor.name}: rows of {tensor.shape} are not {tau} wide")
         return sum(tensor.shape[0] for tensor in tensors)
     return sum(ceil_div(tensor.numel, tau) for tensor in tensors)
+
+
+def plain_segments(specs: Iterable[SegmentSpec]) -> tuple[Segment, ...]:
+    """The segments wanted, for protocols that add no layout.
+
+    Raises:
+        ParameterError: one of them is not valid.
+    """
+    segments = []
+    for spec in specs:
+        m = positions(spec.policy, spec.tensors, spec.tau)
+        k_max = m if spec.is_dense else spec.k_max
+        segments.append(
+            Segment(
+                spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
+                retrieve=spec.retrieve, subset=spec.subset,
+            )
+        )  # fmt: skip
+    return tuple(segments)
 
 
 def _check_name(what: str, name: str) -> None:

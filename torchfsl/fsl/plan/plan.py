@@ -8,26 +8,24 @@ client's data. `planner.build_plan` makes one; `Plan.from_json` reads one from a
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.kdf import DIGEST_BYTES
-from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
-from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.plan_json import read_plan
 
 Payload = Literal["values", "masks"]
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "max_epochs", "l2_bound", "noise_sigma", "lane_sigma", "wire_version",
                   )  # fmt: skip
+_SEGMENT_COUNTS: Final = ("num_bins", "theta", "nu", "stash", "check_bytes", "tag_bytes")
 _PAYLOADS: Final = ("values", "masks")
-_MAX_JSON_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,17 +199,7 @@ class Plan(SubmodelPlan):
         Raises:
             DecodeError: not canonical JSON of a valid plan.
         """
-        if len(text) > _MAX_JSON_BYTES:
-            raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_JSON_BYTES}")
-        try:
-            fields = json.loads(text)
-            plan = cls(**_plan_fields(fields))
-        except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
-            raise DecodeError(f"not a valid plan: {error}") from error
-        given = text.encode() if isinstance(text, str) else text
-        if plan.to_json().encode() != given:
-            raise DecodeError("not a canonical plan: fields or formatting differ")
-        return plan
+        return read_plan(cls, text, own=_own_fields, segment=TreeSegment, counts=_SEGMENT_COUNTS)
 
 
 def _check_trees(plan: Plan) -> None:
@@ -226,24 +214,6 @@ def _check_trees(plan: Plan) -> None:
         raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
 
-def _plan_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON objects to the dataclasses' constructor arguments."""
-    segments = []
-    for raw in fields["segments"]:
-        expect_ints(
-            raw,
-            ("m", "tau", "k_max", "num_bins", "theta", "nu", "stash", "check_bytes", "tag_bytes"),
-        )
-        tensors = tuple(
-            TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"]
-        )
-        subset = tuple(raw["subset"])
-        segments.append(TreeSegment(**{**raw, "tensors": tensors, "subset": subset}))
+def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     expect_ints(fields, _COUNTS)
-    expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
-    return {
-        **fields,
-        "segments": tuple(segments),
-        "server_keys": tuple(fields["server_keys"]),
-        "encoding": FixedPoint(**fields["encoding"]),
-    }
+    return {"server_keys": tuple(fields["server_keys"])}

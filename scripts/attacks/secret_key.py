@@ -1,0 +1,147 @@
+"""A malicious aggregator has the key holder decrypt its own secret key (SEFL's limit).
+
+    python -m scripts.attacks.secret_key
+
+A ciphertext is a pair of polynomials (c0, c1) with c0 + c1 s near the message times q / t, where s
+is the secret key. The pair (0, q / t) is well formed, has next to no noise, and its message is s
+itself, of which one opening gives every coefficient in a plan of as many values as a ciphertext has
+slots. All that clients ever sent under the key can then be read. A key holder that looks for a c0
+of zeros is not helped: anything that the aggregator can take off again may be added. As in
+`single_ciphertext` there is no defence to switch on: an aggregator of `torchfsl.sefl` is trusted to
+follow the protocol. Noise, which the plan here lacks, would ask for more openings (not tried).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto import homomorphic
+from torchfsl.crypto.bfv_parameters import Scheme
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.crypto.homomorphic import Ciphertexts, Slots
+from torchfsl.sefl import Aggregator, Client, KeyHolder, build_plan, introduce, messages
+from torchfsl.sefl.messages import Kind
+from torchfsl.sefl.packing import centred, unpack
+from torchfsl.sefl.round import InProcess
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate
+
+Whole = npt.NDArray[np.int64]
+
+_HEADER_OF_ARRAY = bytes.fromhex("5ea11004030000") + b"\0"
+"""SEAL's header in front of the numbers: magic, its size, version, no compression."""
+
+
+def made_up(scheme: Scheme) -> Ciphertexts:
+    """The ciphertext (0, q / t), of 2,048 slots."""
+    count = 2 * scheme.degree
+    scale = scheme.ring.modulus // scheme.modulus
+    front = struct.pack("<4Q", *homomorphic._machine(scheme).context.first_parms_id())
+    front += struct.pack("<BQQQdQ", 0, 2, scheme.degree, 1, 1.0, 1)
+    front += _HEADER_OF_ARRAY + struct.pack("<QQ", 16 + 8 + 8 * count, count)
+    blocks = [
+        raw_block(front), zero_block(8 * scheme.degree), raw_block(scale.to_bytes(8, "little")),
+        zero_block(8 * (scheme.degree - 1), last=True),
+    ]  # fmt: skip
+    size = len(front) + 8 * count
+    frame = bytes.fromhex("28b52ffda0") + size.to_bytes(4, "little") + b"".join(blocks)
+    saved = bytes.fromhex("5ea1100403020000") + (16 + len(frame)).to_bytes(8, "little") + frame
+    framed = homomorphic._framed(saved, scheme.ring.ciphertext_bytes)
+    return Ciphertexts.decode(scheme, framed, 1)
+
+
+def raw_block(data: bytes, *, last: bool = False) -> bytes:
+    """A block of a zstd frame that holds its bytes as they are."""
+    return (len(data) << 3 | last).to_bytes(3, "little") + data
+
+
+def zero_block(size: int, *, last: bool = False) -> bytes:
+    """A block of so many zeros."""
+    return (size << 3 | 1 << 1 | last).to_bytes(3, "little") + b"\0"
+
+
+def read_key(aggregator: Aggregator, key_holder: KeyHolder, number: int) -> Whole:
+    """The secret key's coefficients, -1, 0 or 1, from one opening in round `number`.
+
+    Args:
+        aggregator: whose key signs; the round takes place behind its back.
+        key_holder: honest.
+        number: a round that has not been opened.
+    """
+    plan = aggregator.plan
+    names = messages.encode_names(
+        [messages.Named(client, bytes(32)) for client in range(plan.min_clients)]
+    )
+    rest = [aggregator._key.encrypt(np.zeros(plan.slots, np.uint64))] * (plan.ciphertexts - 1)
+    body = b"".join(part.encode() for part in (made_up(plan.scheme), *rest))
+    question = messages.encode(plan, Kind.SUM, number, 0, names, body, signing=aggregator._signing)
+    answer = messages.decode(plan, key_holder.open(question), Kind.VALUE)
+    _, found = messages.digested(answer)
+    slots = unpack(plan, found[32:])[: plan.slots]
+    return centred(plan, coefficients(plan.scheme, slots))
+
+
+def coefficients(scheme: Scheme, slots: Slots) -> Slots:
+    """The polynomial whose slots these are."""
+    machine = homomorphic._machine(scheme)
+    plain = machine.seal.Plaintext()
+    machine.encoder.encode(slots.tolist(), plain)
+    return np.array([plain[n] for n in range(plain.coeff_count())], dtype=np.uint64)
+
+
+def decrypt(scheme: Scheme, key: Whole, part: Any) -> Slots:
+    """The slots of a ciphertext of SEAL's, by the secret key alone."""
+    q, t, n = scheme.ring.modulus, scheme.modulus, scheme.degree
+    pair = np.array([part[i] for i in range(2 * n)], dtype=object).reshape(2, n)
+    twice = np.concatenate([-pair[1], pair[1]])  # X**n is -1
+    total = pair[0].copy()
+    for place in np.flatnonzero(key):
+        total += int(key[place]) * twice[n - place : 2 * n - place]
+    message = [int(c * t * 2 + q) // (2 * q) % t for c in total % q]
+    machine = homomorphic._machine(scheme)
+    terms = [f"{c:X}x^{i}" if i else f"{c:X}" for i, c in enumerate(message) if c]
+    plain = machine.seal.Plaintext(" + ".join(reversed(terms)) or "0")
+    return np.array(machine.encoder.decode_uint64(plain), dtype=np.uint64)
+
+
+def main() -> int:
+    """Play it and say what came out."""
+    size = 2048
+    draft = build_plan(
+        [SegmentSpec("weights", "dense", (TensorSpec("w", (size,)),))],
+        encoding=FixedPoint(), max_clients=10,
+    )  # fmt: skip
+    model = ServerModel({"w": np.zeros(size, dtype=np.float32)})
+    aggregator, key_holder = Aggregator(draft, model=model), KeyHolder(draft)
+    plan = introduce(aggregator, key_holder, draft)
+    sent = np.random.default_rng(0).integers(-1000, 1001, (size, 1))
+    kept: list[bytes] = []
+
+    class Tapped(InProcess):
+        def send(self, message: bytes) -> bytes:
+            kept.append(message)
+            return super().send(message)
+
+    aggregator.open_round(0)
+    client = Client(plan, Tapped(aggregator), client_id=1).start_round(0)
+    client.submit({"weights": SegmentUpdate(None, sent)})
+    aggregator.abandon_round()  # nothing of that round is ever opened
+    key = read_key(aggregator, key_holder, 1)
+    _, body = messages.digested(messages.decode(plan, kept[0], Kind.UPDATE))
+    part = Ciphertexts.decode(plan.scheme, body, 1)._parts[0]
+    right = np.array_equal(centred(plan, decrypt(plan.scheme, key, part)), sent[:, 0])
+    print(
+        f"one opening gave a key of {np.count_nonzero(key)} coefficients that are not 0, with "
+        "which the aggregator read " + ("all of client 1's update" if right else "nothing")
+    )
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

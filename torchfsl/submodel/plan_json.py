@@ -1,0 +1,61 @@
+"""A protocol's plan from its canonical JSON, whatever fields the protocol adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.submodel.plan import SubmodelPlan, expect_ints
+from torchfsl.submodel.segments import Segment, TensorSpec
+
+AnyPlan = TypeVar("AnyPlan", bound=SubmodelPlan)
+Fields = dict[str, Any]
+
+_MAX_BYTES: Final = 1 << 24
+_COUNTS: Final = ("m", "tau", "k_max")
+
+
+def read_plan(
+    kind: type[AnyPlan],
+    text: str | bytes,
+    *,
+    own: Callable[[Fields], Fields] = lambda _: {},
+    segment: type[Segment] = Segment,
+    counts: tuple[str, ...] = (),
+) -> AnyPlan:
+    """Read a peer's plan, or one's own of an earlier run; everything is validated.
+
+    Args:
+        kind: the protocol's plan.
+        text: at most 16 MiB.
+        own: the constructor's arguments for fields of the protocol that JSON has in another form.
+        segment: the protocol's segment.
+        counts: fields of that segment, beside those of `Segment`, that are whole numbers.
+
+    Raises:
+        DecodeError: not canonical JSON of a valid plan.
+    """
+    if len(text) > _MAX_BYTES:
+        raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_BYTES}")
+    try:
+        fields = json.loads(text)
+        expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
+        shared = {
+            "segments": tuple(_segment(segment, raw, counts) for raw in fields["segments"]),
+            "encoding": FixedPoint(**fields["encoding"]),
+        }
+        plan = kind(**{**fields, **shared, **own(fields)})
+    except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
+        raise DecodeError(f"not a valid plan: {error}") from error
+    if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
+        raise DecodeError("not a canonical plan: fields or formatting differ")
+    return plan
+
+
+def _segment(kind: type[Segment], raw: Fields, counts: tuple[str, ...]) -> Segment:
+    expect_ints(raw, (*_COUNTS, *counts))
+    tensors = tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"])
+    return kind(**{**raw, "tensors": tensors, "subset": tuple(raw["subset"])})
