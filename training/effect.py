@@ -97,6 +97,7 @@ _SETTINGS: Final = (
     Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
+    Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use("replace", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use(
@@ -112,7 +113,10 @@ _BY_AGGREGATION: Final = (
     Use("malicious_security", lambda c: c.aggregation == "fsl", "fsl"),
     Use("rest", lambda c: c.aggregation not in ("dense", "sefl"), "plain, fsl and sesa"),
     Use("encoding.ring_bits", lambda c: c.aggregation != "sesa", "plain, dense and fsl"),
-    Use("sefl.slots", lambda c: c.aggregation == "sefl", "sefl"),
+    *(
+        Use(f"sefl.{name}", lambda c: c.aggregation == "sefl", "sefl")
+        for name in ("slots", "l2_norm", "noise", "delta")
+    ),
     Use("sesa.collusion", lambda c: c.aggregation == "sesa", "sesa"),
     Use("sesa.max_isolation", lambda c: c.aggregation == "sesa", "sesa"),
 )

@@ -11,6 +11,7 @@ from training.checkpoint import Checkpoint
 from training.config import Config
 from training.curves import plot_curves
 from training.federation import Federation, build
+from training.noise import explained
 from training.run_folder import RunFolder
 from training.tasks.build import build_task
 from training.tasks.task import Task
@@ -67,7 +68,7 @@ def run_experiment(
         console.say(f"starting in {folder}")
     if config.aggregation == "plain":
         console.say("plain adds in the clear, 4 bytes a value; the same round under fsl would be")
-    console.say(federation.handle.explain(federation.plan))
+    console.say(explained(config, federation))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
     keeper = _Keeper(run, trainer, records, console)

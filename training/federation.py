@@ -127,11 +127,14 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
     if config.aggregation == "sesa":
         return _sesa_plan(config, task, engine, handle)
     if config.aggregation == "sefl":
+        l2_bound, noise_sigma = config.sefl.in_units(config.encoding.frac_bits)
         return engine.sefl_plan(
             handle,
             max_clients=config.clients_per_round,
             min_clients=config.min_clients,
             slots=config.sefl.slots,
+            l2_bound=l2_bound,
+            noise_sigma=noise_sigma,
         )
     rows: int | dict[str, int] | None = None
     if engine.rows is not None and task.widths is not None:

@@ -213,17 +213,36 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Sefl:
-    """Encryption of `--aggregation sefl`.
+    """Encryption and noise of `--aggregation sefl`.
 
     Attributes:
         slots: numbers a ciphertext: 2048, or 4096 for wider sums.
+        l2_norm: clients scale an update down to this length, in the model's units; 0 for none.
+        noise: standard deviation of the noise that each of both servers adds to every sum, as a
+            multiple of `l2_norm`; 0 for none.
+        delta: of the guarantee that a run with noise prints.
     """
 
     slots: int = 2048
+    l2_norm: float = 0.0
+    noise: float = 0.0
+    delta: float = 1e-5
 
     def __post_init__(self) -> None:
         if self.slots not in (2048, 4096):
             raise ConfigError(f"sefl.slots is {self.slots}; choose 2048 or 4096")
+        for name in ("l2_norm", "noise"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"sefl.{name} is {getattr(self, name)}; choose 0 or more")
+        if self.noise and not self.l2_norm:
+            raise ConfigError("sefl.noise guarantees nothing without sefl.l2_norm: set both")
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"sefl.delta is {self.delta}; choose one in (0, 1)")
+
+    def in_units(self, frac_bits: int) -> tuple[int, int]:
+        """`l2_bound` and `noise_sigma` of a plan, in units of 2**-frac_bits."""
+        bound = round(self.l2_norm * 2**frac_bits)
+        return bound, round(self.noise * bound)
 
 
 @dataclass(frozen=True, slots=True)

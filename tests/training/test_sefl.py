@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.support.small_tasks import small_config, small_task
-from torchfsl.sefl import AggregatorAndKeyHolder
+from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from training.cli import main
 from training.config import Aggregation, Config
 from training.federation import Federation, build
+from training.noise import explained, guaranteed
 from training.sections import ConfigError, Rest, Sefl, Sentences
 from training.trainer import RoundRecord, Trainer
 
@@ -64,6 +66,56 @@ def test_settings_without_effect_are_refused(
     with pytest.raises(SystemExit):
         main(["din", "--aggregation", "sefl", f"--{option}", value])
     assert "no effect" in capsys.readouterr().err
+
+
+def noisy(**settings: float) -> Config:
+    return dataclasses.replace(config_of("sefl"), sefl=Sefl(**settings))
+
+
+def test_noise_reaches_both_servers_and_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, records = run(noisy(l2_norm=1.0, noise=0.5))
+    bound = 1 << config_of("sefl").encoding.frac_bits
+    assert (federation.plan.l2_bound, federation.plan.noise_sigma) == (bound, bound // 2)
+    assert all(record.exact for record in records)
+    home = federation.audit.aggregation
+    assert isinstance(home, AggregatorAndKeyHolder)
+    added = np.concatenate([part[:, 0] for part in home.noise_sums().values()])
+    assert len(added) == home.plan.num_values > 1000
+    assert abs(float(added.std()) / (bound / 2) / 2**0.5 - 1) < 0.15  # two draws a value
+    again, _ = run(noisy(l2_norm=1.0, noise=0.5))
+    assert again.model_sha256() != federation.model_sha256()
+    monkeypatch.setattr(AggregatorAndKeyHolder, "noise_sums", lambda _: {})
+    assert not any(record.exact for record in run(noisy(l2_norm=1.0, noise=0.5))[1])
+
+
+def test_without_noise_a_length_alone_is_exact_and_bounds_updates() -> None:
+    federation, records = run(noisy(l2_norm=0.01))
+    assert all(record.exact for record in records)
+    assert federation.plan.l2_bound == round(0.01 * 2 ** config_of("sefl").encoding.frac_bits)
+    assert federation.model_sha256() != run(config_of("sefl"))[0].model_sha256()
+
+
+def test_the_guarantee_of_a_noisy_run_is_said() -> None:
+    pytest.importorskip("dp_accounting", reason="needs the extra privacy")
+    config = noisy(l2_norm=1.0, noise=4.0, delta=1e-6)
+    federation = build(config, small_task(config))
+    assert isinstance(federation.plan, SeflPlan)
+    found = guaranteed(config, federation.plan)
+    assert (found.rounds, found.delta) == (config.rounds, 1e-6)
+    assert f"epsilon {found.epsilon_aggregator:.3g} against" in explained(config, federation)
+    still = config_of("sefl")
+    assert "epsilon" not in explained(still, build(still, small_task(still)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [({"noise": 1.0}, "set both"), ({"l2_norm": -1.0}, "0 or more"), ({"delta": 1.0}, "in")],
+)
+def test_settings_of_noise_that_guarantee_nothing_are_refused(
+    settings: dict[str, float], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Sefl(**settings)
 
 
 def test_other_slots_are_refused() -> None:

@@ -40,6 +40,10 @@ def explain(plan: SeflPlan) -> str:
             f"aggregator to key holder {costs['sum']:,} bytes, back {costs['value']:,}, however "
             "many clients beyond 40 bytes each",
             f"opens {plan.min_clients} to {plan.max_clients} clients; dropouts cost nothing",
+            f"noise of deviation {plan.noise_sigma:,} units at each server on a sum of updates of "
+            f"length up to {plan.l2_bound:,}"
+            if plan.noise_sigma
+            else "no noise: the sums are open to whoever sees the model",
             "an aggregator that leaves the protocol can have one client's update opened: it must "
             "be semi-honest",
         ]

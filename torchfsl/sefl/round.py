@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
+from torchfsl.crypto import discrete_gaussian
 from torchfsl.sefl.aggregator import Aggregator
 from torchfsl.sefl.client import Client, ClientRound
 from torchfsl.sefl.messages import Kind
@@ -19,6 +22,7 @@ from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_err
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
+from torchfsl.types import Whole
 
 
 def introduce(aggregator: Aggregator, key_holder: KeyHolder, draft: SeflPlan) -> SeflPlan:
@@ -115,8 +119,9 @@ class AggregatorAndKeyHolder:
 
     def __init__(self, draft: SeflPlan, model: ServerModel) -> None:
         """No round open."""
-        self.key_holder = KeyHolder(draft)
-        self.aggregator = Aggregator(draft, model=model)
+        self._drawn: list[Whole] = []
+        self.key_holder = KeyHolder(draft, draw=self._draw)
+        self.aggregator = Aggregator(draft, model=model, draw=self._draw)
         self.plan = introduce(self.aggregator, self.key_holder, draft)
         self._link = InProcess(self.aggregator)
         self._clients: dict[int, Client] = {}
@@ -137,10 +142,29 @@ class AggregatorAndKeyHolder:
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
         self._link.seconds = self.key_holder_seconds = 0.0
+        self._drawn.clear()
         self._link.timed(self.aggregator.open_round, round_number)
         for number in set(cohort) - set(self._clients):
             self._clients[number] = Client(self.plan, self._link, client_id=number)
         self._cohort = {number: Remembered(self._clients[number]) for number in sorted(cohort)}
+
+    def _draw(self, sigma: int, count: int) -> Whole:
+        self._drawn.append(discrete_gaussian.sample(sigma, count))
+        return self._drawn[-1]
+
+    def noise_sums(self) -> dict[str, Whole]:
+        """By segment what both servers have added to the last round's sums, `int64[m, 1]`.
+
+        For an audit. Only a process that plays both servers can say so; nothing without noise.
+        """
+        if not self._drawn:
+            return {}
+        # Each server draws for the values and, where there is a weight lane, for the weight.
+        total = np.sum(self._drawn[:: 1 + self.plan.lane_values], axis=0, dtype=np.int64)
+        ends = np.cumsum([segment.m for segment in self.plan.segments])
+        parts = np.split(total, ends[:-1])
+        names = [segment.name for segment in self.plan.segments]
+        return {name: part[:, None] for name, part in zip(names, parts, strict=True)}
 
     def participant(self, client: int) -> Remembered[ClientRound]:
         """See `Aggregation`. One that never submits has dropped out."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.sefl import AggregatorAndKeyHolder
 from torchfsl.submodel.aggregation import (
     Aggregation,
     Closed,
@@ -60,8 +61,14 @@ class Audit:
         return closed
 
     def check(self, closed: Closed) -> None:
-        """Compare what was opened with the sums of the updates noted in this round."""
+        """Compare what was opened with the sums of the updates noted in this round.
+
+        Where servers add noise, so does the audit, which this process alone can.
+        """
         sums = closed.opened.sums
+        if isinstance(self.aggregation, AggregatorAndKeyHolder):
+            for name, added in self.aggregation.noise_sums().items():
+                self._sums[name] += added
         self.exact = set(sums) == set(self._sums) and all(
             np.array_equal(sums[name], expected) for name, expected in self._sums.items()
         )
