@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -21,17 +22,21 @@ from tests.support.federation import (
 )
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.costs import accumulator_bytes, predict, table_bytes
+from torchfsl.fsl.costs import memory, predict
+from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import psr
-from torchfsl.fsl.dpf.ssa import Accumulator
+from torchfsl.fsl.dpf.ssa import BinSums
 from torchfsl.fsl.explain import explain
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.server import Server
 from torchfsl.kernels.portable import checks as portable_checks
 from torchfsl.kernels.portable import trees as portable_trees
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -151,11 +156,11 @@ def test_bytes_and_blocks_are_predicted_exactly(name: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_server_memory_is_predicted_exactly(name: str) -> None:
+def test_what_a_server_holds_is_predicted_exactly(name: str) -> None:
     plan = dataclasses.replace(PLANS[name](), max_clients=2)
     if plan.max_epochs > 1:
         pytest.skip("a session's trees outlive the round as copies of their own")
-    servers = make_servers(plan)
+    servers, needs = make_servers(plan), memory(plan)
     begin_round(servers, 0)
     wire = Wire(servers)
     rng = np.random.default_rng(0)
@@ -169,31 +174,61 @@ def test_server_memory_is_predicted_exactly(name: str) -> None:
         for part in (report.public, report.trees.public, *report.masked)
         if isinstance(part, memoryview)
     }
+    assert sum(held.values()) == needs.messages
     tables = 0
     for segment in plan.retrieving:
-        size = sum(table.nbytes for table in psr.empty_tables(segment))
-        assert size == table_bytes(segment)
-        tables += size
-    accumulators = [0]
-    for segment in plan.with_trees:
-        sums = Accumulator(plan, segment, 0)._sums
-        assert sum(part.nbytes for part in sums) == accumulator_bytes(plan, segment)
-        accumulators.append(accumulator_bytes(plan, segment))
-    permutations = sum(3 * 4 * s.m for s in plan.with_trees if s.num_bins)
-    share = len(finish_and_measure_share(servers))
-    measured = sum(held.values()) + tables + sum(accumulators) + permutations + share
-    assert measured == predict(plan).server_memory_bytes
+        rows = np.zeros((segment.m, segment.row_bytes), dtype=np.uint8)
+        parts = psr.tables(segment, psr.empty_bins(segment), rows)
+        tables += sum(part.nbytes for part in parts if not np.shares_memory(part, rows))
+    assert tables == needs.tables
+    sums = [part for s in plan.with_trees for part in BinSums(plan, s, 0)._sums]
+    assert sum(part.nbytes for part in sums) == needs.accumulators
+    assert sum(3 * 4 * s.m for s in plan.with_trees if s.num_bins) == needs.permutations
+    assert len(servers[0]._evaluator.share([])) == needs.share
+    opened = finish_round(servers)
+    values = [*opened.sums.values(), *opened.lanes.values()]
+    weight = 8 * bool(plan.lane == "weight" and plan.dense)
+    assert sum(part.nbytes for part in values) + weight == needs.opened
+    assert predict(plan).server_memory_bytes == needs.most <= needs.most_of_both
 
 
-def finish_and_measure_share(servers: Any) -> bytes:
-    first, second = servers
-    lists = first.close_round(), second.close_round()
-    folds = first.agree(lists[1]), second.agree(lists[0])
-    first.verify(folds[1]), second.verify(folds[0])
-    commitments = first.commit(), second.commit()
-    shares = first.reveal(commitments[1]), second.reveal(commitments[0])
-    first.open(shares[1]), second.open(shares[0])
-    return bytes(shares[0][HEADER_BYTES + 32 :])
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("retrieve", [False, True])
+def test_a_round_takes_the_memory_that_is_announced(
+    retrieve: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds of both servers and their models in one process, within a tenth."""
+    if large:
+        monkeypatch.setattr(sizes, "KEPT_BYTES", 0)
+        monkeypatch.setattr(sizes, "_LEAN_WINDOW", 4)
+    monkeypatch.setattr(sizes, "WINDOW_REPORTS", 4)
+    tensor = TensorSpec("t", (60_000, 16))
+    segment = SegmentSpec("t", "rows", (tensor,), k_max=8, tau=16, retrieve=retrieve)
+    plan = build_plan([segment], max_clients=6, encoding=FixedPoint())
+    state = {"t": np.ones((60_000, 16), dtype=np.float32)}
+    cuckoo.permutations.cache_clear()
+    tracemalloc.start()
+    try:
+        servers = (
+            Server(0, plan=plan, model=ServerModel(state)),
+            Server(1, plan=plan, model=ServerModel(state)),
+        )
+        rng = np.random.default_rng(0)
+        for number in range(3):
+            begin_round(servers, number)
+            for client in range(6):
+                update = random_update(plan, rng, rows=8)
+                one = Client(plan, Wire(servers), client_id=client)
+                session = one.start_round(number, indices=wanted_rows(plan, update))
+                if retrieve:
+                    session.retrieve()
+                session.submit(update)
+            finish_round(servers)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    announced = 2 * state["t"].nbytes + memory(plan).most_of_both
+    assert 0.9 * announced < most < 1.1 * announced
 
 
 def test_explain_says_what_a_plan_costs() -> None:

@@ -71,4 +71,4 @@ def test_a_good_plan_gets_no_advice() -> None:
         SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True),
         SegmentSpec("rest", "blocks", (TensorSpec("w", (1 << 20,)),), 1000, 32),
     )
-    assert len(explain(plan).splitlines()) == 5
+    assert len(explain(plan).splitlines()) == 6

@@ -28,6 +28,7 @@ from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import psr
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.submodel.update import SegmentUpdate
 
 
@@ -102,14 +103,17 @@ def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> No
     old, new = (
         np.random.default_rng(seed).integers(1, 256, (20, 8), dtype=np.uint8) for seed in (0, 1)
     )
-    tables, fresh = psr.empty_tables(segment), psr.empty_tables(segment)
-    psr.lay_out(plan, segment, old, tables)
+    bins, fresh = psr.empty_bins(segment), psr.empty_bins(segment)
+    psr.lay_out(plan, segment, old, bins)
+    assert psr.holds(plan, segment, old, bins)
+    assert not psr.holds(plan, segment, new, bins)
     apart = np.repeat(new, 2, axis=0)[::2]
     assert not apart.flags.c_contiguous
-    psr.lay_out(plan, segment, apart, tables)
+    psr.lay_out(plan, segment, apart, bins)
     psr.lay_out(plan, segment, new, fresh)
-    for table, expected in zip(tables, fresh, strict=True):
-        assert table.tobytes() == expected.tobytes()
+    assert [table.tobytes() for table in bins] == [table.tobytes() for table in fresh]
+    assert psr.holds(plan, segment, new, bins)
+    tables = psr.tables(segment, bins, new)
     rows = tables[0].reshape(-1, 8)
     permuted = cuckoo.permutations(bytes.fromhex(plan.hash_seed), "t", 20)
     for slots in cuckoo.bin_slots(permuted, 3, len(rows) // segment.num_bins):
@@ -119,6 +123,25 @@ def test_tables_take_the_rows_of_the_next_version_and_keep_their_padding() -> No
     assert np.array_equal(stash[:20], new)
     assert len(stash) > 20
     assert not stash[20:].any()
+
+
+def test_servers_with_other_rows_answer_with_their_own() -> None:
+    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
+    models = [server.model for server in make_servers(plan)]
+    first, second, third = (RowTables(plan) for _ in range(3))
+    shared = first.of(models[0])["t"][0]
+    assert second.of(models[1])["t"][0] is shared
+    before = shared.tobytes()
+    models[0].state["t.0"][7, 1] += 1
+    changed = third.of(models[0])["t"][0]
+    assert changed is not shared
+    assert changed.tobytes() != before == shared.tobytes()
+    for tables in (first, second):
+        tables.forget()
+    again = first.of(models[0])["t"][0]
+    assert again is changed
+    assert second.of(models[1])["t"][0].tobytes() == before
+    assert first.of(models[0])["t"][0].tobytes() == changed.tobytes() != before
 
 
 def test_a_late_answer_is_of_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:

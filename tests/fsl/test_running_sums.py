@@ -21,10 +21,11 @@ from tests.support.reference import plaintext
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import client_bytes
+from torchfsl.fsl.dpf.ssa import BinSums, IndexSums
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server import running_sums
+from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.spool import Spool
 from torchfsl.fsl.server.states import RoundState
@@ -44,11 +45,15 @@ def streaming_plan(clients: int) -> Plan:
     )
 
 
-@pytest.fixture(params=[1, 2, 32])
+@pytest.fixture(params=[(1, "bins"), (2, "bins"), (32, "bins"), (2, "large"), (2, "index")])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Reports added at once."""
-    monkeypatch.setattr(running_sums, "WINDOW_REPORTS", request.param)
-    return int(request.param)
+    """Reports added at once; how sums are kept: between rounds, in a round, or in index order."""
+    reports, kept = request.param
+    monkeypatch.setattr(sizes, "WINDOW_REPORTS", reports)
+    if kept != "bins":
+        monkeypatch.setattr(sizes, "KEPT_BYTES", 0)
+        monkeypatch.setattr(sizes, "_LEAN_WINDOW", 1 if kept == "index" else 3)
+    return int(reports)
 
 
 def play(plan: Plan, servers: tuple[Server, Server], count: int) -> dict[int, Update]:
@@ -59,6 +64,7 @@ def play(plan: Plan, servers: tuple[Server, Server], count: int) -> dict[int, Up
     for number, update in updates.items():
         client = Client(plan, InProcess(*servers), client_id=number)
         session = client.start_round(servers[0].last_round, indices=wanted_rows(plan, update))
+        session.retrieve()
         session.submit(update)
     return updates
 
@@ -78,6 +84,39 @@ def test_any_window_gives_the_exact_sum(window: int) -> None:
         assert_sums(plan, finish_round(servers), updates)
 
 
+def test_large_sums_are_given_back_and_gathered_by_windows_that_are_worth_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = streaming_plan(3)
+    server = make_servers(plan)[0]
+    assert server._evaluator.sums._kind is BinSums
+    assert sizes.keeps_sums(plan)
+    assert sizes.keeps_tables(plan)
+    monkeypatch.setattr(sizes, "KEPT_BYTES", 0)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 3)
+    sums = servers[0]._evaluator.sums
+    assert sums._kind is IndexSums
+    assert servers[0]._evaluator._tables._bins is servers[1]._evaluator._tables._bins is not None
+    assert_sums(plan, finish_round(servers), updates)
+    assert not sums._sums
+    assert servers[0]._evaluator._tables._bins is None
+    monkeypatch.setattr(sizes, "WINDOW_REPORTS", 2)
+    assert make_servers(plan)[0]._evaluator.sums._kind is BinSums
+
+
+def test_a_share_that_was_given_back_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "KEPT_BYTES", 0)
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    play(plan, servers, 3)
+    for server in servers:
+        reports = list(server.reports.complete().values())
+        first = bytes(server._evaluator.share(reports))
+        assert bytes(server._evaluator.share(reports)) == first
+        assert bytes(server._evaluator.share(reports[:2])) != first
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_window_is_as_many_reports_as_its_bytes_hold(
     epochs: int, monkeypatch: pytest.MonkeyPatch
@@ -87,9 +126,9 @@ def test_a_window_is_as_many_reports_as_its_bytes_hold(
         make_segment("s", "scalars", (600,), k_max=3, theta=6), max_clients=9, max_epochs=epochs
     )
     held = plan.segments[0].tree_bytes + plan.hint_bytes(plan.segments[0])
-    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held)
+    monkeypatch.setattr(sizes, "WINDOW_BYTES", 4 * held)
     assert make_servers(plan)[0]._evaluator.sums._window == 4
-    monkeypatch.setattr(running_sums, "WINDOW_BYTES", 4 * held - 1)
+    monkeypatch.setattr(sizes, "WINDOW_BYTES", 4 * held - 1)
     assert make_servers(plan)[0]._evaluator.sums._window == 3
 
 

@@ -13,7 +13,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.spool import WINDOW_BYTES
+from torchfsl.fsl.server import sizes, spool
 from torchfsl.submodel.segments import ceil_div, ceil_shift
 
 _CHECK_BLOCKS = 5
@@ -36,8 +36,8 @@ class Prediction:
         later_server_aes_blocks: the same in a later round of a session, whose trees are checked.
         client_aes_blocks: of one client, in a round in which its trees are new.
         server_memory_bytes: what one server holds at once for `max_clients` reports: messages up
-            to the spool's window, tables for retrieval, permutations, accumulators, its share. The
-            model and the kernels' scratch space come on top.
+            to the spool's window, tables for retrieval, permutations, accumulators, shares and
+            sums (`ServerMemory.most`). The model and the kernels' scratch space come on top.
         opening_bytes: from one server to the other to open a round: commitment, counts if they are
             opened first, and share, headers included.
     """
@@ -64,7 +64,7 @@ def predict(plan: Plan) -> Prediction:
         server_aes_blocks=later + checks,
         later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
         client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees),
-        server_memory_bytes=_memory(plan),
+        server_memory_bytes=memory(plan).most,
         opening_bytes=sum(messages.max_bytes(plan, kind) for kind in _opening_kinds(plan)),
     )
 
@@ -100,18 +100,6 @@ def tree_blocks(group: TreeGroup) -> int:
     return 2 * group.num_trees * nodes
 
 
-def accumulator_bytes(plan: Plan, segment: TreeSegment) -> int:
-    """A server's running sum of a segment, in bin layout."""
-    row = plan.value_bytes(segment) << segment.nu
-    return sum((1 if g.is_stash else g.num_trees) * g.num_leaves * row for g in segment.groups)
-
-
-def table_bytes(segment: TreeSegment) -> int:
-    """A retrieving segment's rows in the layout of its trees."""
-    row = segment.row_bytes << segment.nu
-    return sum((1 if g.is_stash else g.num_trees) * g.num_leaves * row for g in segment.groups)
-
-
 def _server_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Aggregation, and retrieval if any, of one client's segment."""
     total = 0
@@ -144,15 +132,68 @@ def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
     return total
 
 
-def _memory(plan: Plan) -> int:
-    sizes = {kind: messages.max_bytes(plan, kind) for kind in Kind}
-    early = bool(plan.early)
+def memory(plan: Plan) -> ServerMemory:
+    """What one server holds, by what holds it and step by step of a round."""
+    kinds = {kind: messages.max_bytes(plan, kind) for kind in Kind}
     # The server that all public parts come to holds most: whole messages, parts are views of them.
     # Beyond the spool's window, and the message that reaches it, they lie in files.
-    held = plan.max_clients * (sizes[Kind.REPORT] + (sizes[Kind.TREES] if early else 0))
-    held = min(held, WINDOW_BYTES + max(sizes[Kind.REPORT], sizes[Kind.TREES]))
-    with_trees = plan.with_trees
-    tables = sum(table_bytes(s) for s in plan.retrieving)
-    permutations = sum(12 * s.m for s in with_trees if s.num_bins)
-    accumulators = sum(accumulator_bytes(plan, s) for s in with_trees)
-    return held + tables + permutations + accumulators + messages.share_bytes(plan)
+    early = kinds[Kind.TREES] if plan.early else 0
+    held = plan.max_clients * (kinds[Kind.REPORT] + early)
+    share = messages.share_bytes(plan)
+    width = plan.encoding.ring_bits // 8
+    return ServerMemory(
+        messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
+        tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
+        keeps_tables=sizes.keeps_tables(plan),
+        permutations=sum(12 * s.m for s in plan.with_trees if s.num_bins),
+        accumulators=sizes.sums_bytes(plan),
+        keeps_sums=sizes.keeps_sums(plan),
+        share=share,
+        opened=8 * (share // width),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """Bytes at one server, beside its model and its optimizer's state.
+
+    Attributes:
+        messages: of the clients.
+        tables: the model's rows in the layout of the bins; once for both servers of a process.
+        keeps_tables: whether they stay after the round's last answer.
+        permutations: of the cuckoo table; once for both servers of a process.
+        accumulators: running sums.
+        keeps_sums: whether they stay after they are gathered.
+        share: this server's, and as much again for the peer's and for the message that carries one.
+        opened: the sums as signed 64-bit numbers.
+    """
+
+    messages: int
+    tables: int
+    keeps_tables: bool
+    permutations: int
+    accumulators: int
+    keeps_sums: bool
+    share: int
+    opened: int
+
+    @property
+    def most(self) -> int:
+        """Of one server in a process of its own."""
+        return self.permutations + max(self._by_step(1))
+
+    @property
+    def most_of_both(self) -> int:
+        """Of both servers in one process."""
+        return self.permutations + max(self._by_step(2))
+
+    def _by_step(self, servers: int) -> tuple[int, int, int]:
+        """While messages come, while sums are gathered, while they are opened."""
+        tables = self.tables if self.keeps_tables else 0
+        sums = self.accumulators if self.keeps_sums else 0
+        each = self.messages + self.accumulators
+        return (
+            self.tables + servers * each,
+            tables + servers * each + (servers + 1) * self.share,
+            tables + servers * (sums + 3 * self.share + self.opened),
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from torchfsl.fsl.costs import predict
+from torchfsl.fsl.costs import memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
@@ -42,12 +42,19 @@ def _costs(plan: Plan) -> list[str]:
             f"; values that fewer than {plan.min_contributors} clients have sent stay closed, for "
             f"which the servers exchange {cost.opening_bytes} bytes each to open a round"
         )
+    needs = memory(plan)
+    model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
     return [
         f"a client uploads {cost.upload_bytes} bytes a round to both servers together{later} and "
         f"downloads {cost.download_bytes} bytes; every message has this size whatever it holds",
         f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
         f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
         f"{cost.client_aes_blocks} blocks{few}",
+        f"memory: beside its model of {model} bytes and its optimizer's state a server holds "
+        f"{needs.tables} bytes of tables for answers, {needs.accumulators} of sums, "
+        f"{needs.permutations} of permutations, {needs.messages} of messages, at most "
+        f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
+        f"{3 * model + needs.most_of_both} and what Python and torch need",
     ]
 
 

@@ -124,6 +124,7 @@ def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:
     else:
         shares = first.reveal(commitments[1]), second.reveal(commitments[0])
     opened = first.open(shares[1]), second.open(shares[0])
+    del shares  # as long as the model's table, and not needed while the sums are applied
     first.apply(opened[0])
     second.apply(opened[1])
     assert accepted[0] == opened[0].clients

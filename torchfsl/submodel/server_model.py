@@ -119,9 +119,9 @@ class ServerModel:
         return b"".join(np.ascontiguousarray(tensor).tobytes() for tensor in tensors)
 
     def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
-        """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`."""
+        """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`; may be a view."""
         parts = [self.state[t.name].reshape(t.shape[0], segment.tau) for t in segment.tensors]
-        table = np.ascontiguousarray(np.concatenate(parts))
+        table = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if segment.subset:
             table = table[subset_array(segment.subset)]
         little = table.astype(table.dtype.newbyteorder("<"), copy=False)
@@ -153,25 +153,12 @@ class ServerModel:
     def _steps(self, plan: SubmodelPlan, opened: Opened, state: Mapping[str, Array]) -> None:
         """One step of every tensor of the plan that `state` holds, changed there."""
         for segment in plan.segments:
-            spans = [(t, span) for t, span in tensor_spans(segment) if t.name in state]
-            if spans:
-                mean = self._reduce(plan, segment, opened)
-            for tensor, span in spans:
-                change = mean[span].reshape(-1)[: tensor.numel]
-                self._step(tensor, state[tensor.name].reshape(-1), change)
+            for tensor, span in tensor_spans(segment):
+                if tensor.name in state:
+                    change = _Change(plan, segment, opened, self.reduce, span.start)
+                    self._step(tensor, state[tensor.name].reshape(-1), change)
 
-    def _reduce(self, plan: SubmodelPlan, segment: Segment, opened: Opened) -> Float64:
-        total = plan.encoding.dequantise(opened.sums[segment.name])
-        if self.reduce == "sum":
-            return total
-        lane = opened.lanes.get(segment.name)
-        if segment.is_dense:
-            return total / float(max(opened.total_weight, 1))
-        if lane is None:
-            return total / float(opened.num_clients)
-        return total / np.maximum(lane, 1).astype(np.float64)[:, None]
-
-    def _step(self, tensor: TensorSpec, flat: Array, change: Float64) -> None:
+    def _step(self, tensor: TensorSpec, flat: Array, change: _Change) -> None:
         chunk = _CHUNK
         if self.optimizer.by_row:
             width = max(1, tensor.numel // max(1, tensor.shape[0])) if tensor.shape else 1
@@ -180,7 +167,9 @@ class ServerModel:
         for start in range(0, tensor.numel, chunk):
             stop = min(start + chunk, tensor.numel)
             part = flat[start:stop].astype(np.float64)
-            gradient = change[start:stop] if self.source == "gradient" else -change[start:stop]
+            gradient = change.values(start, stop)
+            if self.source == "delta":
+                gradient = -gradient
             self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
             with np.errstate(over="ignore"):  # `apply` looks for what became infinite
                 flat[start:stop] = part
@@ -188,3 +177,33 @@ class ServerModel:
     def digest(self) -> bytes:
         """`state_digest` of the state."""
         return state_digest(self.state)
+
+
+class _Change:
+    """What the sums of a round say of one tensor, made as it is asked for."""
+
+    def __init__(
+        self, plan: SubmodelPlan, segment: Segment, opened: Opened, reduce: str, first: int
+    ) -> None:
+        """The tensor begins at position `first` of the segment."""
+        self._encoding, self._segment, self._opened = plan.encoding, segment, opened
+        self._sums, self._first = opened.sums[segment.name], first
+        self._reduce = reduce
+
+    def values(self, start: int, stop: int) -> Float64:
+        """Of the tensor's values `[start, stop)`, flat."""
+        tau = self._segment.tau
+        low, high = start // tau, -(-stop // tau)
+        rows = self._rows(slice(self._first + low, self._first + high))
+        return rows.reshape(-1)[start - low * tau : stop - low * tau]
+
+    def _rows(self, rows: slice) -> Float64:
+        total = self._encoding.dequantise(self._sums[rows])
+        if self._reduce == "sum":
+            return total
+        lane = self._opened.lanes.get(self._segment.name)
+        if self._segment.is_dense:
+            return total / float(max(self._opened.total_weight, 1))
+        if lane is None:
+            return total / float(self._opened.num_clients)
+        return total / np.maximum(lane[rows], 1).astype(np.float64)[:, None]

@@ -123,7 +123,14 @@ def bin_slots(table: Slots, theta: int, padded_theta: int) -> Slots:
     """
     bins_each = ceil_div(table.shape[1], theta)
     offsets = np.arange(NUM_HASHES, dtype=np.uint32) * np.uint32(bins_each * padded_theta)
-    slots = table + offsets[:, None]
+    slots = slots_within(table, theta, padded_theta)
+    slots += offsets[:, None]
+    return slots
+
+
+def slots_within(table: Slots, theta: int, padded_theta: int) -> Slots:
+    """The same within a sub-table: `uint32`, of the shape of `table`, a new array."""
+    slots = table.copy()
     if padded_theta > theta:  # every bin before a row's own moves it on
         bins = table // np.uint32(theta)
         bins *= np.uint32(padded_theta - theta)

@@ -8,7 +8,8 @@ which would need to know the occupied bins).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from torchfsl.crypto import kdf
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.cuckoo.placement import Slots
 from torchfsl.fsl.dpf.trees import SelectedLeaves, Trees, split
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -23,40 +25,74 @@ from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes
 
 Positions = npt.NDArray[np.uint64]
+_CHUNK: Final = 1 << 16
 
 
-def empty_tables(segment: TreeSegment) -> list[Bytes]:
-    """Tables of zeros for `lay_out`, one for each group of a retrieving segment.
-
-    `[bins, leaves, row_bytes << nu]` for the bins, with a leading axis of 1 for the stash, whose
-    trees all see the whole index space.
-    """
+def empty_bins(segment: TreeSegment) -> list[Bytes]:
+    """Zeros for `lay_out`, `[bins, leaves, row_bytes << nu]`; nothing without bins."""
     row_block = segment.row_bytes << segment.nu
-    return [
-        np.zeros((1 if g.is_stash else g.num_trees, g.num_leaves, row_block), dtype=np.uint8)
-        for g, _ in split(segment)
-    ]
+    groups = (group for group in segment.groups if not group.is_stash)
+    return [np.zeros((g.num_trees, g.num_leaves, row_block), dtype=np.uint8) for g in groups]
 
 
-def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, tables: list[Bytes]) -> None:
-    """Bring the model's rows into the layout of the trees, once a model version.
+def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) -> None:
+    """Bring the model's rows into the layout of the bins, once a model version.
 
     Args:
         plan: gives the hash seed.
         segment: a retrieving segment.
         rows: `[m, row_bytes]`, the rows' raw bytes in index order.
-        tables: of `empty_tables`; rows of another version are overwritten, padding stays zero.
+        bins: of `empty_bins`; rows of another version are overwritten, padding stays zero.
     """
-    whole = np.dtype((np.void, segment.row_bytes))  # copied at once, not byte by byte
-    items = np.ascontiguousarray(rows).view(whole)[:, 0]
-    for (group, _), table in zip(split(segment), tables, strict=True):
-        places = table.reshape(-1, segment.row_bytes).view(whole)[:, 0]
+    items = _whole_rows(segment, rows)
+    for places, slots in _places(plan, segment, bins):
+        places[slots] = items
+
+
+def holds(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) -> bool:
+    """Whether `lay_out` of these rows would change nothing."""
+    for places, slots in _places(plan, segment, bins):
+        for start in range(0, segment.m, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            found = places[slots[part]].view(np.uint8).reshape(-1, segment.row_bytes)
+            if not np.array_equal(found, rows[part]):
+                return False
+    return True
+
+
+def tables(segment: TreeSegment, bins: list[Bytes], rows: Bytes) -> list[Bytes]:
+    """A table for each group: the bins', and for a stash, whose trees see all rows, the rows.
+
+    The stash's, `[1, leaves, row_bytes << nu]`, is a view of `rows` where no leaf needs padding.
+    """
+    found = list(bins)
+    for group in segment.groups:
         if group.is_stash:
-            places[: segment.m] = items
-            continue
+            block = segment.row_bytes << segment.nu
+            if rows.size != group.num_leaves * block:
+                padded = np.zeros((group.num_leaves << segment.nu, segment.row_bytes), np.uint8)
+                padded[: segment.m] = rows
+                rows = padded
+            found.append(rows.reshape(1, group.num_leaves, block))
+    return found
+
+
+def _places(
+    plan: Plan, segment: TreeSegment, bins: list[Bytes]
+) -> Iterator[tuple[npt.NDArray[np.void], Slots]]:
+    """A group's bins as one row after the other, and where each row of the model lies there."""
+    groups = (group for group in segment.groups if not group.is_stash)
+    for group, table in zip(groups, bins, strict=True):
+        places = _whole_rows(segment, table.reshape(-1, segment.row_bytes))
         permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
-            places[slots] = items
+            yield places, slots
+
+
+def _whole_rows(segment: TreeSegment, rows: Bytes) -> npt.NDArray[np.void]:
+    """Rows that are copied at once, not byte by byte."""
+    whole = np.dtype((np.void, segment.row_bytes))
+    return np.ascontiguousarray(rows).view(whole)[:, 0]
 
 
 def answer(

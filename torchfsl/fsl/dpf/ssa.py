@@ -1,23 +1,27 @@
 """Secure submodel aggregation: values into hints at the client, sums over clients at a server.
 
-A server adds every client's output shares into one accumulator in bin layout and gathers only
-once, after the last client: out[x] is the sum over x's three bins and the stash. Shares in bin
-layout never leave a server, since they would show where cuckoo hashing placed rows.
+A server adds every client's output shares in bin layout and gathers once, after the last client:
+out[x] is the sum over x's three bins and the stash. Where that takes too much memory, it gathers
+after every window of clients instead. Shares in bin layout never leave a server, since they would
+show where cuckoo hashing placed rows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.cuckoo.placement import Placement
+from torchfsl.fsl.cuckoo.placement import Placement, Slots
 from torchfsl.fsl.dpf.trees import Trees, split
-from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes, Whole
@@ -58,10 +62,21 @@ class Contribution:
     hints: Bytes = field(repr=False)
 
 
-class Accumulator:
-    """One server's running sum of one tree segment, over clients, in bin layout.
+class Accumulator(Protocol):
+    """One server's running sum of one tree segment, over clients. It serves round after round."""
 
-    It serves round after round, since memory that is new to a process comes page by page.
+    def clear(self) -> None:
+        """Back to zero."""
+
+    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
+        """Add reports together, which passes through the sum once; or take them out again."""
+
+    def gather(self) -> Bytes:
+        """This server's share of the sum, in index order: `[m, W/8]`; may be a view."""
+
+
+class BinSums(Accumulator):
+    """Sums in bin layout, gathered once a round: least work.
 
     Memory: 3 m W/8 bytes for the bins and m W/8 for the stash, W/8 = `plan.value_bytes`.
     """
@@ -69,20 +84,15 @@ class Accumulator:
     def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
         """Start at zero."""
         self._plan, self._segment, self._party = plan, segment, party
-        self._width = plan.encoding.ring_bits // 8
-        payload = plan.value_bytes(segment) << segment.nu
-        self._sums = [
-            aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
-            for group, _ in split(segment)
-        ]
+        self._sums = [sums_of(plan, segment, group) for group in segment.groups]
 
     def clear(self) -> None:
-        """Back to zero."""
+        """See `Accumulator.clear`."""
         for total in self._sums:
             total.fill(0)
 
     def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
-        """Add reports together, which passes through the sum once; or take them out again."""
+        """See `Accumulator.add`."""
         sign = 1 - self._party if subtract else self._party
         for position, (group, span) in enumerate(split(self._segment)):
             jobs = [
@@ -90,23 +100,102 @@ class Accumulator:
                 for report in reports
                 for arrays in _jobs(report.roots[span], report.trees[position], report.hints[span])
             ]
-            kernels().accumulate_batch(
-                jobs, group.num_leaves, sign, self._width, self._sums[position], num_threads()
-            )
+            _accumulate(self._plan, jobs, group, sign, self._sums[position])
 
     def gather(self) -> Bytes:
-        """This server's share of the sum, in index order: `[m, W/8]`."""
+        """See `Accumulator.gather`."""
         segment, row = self._segment, self._plan.value_bytes(self._segment)
         flats = [total.reshape(-1, row) for total in self._sums]
         # The stash comes last and is in index order: its sums need not be added to zeros.
         begun = segment.groups[-1].is_stash
         out = flats[-1][: segment.m].copy() if begun else np.zeros((segment.m, row), dtype=np.uint8)
-        for group, flat in zip(segment.groups, flats, strict=True):
-            if not group.is_stash:
-                permuted = self._plan.permutations(segment)
-                slots = cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu)
-                kernels().gather(flat, slots, out, self._width, num_threads())
+        if segment.num_bins:
+            slots = cuckoo.bin_slots(*_layout(self._plan, segment))
+            width = self._plan.encoding.ring_bits // 8
+            kernels().gather(flats[0], slots, out, width, num_threads())
         return out
+
+
+class IndexSums(Accumulator):
+    """Sums in index order: every call of `add` gathers what it has added, sub-table by sub-table.
+
+    For reports that are added many at a time and tables that would not fit otherwise.
+    Memory: m W/8 bytes, and as much again while `add` runs; half of what `BinSums` takes.
+    """
+
+    def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
+        """Start at zero."""
+        self._plan, self._segment, self._party = plan, segment, party
+        self._row = plan.value_bytes(segment)
+        whole = TreeGroup(1, segment.m, segment.nu, True, 0)
+        self._total = sums_of(plan, segment, whole)
+
+    def clear(self) -> None:
+        """See `Accumulator.clear`."""
+        self._total.fill(0)
+
+    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
+        """See `Accumulator.add`."""
+        sign = 1 - self._party if subtract else self._party
+        for position, (group, span) in enumerate(split(self._segment)):
+            if group.is_stash:
+                jobs = [
+                    (report.key_tree, report.key_convert, *arrays)
+                    for report in reports
+                    for arrays in _jobs(
+                        report.roots[span], report.trees[position], report.hints[span]
+                    )
+                ]
+                _accumulate(self._plan, jobs, group, sign, self._total)
+            else:
+                self._add_bins(reports, position, sign)
+
+    def _add_bins(self, reports: Sequence[Contribution], position: int, sign: int) -> None:
+        plan, segment = self._plan, self._segment
+        table, theta, padded = _layout(plan, segment)
+        each = segment.num_bins // NUM_HASHES
+        group = dataclasses.replace(segment.groups[position], num_trees=each)
+        sums = sums_of(plan, segment, group)
+        out = self._total.reshape(-1, self._row)[: segment.m]
+        for i in range(NUM_HASHES):
+            span = slice(i * each, (i + 1) * each)
+            jobs = [
+                (r.key_tree, r.key_convert, r.roots[span], *_part(r.trees[position], span),
+                 r.hints[span])
+                for r in reports
+            ]  # fmt: skip
+            sums.fill(0)
+            _accumulate(plan, jobs, group, sign, sums)
+            slots = cuckoo.slots_within(table[i], theta, padded)[None]
+            width = plan.encoding.ring_bits // 8
+            kernels().gather(sums.reshape(-1, self._row), slots, out, width, num_threads())
+
+    def gather(self) -> Bytes:
+        """See `Accumulator.gather`."""
+        return self._total.reshape(-1, self._row)[: self._segment.m]
+
+
+def sums_of(plan: Plan, segment: TreeSegment, group: TreeGroup) -> Bytes:
+    """Zeros for the sums of a group, `[bins, leaves, W/8 << nu]`; a stash's trees share one bin."""
+    payload = plan.value_bytes(segment) << segment.nu
+    return aligned_zeros(1 if group.is_stash else group.num_trees, group.num_leaves, payload)
+
+
+def _layout(plan: Plan, segment: TreeSegment) -> tuple[Slots, int, int]:
+    """The permutations, and positions of a bin without and with padding."""
+    group = segment.groups[0]
+    return plan.permutations(segment), segment.theta, group.num_leaves << group.nu
+
+
+def _part(trees: Trees, span: slice) -> tuple[Bytes, Bytes]:
+    """Correction words of some trees of a group."""
+    cw, right = trees.cw[:, span], trees.cw_right[:, span]
+    return np.ascontiguousarray(cw), np.ascontiguousarray(right)
+
+
+def _accumulate(plan: Plan, jobs: list[Any], group: TreeGroup, sign: int, out: Bytes) -> None:
+    width = plan.encoding.ring_bits // 8
+    kernels().accumulate_batch(jobs, group.num_leaves, sign, width, out, num_threads())
 
 
 def _jobs(roots: Bytes, trees: Trees, hints: Bytes) -> Iterator[tuple[Bytes, Bytes, Bytes, Bytes]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from torchfsl.fsl import privacy
+import numpy as np
+
+from torchfsl.fsl import messages, privacy
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
-from torchfsl.fsl.messages import FOLD_BYTES
+from torchfsl.fsl.messages import FOLD_BYTES, Buffer
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.types import Bytes
 
 
 class Evaluator(Protocol):
@@ -30,10 +32,13 @@ class Evaluator(Protocol):
     def answer(self, report: Report, model: ServerModel) -> AnswerBody:
         """Retrieval for a client whose early trees are here; the model is the round's."""
 
+    def close(self) -> None:
+        """No more answers in this round."""
+
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """By client the fold of all its trees, 16 bytes; zeros for trees verified before."""
 
-    def share(self, reports: Sequence[Report]) -> bytes:
+    def share(self, reports: Sequence[Report]) -> Buffer:
         """This server's share of the sums over the reports, in index order, with its noise."""
 
     def end(self) -> None:
@@ -83,6 +88,10 @@ class LocalEvaluator:
         key = report.tree_context.answer_key(seed, self._party, report.round_number)
         return AnswerBody.seal(key, parts)
 
+    def close(self) -> None:
+        """See `Evaluator.close`."""
+        self._tables.forget()
+
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """See `Evaluator.folds`."""
         masks = {s.name: checks.fold_masks(s, verify_key) for s in self._checked}
@@ -99,39 +108,18 @@ class LocalEvaluator:
             self._release()
         return folds
 
-    def share(self, reports: Sequence[Report]) -> bytes:
+    def share(self, reports: Sequence[Report]) -> Buffer:
         """See `Evaluator.share`."""
         self.sums.settle(reports)
-        return b"".join(
-            privacy.add_noise(self._plan, segment, share, self._draw).data
-            for segment, share in self.sums.shares()
-        )
+        total = np.empty(messages.share_bytes(self._plan), dtype=np.uint8)
+        start = 0
+        for segment, share in self.sums.shares():
+            noisy = privacy.add_noise(self._plan, segment, share, self._draw).reshape(-1)
+            total[start : start + noisy.size] = noisy
+            start += noisy.size
+        return total.data
 
     def end(self) -> None:
         """See `Evaluator.end`."""
         self.sums.reset()
         self._tables.forget()
-
-
-class RowTables:
-    """The model's rows in the layout of the trees, in memory that is kept between rounds."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Tables are made when first needed."""
-        self._plan = plan
-        self._tables: dict[str, list[Bytes]] = {}
-        self._laid_out = False
-
-    def of(self, model: ServerModel) -> dict[str, list[Bytes]]:
-        """Tables for retrieval, by segment; laid out once a round."""
-        if not self._laid_out:
-            for segment in self._plan.retrieving:
-                if segment.name not in self._tables:
-                    self._tables[segment.name] = psr.empty_tables(segment)
-                psr.lay_out(self._plan, segment, model.rows(segment), self._tables[segment.name])
-            self._laid_out = True
-        return self._tables
-
-    def forget(self) -> None:
-        """The model may change: the next call lays it out again."""
-        self._laid_out = False

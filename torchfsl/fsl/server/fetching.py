@@ -20,7 +20,7 @@ from torchfsl.fsl.dpf.keys import FETCH_ROUND, TreeContext
 from torchfsl.fsl.dpf.trees import bytes_of, check_trees, decode_groups
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server.evaluation import RowTables
+from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.uploads import FETCHES, FetchBody, FetchCommit, FetchRelay, fetch_trees
 from torchfsl.submodel.server_model import ServerModel

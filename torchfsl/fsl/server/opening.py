@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,9 @@ from torchfsl.submodel.segments import subset_array
 
 log = logging.getLogger("torchfsl.server")
 
+_CHUNK: Final = 1 << 20
+"""Values that are decoded at once."""
+
 
 class Opening:
     """What one server holds and is told between closing a round and opening its sums.
@@ -50,7 +54,8 @@ class Opening:
         self._plan, self._party, self.coin = plan, party, coin
         self.accepted: dict[int, Report] = {}
         self.folds: dict[int, bytes] = {}
-        self.salt = self.share = b""
+        self.salt = b""
+        self.share: Buffer = b""
         self._set_digest = self._peer_commitment = self._root = b""
         self._theirs = CountsBody(b"", b"", b"")
         self._kept: dict[str, npt.NDArray[np.bool_]] = {}
@@ -89,7 +94,7 @@ class Opening:
                 report.rejected = report.failed = True
         self._accept(passed)
 
-    def commit(self, share: bytes, salt: bytes) -> ShareCommit:
+    def commit(self, share: Buffer, salt: bytes) -> ShareCommit:
         """Fix this server's share; what the peer hears of it."""
         self.share, self.salt = share, salt
         if not self._plan.opens_counts_first:
@@ -184,22 +189,42 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
     ours, theirs = (share_by_segment(plan, share) for share in (first, second))
     opened = Opened({}, {}, len(clients), len(clients), clients)
     for segment in plan.with_trees:
-        values, fits = _added(plan, ours[segment.name], theirs[segment.name])
-        values = values.reshape(segment.m, -1)
-        lane = values[:, 0] if plan.lane_values else None
-        if plan.payload == "masks":
-            values = (values != 0).any(axis=1, keepdims=True) & np.ones_like(values)
-        else:
-            fits = np.logical_and.reduce(fits.reshape(values.shape), axis=1)
-            body = values[:, plan.lane_values :]
-            wrong = ranges.zero_out_of_range(plan, len(clients), body, fits, lane)
-            values[wrong] = 0
-            _count(opened.zeroed, segment.name, wrong)
+        values, num_wrong = _decoded(
+            plan, ours[segment.name], theirs[segment.name], segment, opened
+        )
+        _count(opened.zeroed, segment.name, num_wrong)
         values = _in_index_space(segment, values)
-        if lane is not None:
+        if plan.lane_values:
             opened.lanes[segment.name] = values[:, 0]
         opened.sums[segment.name] = values[:, plan.lane_values :]
     return _with_dense(plan, opened, ours, theirs)
+
+
+def _decoded(
+    plan: Plan, first: Buffer, second: Buffer, segment: TreeSegment, opened: Opened
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Sums `[m, lanes + tau]` of a segment with trees, and how many positions were zeroed.
+
+    A few positions at a time, so that nothing but the sums themselves takes memory.
+    """
+    width, num_wrong = plan.encoding.ring_bits // 8, 0
+    shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in (first, second)]
+    values = np.empty(shares[0].shape[:2], dtype=np.int64)
+    step = max(1, _CHUNK // values.shape[1])
+    for start in range(0, segment.m, step):
+        stop = min(start + step, segment.m)
+        part, fits = ranges.signed(ring.add(*(share[start:stop] for share in shares)))
+        if plan.payload == "masks":
+            part = (part != 0).any(axis=1, keepdims=True) & np.ones_like(part)
+        else:
+            lane = part[:, 0] if plan.lane_values else None
+            body = part[:, plan.lane_values :]
+            fit = np.logical_and.reduce(fits, axis=1)
+            wrong = ranges.zero_out_of_range(plan, opened.num_clients, body, fit, lane)
+            part[wrong] = 0
+            num_wrong += int(np.count_nonzero(wrong))
+        values[start:stop] = part
+    return values, num_wrong
 
 
 def _with_dense(
@@ -216,7 +241,7 @@ def _with_dense(
             values, fits, lane = values[1:], fits[1:], np.array([weight])
         values = values[:, None]
         wrong = ranges.zero_out_of_range(plan, opened.num_clients, values, fits, lane)
-        _count(opened.zeroed, segment.name, wrong)
+        _count(opened.zeroed, segment.name, int(np.count_nonzero(wrong)))
         opened.sums[segment.name] = values
     if clamped:
         log.warning("the total weight was out of range: it is %d now", weight)
@@ -232,9 +257,8 @@ def _added(
     return ranges.signed(ring.add(*shares))
 
 
-def _count(counts: dict[str, int], name: str, which: npt.NDArray[np.bool_]) -> None:
+def _count(counts: dict[str, int], name: str, count: int) -> None:
     """Note how many positions of a segment are out of range, if any are."""
-    count = int(np.count_nonzero(which))
     if count:
         counts[name] = count
         log.warning("segment %s: %d positions were out of range and are zero", name, count)

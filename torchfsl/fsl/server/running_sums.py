@@ -8,44 +8,40 @@ Ring arithmetic is exact, so the share is as if it had never been added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from torchfsl.fsl import messages
-from torchfsl.fsl.dpf.ssa import Accumulator
+from torchfsl.fsl.dpf.ssa import Accumulator, BinSums, IndexSums
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
 from torchfsl.types import Bytes
-
-WINDOW_REPORTS: Final = 32
-WINDOW_BYTES: Final = 1 << 26
-"""Complete reports that wait to be added together, and their bytes, at most."""
 
 
 class RunningSums:
     """One round's accumulators at one server."""
 
     def __init__(self, plan: Plan, party: int, release: Callable[[], None]) -> None:
-        """Accumulators are made when first needed, and kept from round to round.
+        """Accumulators are made when first needed, and kept between rounds as `sizes` says.
 
         `release` is called when reports were read; see `Spool.release`.
         """
         self._plan, self._party, self._release = plan, party, release
         self._with_hints, self._dense = plan.with_trees, plan.dense
-        early = sum(s.tree_bytes for s in plan.early)
-        public = early + messages.public_report_bytes(plan)
-        most = WINDOW_BYTES // max(1, public + sum(plan.dense_bytes(s) for s in self._dense))
-        self._window = max(1, min(WINDOW_REPORTS, most))
+        self._window = sizes.window_reports(plan)
+        self._keeps = sizes.keeps_sums(plan)
+        self._kind = IndexSums if sizes.gathers_windows(plan) else BinSums
         self._sums: dict[str, Accumulator] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the round is over."""
+        if not self._keeps:
+            self._sums = {}
         for total in self._sums.values():
             total.clear()
         self._dense_sums: dict[str, Bytes] = {}
@@ -76,10 +72,20 @@ class RunningSums:
                 self._change(reports, subtract=subtract)
         self._waiting = {}
 
-    def shares(self) -> list[tuple[TreeSegment, Bytes]]:
-        """This server's share of every segment's sum, in index order."""
-        shares = [(segment, self._sum(segment).gather()) for segment in self._with_hints]
-        return shares + [(segment, self._dense_sum(segment)) for segment in self._dense]
+    def shares(self) -> Iterator[tuple[TreeSegment, Bytes]]:
+        """This server's share of every segment's sum, in index order, one after the other.
+
+        Accumulators that are not kept are given back as they are gathered; whoever asks again has
+        the reports added anew.
+        """
+        for segment in self._with_hints:
+            yield segment, self._sum(segment).gather()
+            if not self._keeps:
+                del self._sums[segment.name]
+        for segment in self._dense:
+            yield segment, self._dense_sum(segment)
+        if not self._keeps:
+            self.reset()
 
     def _change(self, reports: list[Report], *, subtract: bool) -> None:
         """Add or subtract reports, a window of them at a time."""
@@ -104,7 +110,7 @@ class RunningSums:
 
     def _sum(self, segment: TreeSegment) -> Accumulator:
         if segment.name not in self._sums:
-            self._sums[segment.name] = Accumulator(self._plan, segment, self._party)
+            self._sums[segment.name] = self._kind(self._plan, segment, self._party)
         return self._sums[segment.name]
 
     def _dense_sum(self, segment: TreeSegment) -> Bytes:

@@ -34,8 +34,8 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
 _ANSWERING: Final = threading.Lock()
-"""Held while a server of this process answers, so that the rows of the next round are not laid out
-where a late answer still reads those of its own."""
+"""Held while a server of this process answers or changes its model, so that no late answer reads
+rows of the next round."""
 
 
 class Server:
@@ -187,6 +187,7 @@ class Server:
         """
         self._expect(Step.CLOSE_ROUND)
         self.reports.close()
+        self._evaluator.close()
         self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
         entries = tuple((c, report.digest()) for c, report in self.reports.complete().items())
         return self._done(Step.CLOSE_ROUND, bodies.ReportSet(self._opening.coin, entries))
@@ -218,7 +219,7 @@ class Server:
         self.state = Step.VERIFY.after
         return tuple(self._opening.accepted)
 
-    def commit(self, *, salt: bytes = b"", share: bytes = b"") -> bytes:
+    def commit(self, *, salt: bytes = b"", share: Buffer = b"") -> bytes:
         """Aggregate the accepted reports; a commitment to this server's share, for the peer.
 
         A server that was started again after it committed hands in the salt and the share of
@@ -229,7 +230,7 @@ class Server:
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
 
-    def committed(self) -> tuple[bytes, bytes]:
+    def committed(self) -> tuple[bytes, Buffer]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
         self._expect(Step.REVEAL)
         return self._opening.salt, self._opening.share
@@ -288,8 +289,9 @@ class Server:
         if not self._may_apply:
             raise ProtocolError("these sums were applied already, or never opened: open a round")
         self._may_apply = False
-        self.model.apply(self.plan, opened)
-        self.fetches.forget()
+        with _ANSWERING:  # tables may be views of the model
+            self.model.apply(self.plan, opened)
+            self.fetches.forget()
 
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent all the same."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ReportSet, ShareBody
-from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.service.state.ledger import Ledger, LedgerError
@@ -38,7 +38,7 @@ class Transcript:
         elif stored != message:
             raise LedgerError(f"round {number}: {kind.name} differs from what is stored")
 
-    def keep_share(self, plan: Plan, number: int, salt: bytes, share: bytes) -> None:
+    def keep_share(self, plan: Plan, number: int, salt: bytes, share: Buffer) -> None:
         """Store what is behind this server's commitment, with it in one transaction.
 
         As SHARE, which the peer gets once it has committed too; but if counts are opened first,

@@ -1,0 +1,84 @@
+"""The model's rows in the layout of the trees, one copy for all servers of a process.
+
+A rows table as the bins see it is three times the model's table, so it is laid out once for every
+plan and model version: the two servers of a simulation, and the round and the fetches of one
+server, read the same one. It is shared only if it is seen to hold exactly the rows that its reader
+would lay out, so a server with other rows, however it came by them, answers with its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
+
+from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.types import Bytes
+
+
+class RowTables:
+    """One reader of the tables for retrieval."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Tables are made when first needed."""
+        self._plan, self._keeps = plan, sizes.keeps_tables(plan)
+        self._bins: _Bins | None = None
+        self._tables: dict[str, list[Bytes]] = {}
+
+    def of(self, model: ServerModel) -> dict[str, list[Bytes]]:
+        """Tables by segment, one for each group of trees; those of this model until `forget`."""
+        if not self._tables:
+            rows = {s.name: model.rows(s) for s in self._plan.retrieving}
+            with _LOCK:
+                self._bins = _bins_with(self._plan, rows, self._bins)
+                self._bins.readers.add(self)
+            for segment in self._plan.retrieving:
+                bins = self._bins.tables[segment.name]
+                self._tables[segment.name] = psr.tables(segment, bins, rows[segment.name])
+        return self._tables
+
+    def forget(self) -> None:
+        """The model may change: the next call lays it out again."""
+        self._tables = {}
+        with _LOCK:
+            if self._bins is not None:
+                self._bins.readers.discard(self)
+                if not self._keeps:
+                    self._bins = None
+
+
+class _Bins:
+    """The bins' tables of all segments, and who reads them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.tables = {s.name: psr.empty_bins(s) for s in plan.retrieving}
+        self.readers: WeakSet[RowTables] = WeakSet()
+
+    def lay_out(self, plan: Plan, rows: Mapping[str, Bytes]) -> None:
+        for segment in plan.retrieving:
+            psr.lay_out(plan, segment, rows[segment.name], self.tables[segment.name])
+
+    def hold(self, plan: Plan, rows: Mapping[str, Bytes]) -> bool:
+        return all(
+            psr.holds(plan, segment, rows[segment.name], self.tables[segment.name])
+            for segment in plan.retrieving
+        )
+
+
+_LOCK: Final = threading.Lock()
+_BY_PLAN: Final[WeakValueDictionary[bytes, _Bins]] = WeakValueDictionary()
+
+
+def _bins_with(plan: Plan, rows: Mapping[str, Bytes], own: _Bins | None) -> _Bins:
+    """Bins that hold the rows: shared, or laid out in memory that nobody reads, or new."""
+    shared = _BY_PLAN.get(plan.digest)
+    if shared is not None and shared.readers and shared.hold(plan, rows):
+        return shared
+    bins = own if own is not None and not own.readers else _Bins(plan)
+    bins.lay_out(plan, rows)
+    _BY_PLAN[plan.digest] = bins
+    return bins
