@@ -135,7 +135,7 @@ MALICIOUS = {
     "plain": "reads everything",
     "dense": "either server: spoils the sum",
     "fsl": "either server: spoils the sum; clients are confined to one leaf a bin",
-    "sefl": "aggregator: has one client's update opened; key holder: spoils the sum",
+    "sefl": "aggregator: has one client's update opened, or the secret key; key holder: spoils the sum",
     "paillier": "as `sefl`",
 }
 
