@@ -44,6 +44,9 @@ _PAUSE_SECONDS = "0.5"
 _STANDS_SECONDS = 2.0
 """How long a fault that passes lasts."""
 
+_ATTEMPT_SECONDS = 60.0
+"""How long a start may take that a fault makes vain."""
+
 
 class Supervised(LocalServers):
     """Two servers, each under a loop; `processes` are the loops."""
@@ -145,7 +148,7 @@ class LoopFaults(Faults):
         for pid in loops:
             os.kill(pid, signal.SIGCONT)
         if is_locked:
-            time.sleep(_STANDS_SECONDS)
+            self._wait_for_attempt(parties[0])
             subprocess.run(["mount", "-o", "remount,rw", state], check=True)
         return newest
 
@@ -154,10 +157,20 @@ class LoopFaults(Faults):
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)) == 4096:
                 pass
-        if killed and (pid := self.servers.pid(party)):
-            os.kill(pid, signal.SIGKILL)
+        if killed:
+            os.kill(self._running(party), signal.SIGKILL)
+            self._wait_for_attempt(party)
         time.sleep(_STANDS_SECONDS)
         ballast.unlink()
+
+    def _wait_for_attempt(self, party: int) -> None:
+        """Until a server that was killed has been started in vain, or does not mind."""
+        limit, before = time.monotonic() + _ATTEMPT_SECONDS, len(self.servers.log(party))
+        while time.monotonic() < limit:
+            ended = re.findall(r"ended with status (\d+)", self.servers.log(party)[before:])
+            if set(ended) - {str(128 + signal.SIGKILL)} or self.servers.is_ready(party):
+                return
+            time.sleep(0.05)
 
     def _starve(self, party: int, descriptors: bool) -> None:
         """Let the running process open no file more, or write to none, for a while."""
