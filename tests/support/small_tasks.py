@@ -55,7 +55,9 @@ def small_task(config: Config) -> Task:
     seed = config.seed
     if config.preset == "din":
         data = synthetic_interactions(seed, users=30, items=40, categories=5, length=(4, 8))
-        return RecommendationTask(data, seed=seed, **dataclasses.asdict(config.din))
+        settings = dataclasses.asdict(config.din)
+        del settings["columns"]  # of tables from files
+        return RecommendationTask(data, seed=seed, **settings)
     local = LocalPlan(batch_size=4, epochs=1, steps=2)
     if config.preset == "textcnn":
         sentences = synthetic_sentences(seed, train=60, test=20, classes=3)

@@ -282,7 +282,7 @@ std::vector<T> elements(Input& input, std::size_t count) {
 }
 
 template <class T>
-void fuzz_ring(Input& input) {
+void multiply_and_compare(Input& input) {
   const std::size_t rows = input.size(0, 14), columns = input.size(0, 300);
   const std::size_t terms = input.size(0, rows * columns < 800 ? 600 : 40);
   const std::vector<T> left = elements<T>(input, rows * terms);
@@ -300,9 +300,9 @@ void fuzz_ring(Input& input) {
 
 [[maybe_unused]] void fuzz_rings(Input& input) {
   if (input.flag()) {
-    fuzz_ring<std::uint32_t>(input);
+    multiply_and_compare<std::uint32_t>(input);
   } else {
-    fuzz_ring<std::uint64_t>(input);
+    multiply_and_compare<std::uint64_t>(input);
   }
 }
 
