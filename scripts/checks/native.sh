@@ -63,6 +63,25 @@ build_and_replay() {
     build "$@" -DTORCHFSL_SELFTEST=ON && "$BUILD/$1/selftest" vectors "$BUILD/vectors.txt"
 }
 
+# The kernels that setting up has compiled for the Python package: `TORCHFSL_CORE` for the release
+# build, so that the very code that is installed is checked, and not compiled a second time. Nothing
+# if there are none, or if a source is newer, or if another compiler made them.
+installed_core() {
+    local core cache compiler
+    for core in "$ROOT"/build/cp*/libfsl_core.a; do
+        cache=${core%/*}/CMakeCache.txt
+        [ -f "$core" ] && [ -f "$cache" ] || continue
+        compiler=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "$cache")
+        if [ "$(readlink -f -- "$compiler")" = "$(readlink -f -- "$(command -v "$CXX")")" ] &&
+            [ -z "$(find "$ROOT/torchfsl/kernels/csrc" -newer "$core" -type f \
+                -not -path '*/selftest/*')" ] &&
+            grep -q '^CMAKE_BUILD_TYPE:STRING=Release$' "$cache"; then
+            printf '%s\n' "-DTORCHFSL_CORE=$core"
+            return
+        fi
+    done
+}
+
 # Without the random addresses that the thread sanitizer of older compilers cannot place.
 replay_threads() {
     build threads -DTORCHFSL_SELFTEST=ON -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=None \
@@ -133,8 +152,10 @@ cd -- "$ROOT" || exit 1
 mkdir -p -- "$BUILD"
 "$PYTHON" -m scripts.generate.native_vectors >"$BUILD/vectors.txt" || exit 1
 
-try "$CXX, optimised: vectors on every path" \
-    build_and_replay release -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=Release
+core=$(installed_core)
+try "$CXX, optimised: vectors on every path${core:+, of the installed kernels}" \
+    build_and_replay release -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_BUILD_TYPE=Release \
+    "${core:--DTORCHFSL_CORE=}"
 if has valgrind; then
     try "valgrind: constant time" constant_time
 else

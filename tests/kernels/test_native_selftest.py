@@ -5,6 +5,7 @@ Built here without optimisation, which is quick; `scripts/checks/native.sh` runs
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -26,12 +27,22 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def selftest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built by the machine's compiler."""
+    """The program, built by the machine's compiler, once for all processes of a run."""
     if not shutil.which("cmake"):
         pytest.skip("cmake is not installed")
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         pytest.skip("there is no C++ compiler")
-    build = tmp_path_factory.mktemp("selftest")
+    base = tmp_path_factory.getbasetemp()
+    build = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "selftest-build"
+    build.mkdir(exist_ok=True)
+    with (build / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build_selftest(build)
+    return build / "selftest"
+
+
+def build_selftest(build: Path) -> None:
+    """Does nothing where it was built before."""
     settings = ["-DTORCHFSL_BINDING=OFF", "-DTORCHFSL_SELFTEST=ON", "-DCMAKE_BUILD_TYPE=None"]
     if shutil.which("ccache"):
         settings.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
@@ -39,7 +50,6 @@ def selftest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert configured.returncode == 0, configured.stderr
     built = run("cmake", "--build", build, "--parallel", "2")
     assert built.returncode == 0, built.stdout + built.stderr
-    return build / "selftest"
 
 
 @pytest.fixture(scope="module")

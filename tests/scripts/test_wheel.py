@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -54,12 +55,20 @@ def need_build_tools() -> None:
 def pip_wheel(
     folder: Path, build: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Build the wheel into `folder` by the tools of this environment, without a package index."""
-    return ran(
-        sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation",
-        "--no-index", "--config-settings", f"build-dir={ROOT / 'build' / build}",
-        "--wheel-dir", folder, ROOT, cwd=folder, env=env,
-    )  # fmt: skip
+    """Build the wheel into `folder` by the tools of this environment, without a package index.
+
+    Without optimisation, which is quick; tests in other processes wait for a build of that name.
+    """
+    place = ROOT / "build" / build
+    place.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return ran(
+            sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation",
+            "--no-index", "--config-settings", f"build-dir={place}",
+            "--config-settings", "cmake.build-type=None",
+            "--wheel-dir", folder, ROOT, cwd=folder, env=env,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
