@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from models.cnn import CifarCNN, MnistCNN
+from models.deepfm import DeepFM, FactorisationMachine
 from models.din import DIN
+from models.factorisation import MatrixFactorisation
 from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8, resnet10
 from models.lstm import LSTMLanguageModel
 from models.mlp import MLP
+from models.ncf import NCF
+from models.sasrec import SASRec
 from models.sharded import Sharded
 from models.textcnn import TextCNN
 from models.transformer import TransformerLanguageModel
 
-__all__ = ["DIN", "MLP", "VGG7", "CifarCNN", "LSTMLanguageModel", "MnistCNN", "MnistMLP",
+__all__ = ["DIN", "MLP", "NCF", "VGG7", "CifarCNN", "DeepFM", "FactorisationMachine",
+           "LSTMLanguageModel", "MatrixFactorisation", "MnistCNN", "MnistMLP", "SASRec",
            "Sharded", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
            "resnet8", "resnet10"]  # fmt: skip

@@ -6,6 +6,10 @@ Shape legend
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -14,35 +18,45 @@ class DIN(nn.Module):
     """Predict whether a user takes an item, from the user's past items.
 
     Every history item is weighted by an attention network that sees the candidate. The features
-    are `[user D, target P, history sum P, target * history sum P, attention sum P]`, 9 D in all.
-    With `dim=18` the dense part has 64,327 parameters; the embedding tables have
-    `(items + categories + users) * 18`.
+    are `[user D, target P, history sum P, target * history sum P, attention sum P]`, 9 D in all,
+    and 8 D without a user table. With the defaults, the published shape, the dense part has 64,327
+    parameters; the embedding tables have `(items + categories + users) * 18`.
 
     Args:
         items: rows of the item table.
         categories: rows of the category table.
-        users: rows of the user table.
+        users: rows of the user table; 0 for a model without one, to which users are their items.
         dim: width D of every embedding.
+        attention: widths of the attention network's hidden layers.
+        head: widths of the head's hidden layers.
+        activation: of the head: `prelu`, or `dice`, the paper's own.
+        dropout: share of the head's input, in [0, 1), that is zero in training.
     """
 
-    def __init__(self, *, items: int, categories: int, users: int, dim: int = 18) -> None:
+    def __init__(
+        self,
+        *,
+        items: int,
+        categories: int,
+        users: int,
+        dim: int = 18,
+        attention: Sequence[int] = (80, 40),
+        head: Sequence[int] = (200, 80),
+        activation: Literal["prelu", "dice"] = "prelu",
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.item_embedding = nn.Embedding(items, dim)
         self.category_embedding = nn.Embedding(categories, dim)
-        self.user_embedding = nn.Embedding(users, dim)
+        self.user_embedding = nn.Embedding(users, dim) if users else None
         for table in (self.item_embedding, self.category_embedding, self.user_embedding):
-            nn.init.normal_(table.weight, std=0.1)
-        self.attention = nn.Sequential(
-            nn.Linear(8 * dim, 80), nn.Sigmoid(), nn.Linear(80, 40), nn.Sigmoid(), nn.Linear(40, 1)
-        )
-        self.norm = nn.BatchNorm1d(9 * dim)
-        self.head = nn.Sequential(
-            nn.Linear(9 * dim, 200),
-            nn.PReLU(200),
-            nn.Linear(200, 80),
-            nn.PReLU(80),
-            nn.Linear(80, 2),
-        )
+            if table is not None:
+                nn.init.normal_(table.weight, std=0.1)
+        width = (9 if users else 8) * dim
+        self.attention = layers([8 * dim, *attention, 1], lambda _: nn.Sigmoid())
+        self.norm = nn.BatchNorm1d(width)
+        self.dropout = nn.Dropout(dropout)
+        self.head = layers([width, *head, 2], Dice if activation == "dice" else nn.PReLU)
 
     def forward(
         self,
@@ -56,7 +70,7 @@ class DIN(nn.Module):
         """Return the logits `[B, 2]` of (not taken, taken).
 
         Args:
-            user: int64 `[B]`.
+            user: int64 `[B]`; ignored without a user table.
             target: int64 `[B]`, the candidate items.
             target_category: int64 `[B]`.
             history: int64 `[B, L]`; what stands at masked positions is ignored.
@@ -67,7 +81,6 @@ class DIN(nn.Module):
         # spent on padding, and a model that holds only the rows it retrieved reads no other.
         history = torch.where(mask, history, target[:, None])
         history_category = torch.where(mask, history_category, target_category[:, None])
-        user_BD = self.user_embedding(user)
         target_BP = torch.cat(
             [self.item_embedding(target), self.category_embedding(target_category)], dim=-1
         )
@@ -77,8 +90,10 @@ class DIN(nn.Module):
         history_BLP = torch.where(mask[..., None], history_BLP, 0.0)
         sum_BP = history_BLP.sum(dim=1)
         attention_BP = self.attend(target_BP, history_BLP, mask)
-        features = torch.cat([user_BD, target_BP, sum_BP, target_BP * sum_BP, attention_BP], dim=-1)
-        logits: Tensor = self.head(self.norm(features))
+        parts = [target_BP, sum_BP, target_BP * sum_BP, attention_BP]
+        if self.user_embedding is not None:
+            parts.insert(0, self.user_embedding(user))
+        logits: Tensor = self.head(self.dropout(self.norm(torch.cat(parts, dim=-1))))
         return logits
 
     def attend(self, target_BP: Tensor, history_BLP: Tensor, mask: Tensor) -> Tensor:
@@ -98,3 +113,31 @@ class DIN(nn.Module):
         score_BL = torch.where(mask, score_BL, torch.finfo(score_BL.dtype).min)
         weight_BL = torch.softmax(score_BL, dim=1)
         return (weight_BL[..., None] * history_BLP).sum(dim=1)
+
+
+class Dice(nn.Module):
+    """f(s) = p(s) s + (1 - p(s)) alpha s, p the sigmoid of s normalised over the batch (eq. 3).
+
+    Where batch statistics are off, as in federated training, the running ones normalise.
+
+    Args:
+        width: number of units, each with an alpha of its own, which begins at 0.25 as PReLU's.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, affine=False)
+        self.alpha = nn.Parameter(torch.full((width,), 0.25))
+
+    def forward(self, values_BW: Tensor) -> Tensor:
+        """Of float `[B, W]`, the same shape."""
+        gate_BW = torch.sigmoid(self.norm(values_BW))
+        return gate_BW * values_BW + (1.0 - gate_BW) * self.alpha * values_BW
+
+
+def layers(widths: Sequence[int], activation: Callable[[int], nn.Module]) -> nn.Sequential:
+    """Linear layers, each but the last followed by an activation of its width."""
+    made: list[nn.Module] = []
+    for size, width in itertools.pairwise(widths):
+        made += [nn.Linear(size, width), activation(width)]
+    return nn.Sequential(*made[:-1])

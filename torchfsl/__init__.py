@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchfsl.kernels.backends import backend as backend
     from torchfsl.submodel.server_adaptive import ServerFTRL as ServerFTRL
     from torchfsl.submodel.server_adaptive import ServerRowAdagrad as ServerRowAdagrad
+    from torchfsl.submodel.server_lazy import ServerLazyAdam as ServerLazyAdam
     from torchfsl.submodel.server_model import ServerModel as ServerModel
     from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
     from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
@@ -51,6 +52,7 @@ _HOMES = {
     "Server": "fsl.server.server",
     "ServerAdam": "submodel.server_optimizers",
     "ServerFTRL": "submodel.server_adaptive",
+    "ServerLazyAdam": "submodel.server_lazy",
     "ServerModel": "submodel.server_model",
     "ServerRowAdagrad": "submodel.server_adaptive",
     "ServerSGD": "submodel.server_optimizers",

@@ -21,7 +21,11 @@ Train a model federatedly, in one process, and check every round against the pla
 
 presets
   din          Deep Interest Network; every user is a client, fetches only its embedding rows
-               privately (PSR) and returns only these (SSA), all through point functions
+               privately (PSR) and returns only these (SSA), all through point functions;
+               din-small sends a third, din-published has the shape and servers of the paper
+  mf, ncf, deepfm, sasrec
+               other recommenders on the same data: matrix factorisation, neural collaborative
+               filtering, a factorisation machine with a network, self-attention
   own          your own model: --task MODULE:NAME, see docs/own-experiments.md
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
@@ -98,9 +102,8 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "data",
         "DIR|FILE|HUB_NAME|synthetic",
         str,
-        "a folder, a CSV or Parquet file (din), a name on the Hugging Face Hub (not for din), or "
-        "made-up learnable data; "
-        "default: synthetic for din, the Hub name for the others",
+        "a folder, a CSV or Parquet file (recommenders), a name on the Hugging Face Hub (others), "
+        "or made-up learnable data; default: synthetic for recommenders, the Hub name for the others",
     ),
     ("columns", "user=A,item=B,...", str, "of a CSV or Parquet file: user, item, time, category"),
     ("task", "MODULE:NAME", str, "with the preset own: what makes the task"),
@@ -148,6 +151,12 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
 )
 _CHOICE_OPTIONS = (
+    (
+        "evaluate",
+        ("validation", "test"),
+        "a recommender's held-out item: the last of a user, or the one before it, on which "
+        "settings are chosen; default test",
+    ),
     (
         "aggregation",
         ("plain", "dense", "fsl", "sesa", "sefl"),
@@ -221,8 +230,8 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
-             "eval_every", "checkpoint_every", "patience", "seed", "threads", "device", "servers",
-             "tls", "above_break_even", "task")  # fmt: skip
+             "eval_every", "checkpoint_every", "patience", "evaluate", "seed", "threads", "device",
+             "servers", "tls", "above_break_even", "task")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
@@ -231,7 +240,7 @@ def config_from(options: argparse.Namespace) -> Config:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     given = {name: value for name, value in chosen.items() if value is not None}
     if options.columns is not None:
-        given["din"] = {"columns": options.columns}
+        given["recommendation"] = {"columns": options.columns}
     config = merge(config, given)
     refuse_idle(config, PRESETS[options.preset], given.keys())
     if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from training.language_section import Language
+from training.recommendation_section import Recommendation
 from training.sections import (
     ConfigError,
-    Din,
     Encoding,
     Images,
     Local,
@@ -31,6 +31,14 @@ WIDTHS = "-widths"
 """How the names of presets end whose clients have different widths."""
 WIKITEXT = "-wikitext2"
 """How the names of presets of language models end."""
+READS = {
+    "din": ("dim", "attention", "head", "activation", "dropout", "user_table"),
+    "mf": ("dim", "user_table"),
+    "ncf": ("dim", "head", "dropout", "user_table"),
+    "deepfm": ("dim", "head", "dropout", "user_table"),
+    "sasrec": ("dim", "history", "blocks", "dropout"),
+}
+"""By recommender, as the names of their presets begin, what it takes of [recommendation]."""
 T = TypeVar("T")
 
 
@@ -40,7 +48,7 @@ class Config:
 
     Attributes:
         preset: name of the preset it came from.
-        data: `synthetic`, a folder, a CSV or Parquet file (`din`), or a Hub name.
+        data: `synthetic`, a folder, a CSV or Parquet file (recommenders), or a Hub name.
         task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round.
@@ -60,6 +68,8 @@ class Config:
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
+        evaluate: which item of a recommender's user is held out: the last for the `test`, the one
+            before it for `validation`, on which settings are chosen; the last is then left alone.
         servers: `in-process`, or the URLs of both servers with a comma between.
         tls: folder of certificates for servers elsewhere.
         replace: whether servers elsewhere may put aside a task that has a model.
@@ -82,10 +92,11 @@ class Config:
     device: str = "cpu"
     threads: int = 0
     torch_threads: int = 0
+    evaluate: Literal["validation", "test"] = "test"
     servers: str = "in-process"
     tls: str = ""
     replace: bool = False
-    din: Din = Din()
+    recommendation: Recommendation = Recommendation()
     sentences: Sentences = Sentences()
     images: Images = Images()
     language: Language = Language()
@@ -140,6 +151,11 @@ class Config:
         return self.preset.endswith(WIKITEXT)
 
     @property
+    def is_recommender(self) -> bool:
+        """Whether every client is a user with items."""
+        return self.preset.partition("-")[0] in READS
+
+    @property
     def num_dropouts(self) -> int:
         """Clients of a cohort that drop out."""
         return round(self.dropouts * self.clients_per_round)
@@ -152,6 +168,13 @@ class Config:
             raise ConfigError(
                 f"sesa.mean is 'owners', whose number {self.aggregation} does not open: choose "
                 "'cohort', plain or fsl"
+            )
+        if self.server.mean == "trained" and (
+            self.has_widths or self.aggregation not in ("plain", "fsl")
+        ):
+            raise ConfigError(
+                "server.mean is 'trained', whose number plain and fsl open: choose one of them, or "
+                "'cohort'; presets ...-widths have sesa.mean"
             )
         if self.aggregation != "sesa":
             return

@@ -7,11 +7,12 @@ is given for this one run, it is refused as well.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from training.config import Config
+from training.config import READS, Config
 from training.sections import ConfigError
 
 
@@ -35,6 +36,18 @@ def _selects(config: Config) -> bool:
     return config.rest.policy in ("topk", "blocks")
 
 
+def _adapts(config: Config) -> bool:
+    return config.server.optimizer in ("adam", "lazy-adam")
+
+
+def _has_trees(config: Config) -> bool:
+    """Whether a client may send some positions of a segment and not all."""
+    rows = config.is_recommender or config.preset == "own"
+    rows = rows or (config.preset == "textcnn" and _sends_rows(config))
+    rows = rows or (config.is_language and config.language.decoder != "tied")
+    return rows or _selects(config)
+
+
 def _is_sentences(config: Config) -> bool:
     return config.preset == "textcnn"
 
@@ -47,8 +60,12 @@ def _sends_rows(config: Config) -> bool:
     return config.sentences.table == "rows"
 
 
+def _takes(config: Config, name: str) -> bool:
+    return name in READS.get(config.preset.partition("-")[0], ())
+
+
 def _has_parts(config: Config) -> bool:
-    return config.preset != "din"
+    return not config.is_recommender
 
 
 def _has_partition(config: Config) -> bool:
@@ -64,8 +81,17 @@ def _is_table(config: Config) -> bool:
 
 
 _SETTINGS: Final = (
-    Use("din", lambda c: c.preset == "din", "the preset din"),
-    Use("din.columns", _is_table, "--data FILE.csv or FILE.parquet"),
+    Use("recommendation", lambda c: c.is_recommender, "recommenders"),
+    *(
+        Use(
+            f"recommendation.{name}",
+            functools.partial(_takes, name=name),
+            f"presets {', '.join(kind for kind in READS if name in READS[kind])}",
+        )
+        for name in ("user_table", "head", "attention", "activation", "dropout", "blocks")
+    ),
+    Use("evaluate", lambda c: c.is_recommender, "recommenders; other presets have splits of data"),
+    Use("recommendation.columns", _is_table, "--data FILE.csv or FILE.parquet"),
     Use("sentences", _is_sentences, "the preset textcnn"),
     Use("sentences.rows", _sends_rows, 'sentences.table = "rows"'),
     Use("sentences.error_feedback", _sends_rows, 'sentences.table = "rows"'),
@@ -86,9 +112,9 @@ _SETTINGS: Final = (
         lambda c: c.partition.scheme == "dirichlet",
         'partition.scheme = "dirichlet"',
     ),
-    Use("local.batch_size", _has_parts, "presets other than din: a user is one batch"),
-    Use("local.epochs", _has_parts, "presets other than din: a user is one batch"),
-    Use("local.steps", _has_parts, "presets other than din: a user is one batch"),
+    Use("local.batch_size", _has_parts, "other presets: of a recommender a user is one batch"),
+    Use("local.epochs", _has_parts, "other presets: of a recommender a user is one batch"),
+    Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
     Use("local.lr", _steps, 'local.optimizer = "sgd" or "adam"'),
     Use("local.lr_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
     Use("local.lr_decay_rounds", _falls, "local.lr_decay"),
@@ -98,6 +124,17 @@ _SETTINGS: Final = (
     Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
+    *(
+        Use(f"server.{name}", _adapts, 'server.optimizer = "adam" or "lazy-adam"')
+        for name in ("beta1", "beta2", "eps")
+    ),
+    Use(
+        "server.table_rate",
+        lambda c: c.server.optimizer == "lazy-adam",
+        'server.optimizer = "lazy-adam"',
+    ),
+    Use("server.lr_decay_rounds", lambda c: c.server.lr_decay != 1, "server.lr_decay"),
+    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk" or "blocks"'),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use("replace", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use(

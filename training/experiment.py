@@ -78,8 +78,7 @@ def run_experiment(
             trainer.run(finished + 1, keeper.round_done)
     finally:
         console.stop()
-    federation.load_global_model()
-    test = task.final_test(federation.model)
+    test = trainer.measure(task.final_test)
     summary = run.write_summary(federation, records, baselines, test, task.metric)
     title = f"{config.preset}, {config.aggregation}, {summary['rounds']} rounds"
     plot_curves(records, task.metric, baselines, title, folder / "curves.png")

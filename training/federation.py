@@ -17,6 +17,7 @@ from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sesa import OneServer, SesaPlan
 from torchfsl.submodel.aggregation import Aggregation
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
@@ -112,14 +113,15 @@ def build(
     handle = engine.attach(model, optimizer)
     terms = _plan(config, task, engine, handle) if plan is None else _plan_of(config, plan)
     initial = handle.server_state() if state is None else state
+    settings = config.server.settings(embedding_tables(model))
 
     def server_model() -> ServerModel:
-        server = config.server.settings().build()
+        server = settings.build()
         if optimizer_state is not None:
             server.load_state(optimizer_state)
         return ServerModel(initial, server, source=engine.source)
 
-    aggregation = _aggregation(config, terms, server_model, task, finished)
+    aggregation = _aggregation(config, terms, settings, server_model, task, finished)
     return Federation(model, optimizer, engine, handle, Audit(aggregation))
 
 
@@ -143,6 +145,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
         rows = {name: max(one[name] for one in of_each) for name in of_each[0]}
     elif engine.rows is not None and task.retrieves:
         rows = task.rows_per_client
+    counts = config.sesa.mean == "owners" or config.server.mean == "trained"
     return engine.plan(
         handle,
         max_clients=config.clients_per_round,
@@ -150,7 +153,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
         rows_per_client=rows,
         above_break_even=config.above_break_even,
         malicious_security=config.malicious_security,
-        lane="count" if config.sesa.mean == "owners" else "none",
+        lane="count" if counts else "none",
     )
 
 
@@ -205,6 +208,7 @@ def _plan_of(config: Config, text: str) -> AnyPlan:
 def _aggregation(
     config: Config,
     plan: AnyPlan,
+    settings: OptimizerSettings,
     model: Callable[[], ServerModel],
     task: Task,
     finished: int,
@@ -222,7 +226,15 @@ def _aggregation(
         return TwoServers(plan, (model(), model()))
     from training.aggregations.remote import RemoteServers  # needs the service extra
 
-    return RemoteServers(config, plan, model(), clients=task.num_clients, finished=finished)
+    return RemoteServers(
+        config, plan, settings, model(), clients=task.num_clients, finished=finished
+    )
+
+
+def embedding_tables(model: nn.Module) -> list[str]:
+    """Names of the weights of embedding tables."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return [f"{name}.weight" for name, m in model.named_modules() if isinstance(m, kinds)]
 
 
 def make_engine(config: Config, task: Task) -> SubmodelEngine:

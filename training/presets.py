@@ -18,8 +18,8 @@ import dataclasses
 
 from training.config import Config
 from training.language_section import Language
+from training.recommendation_section import Recommendation
 from training.sections import (
-    Din,
     Encoding,
     Images,
     Local,
@@ -48,23 +48,43 @@ _LANGUAGE = Config(
 )
 """What both language models share."""
 
+
+def _recommender(name: str, settings: Recommendation) -> Config:
+    """A user is a client; the servers move the rows that a round trained."""
+    return Config(
+        preset=name,
+        data="synthetic",
+        rounds=600,
+        clients_per_round=100,
+        eval_every=20,
+        torch_threads=1,
+        recommendation=settings,
+        # One gradient of all samples; dividing the sum by a constant lets users with more
+        # samples weigh more. The divisor only places gradients inside the encoding's range.
+        local=Local(optimizer="gradient", loss="sum", loss_divisor=32.0),
+        server=Server(
+            optimizer="lazy-adam", lr=0.01, table_rate=3.0, beta1=0.8, beta2=0.99, average=0.985
+        ),
+        encoding=Encoding(frac_bits=22, clip=4.0),
+    )
+
+
 PRESETS = {
     preset.preset: preset
     for preset in (
-        Config(
-            preset="din",
-            data="synthetic",
-            rounds=300,
-            clients_per_round=100,
-            eval_every=20,
-            torch_threads=1,
-            din=Din(),
-            # One gradient of all samples; dividing the sum by a constant lets users with more
-            # samples weigh more. The divisor only places gradients inside the encoding's range.
-            local=Local(optimizer="gradient", loss="sum", loss_divisor=32.0),
-            server=Server(optimizer="adam", lr=0.01, beta1=0.8, beta2=0.99),
-            encoding=Encoding(frac_bits=22, clip=4.0),
+        _recommender("din", Recommendation(user_table=False, dropout=0.3)),
+        _recommender(
+            "din-small", Recommendation(user_table=False, head=(32, 16), attention=(16, 8))
         ),
+        dataclasses.replace(
+            _recommender("din-published", Recommendation()),
+            rounds=300,
+            server=Server(optimizer="adam", lr=0.01, beta1=0.8, beta2=0.99),
+        ),
+        _recommender("mf", Recommendation(user_table=False)),
+        _recommender("ncf", Recommendation(user_table=False, head=(32, 16))),
+        _recommender("deepfm", Recommendation(user_table=False, head=(32, 16))),
+        _recommender("sasrec", Recommendation()),
         Config(
             preset="own",
             data="synthetic",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,26 +14,6 @@ from torchfsl.submodel.optimizer_settings import OptimizerSettings
 
 class ConfigError(ValueError):
     """A setting is wrong. The message names it and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Din:
-    """Model and samples of `din`.
-
-    Attributes:
-        dim: width of the embeddings.
-        history: most items of a history.
-        negatives: sampled items for every positive one.
-        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
-        columns: of a CSV or Parquet file as data, `user=NAME,item=NAME,time=NAME,category=NAME`,
-            the last two if there.
-    """
-
-    dim: int = 18
-    history: int = 50
-    negatives: int = 4
-    rows_per_client: int = 256
-    columns: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +118,17 @@ class Server:
     """The servers' optimizer on the mean over the cohort; `sgd` with rate 1 is averaging.
 
     Attributes:
-        optimizer: `sgd` or `adam`.
+        optimizer: `sgd`, `adam`, or `lazy-adam`, which leaves rows alone that nobody trained in a
+            round, and what it knows of them.
         lr: its rate.
+        table_rate: of `lazy-adam`: the rate of embedding tables, as a multiple of `lr`.
+        mean: what the sum of a row or another chosen position is divided by: the `cohort`, or
+            those who `trained` it (FedSubAvg, by round), whose number the servers then open.
         momentum: of `sgd`, in [0, 1); a change then counts 1 / (1 - momentum) times in the end,
             in rounds in which nobody sends its position, too.
-        beta1: of `adam`.
-        beta2: of `adam`.
-        eps: of `adam`.
+        beta1: of `adam` and `lazy-adam`.
+        beta2: of `adam` and `lazy-adam`.
+        eps: of `adam` and `lazy-adam`.
         average: in [0, 1): evaluate the mean of the servers' models over rounds, too, in which
             all models before the latest keep this weight (0.99: about the last hundred rounds); 0
             for none. Changes no round.
@@ -151,8 +136,10 @@ class Server:
         lr_decay_rounds: see above.
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "lazy-adam"] = "sgd"
     lr: float = 1.0
+    table_rate: float = 1.0
+    mean: Literal["cohort", "trained"] = "cohort"
     momentum: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99
@@ -161,13 +148,22 @@ class Server:
     lr_decay: float = 1.0
     lr_decay_rounds: int = 10
 
-    def settings(self) -> OptimizerSettings:
+    def settings(self, tables: Sequence[str] = ()) -> OptimizerSettings:
         """The optimizer as both servers build it, wherever they run.
+
+        Args:
+            tables: names of the model's embedding tables.
 
         Raises:
             ConfigError: a setting is out of range, or not of this optimizer.
         """
-        own = {name: value for name, value in dataclasses.asdict(self).items() if name != "average"}
+        own = dataclasses.asdict(self)
+        for name in ("average", "mean", "table_rate"):
+            del own[name]
+        if self.optimizer == "lazy-adam":
+            own["rates"] = dict.fromkeys(tables, self.lr * self.table_rate)
+        if not 0 < self.table_rate < math.inf:
+            raise ConfigError(f"server.table_rate is {self.table_rate}; choose one above 0")
         try:
             settings = OptimizerSettings(own.pop("optimizer"), **own)
             settings.build()

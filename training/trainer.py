@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 
 from models import Sharded
 from torchfsl.engine.residual import Residual
@@ -91,14 +92,18 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """The task's metrics of the servers' model, and those of the mean model as `mean_...`."""
+        return self.measure(self.task.evaluate)
+
+    def measure(self, figures: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
+        """Any figures of the servers' model, and those of the mean model as `mean_...`."""
         self.federation.load_global_model()
-        metrics = self.task.evaluate(self.federation.model)
+        found = figures(self.federation.model)
         if self.mean is not None:
             self.federation.load(self.mean.state)
-            of_mean = self.task.evaluate(self.federation.model)
-            metrics |= {f"mean_{name}": value for name, value in of_mean.items()}
+            of_mean = figures(self.federation.model)
+            found |= {f"mean_{name}": value for name, value in of_mean.items()}
             self.federation.load_global_model()
-        return metrics
+        return found
 
     def cohort(self, number: int) -> list[int]:
         """The clients of a round, increasing: a function of (seed, round)."""

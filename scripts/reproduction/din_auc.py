@@ -20,7 +20,7 @@ def din_auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
     curves = {}
     for aggregation in AGGREGATIONS:
         config = dataclasses.replace(
-            PRESETS["din"],
+            PRESETS["din-published"],
             data=str(data / "amazon-beauty"),
             rounds=rounds,
             aggregation=aggregation,

@@ -22,6 +22,7 @@ OPTIMIZERS = {
     "falling": OptimizerSettings(lr_decay=0.5),
     "falling momentum": OptimizerSettings(lr_decay=0.5, momentum=0.9),
     "adam": OptimizerSettings("adam", lr=0.01),
+    "lazy-adam": OptimizerSettings("lazy-adam", lr=0.1, rates={NAME: 0.3}),
     "ftrl": OptimizerSettings("ftrl", lr=0.1, beta=0.5, l1=0.1, l2=0.2),
     "row-adagrad": OptimizerSettings("row-adagrad", lr=0.1),
 }
@@ -32,7 +33,11 @@ def moments_of(settings: OptimizerSettings) -> dict[str, Any]:
     optimizer, parameter = settings.build(), np.zeros(5)
     for _ in range(3):
         optimizer.advance()
-        optimizer.step(NAME, 0, 5, parameter, np.arange(5.0))
+        if optimizer.lazy:
+            rows, part = np.arange(4), parameter[:4, None]
+            optimizer.step_rows(NAME, rows, 5, part, np.arange(4.0)[:, None])
+        else:
+            optimizer.step(NAME, 0, 5, parameter, np.arange(5.0))
     return optimizer.state()
 
 
@@ -67,6 +72,7 @@ def with_value(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("falling momentum", with_value("round", np.array(1 << 32))),
         ("falling", with_value(f"first/{NAME}", np.zeros(5))),
         ("adam", without("round")),
+        ("lazy-adam", without(f"first/{NAME}")),
         ("adam", without(f"second/{NAME}")),
     ],
 )
@@ -95,7 +101,7 @@ def test_what_an_optimizer_does_not_take_is_refused() -> None:
         OptimizerSettings("adam", lr_decay=0.9)
     with pytest.raises(ParameterError, match="beta, l1 and l2 are settings of ftrl: sgd"):
         OptimizerSettings(l1=0.9)
-    with pytest.raises(ParameterError, match="'lion' is unknown; use one of sgd, adam, ftrl"):
+    with pytest.raises(ParameterError, match="'lion' is unknown; use one of sgd, adam, lazy-adam"):
         OptimizerSettings("lion")  # type: ignore[arg-type]
 
 

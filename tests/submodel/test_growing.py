@@ -20,6 +20,7 @@ from torchfsl.submodel.server_optimizers import ServerOptimizer
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "sgd": lambda: torchfsl.ServerSGD(0.5, momentum=0.9),
     "adam": lambda: torchfsl.ServerAdam(0.01),
+    "lazy-adam": lambda: torchfsl.ServerLazyAdam(0.01),
     "ftrl": lambda: torchfsl.ServerFTRL(0.1, l1=0.001),
     "row-adagrad": lambda: torchfsl.ServerRowAdagrad(0.1),
 }
@@ -33,7 +34,10 @@ def step(model: torchfsl.ServerModel, rows: int, seed: int) -> None:
     model.optimizer.advance()
     part = model.state["w"].reshape(-1).astype(np.float64)
     model.optimizer.rows_of("w", 3)
-    model.optimizer.step("w", 0, part.size, part, whole.reshape(-1))
+    if model.optimizer.lazy:
+        model.optimizer.step_rows("w", np.arange(rows), len(whole), part.reshape(-1, 3)[:rows], g)
+    else:
+        model.optimizer.step("w", 0, part.size, part, whole.reshape(-1))
     model.state["w"].reshape(-1)[:] = part
 
 

@@ -24,6 +24,7 @@ from torchfsl.submodel import server_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
+from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.submodel.server_optimizers import (
     ServerAdam,
@@ -271,6 +272,7 @@ OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "momentum": lambda: ServerSGD(0.1, momentum=0.9),
     "falling": lambda: ServerSGD(0.1, momentum=0.9, lr_decay=0.5, lr_decay_rounds=2),
     "adam": lambda: ServerAdam(0.01),
+    "lazy-adam": lambda: ServerLazyAdam(0.01, rates={"t0": 0.03}),
     "ftrl": lambda: ServerFTRL(0.1, l1=0.01, l2=0.1),
     "row-adagrad": lambda: ServerRowAdagrad(0.1),
 }
@@ -300,12 +302,17 @@ import numpy as np
 from tests.support.federation import make_plan, make_segment, make_servers
 from tests.support.federation import play_round, random_update
 from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
+from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_optimizers import ServerAdam
 plan = make_plan(
     make_segment("t", "rows", (3000, 9), k_max=40, tau=9, theta=30, stash=1, secure=False),
     make_segment("b", "dense", (9001,), dtype="float64"),
 )
-for make in (lambda: ServerAdam(0.03), lambda: ServerFTRL(0.1, l1=0.01), ServerRowAdagrad):
+optimizers = (
+    lambda: ServerAdam(0.03), lambda: ServerLazyAdam(0.03), lambda: ServerFTRL(0.1, l1=0.01),
+    ServerRowAdagrad,
+)
+for make in optimizers:
     servers = make_servers(plan, optimizer=make)
     for round_number in (1, 2, 3):
         rng = np.random.default_rng(round_number)

@@ -16,7 +16,9 @@ from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary
 from training.federation import Federation, build
 from training.presets import PRESETS
-from training.sections import Din, Rest, Sentences
+from training.recommendation_section import Recommendation
+from training.sections import Rest, Sentences
+from training.tasks.build import recommender
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,
@@ -41,7 +43,7 @@ def small_config(preset: str, aggregation: Aggregation, seed: int = 3) -> Config
         seed=seed,
         aggregation=aggregation,
         above_break_even="keep",
-        din=Din(dim=4, history=4, negatives=1, rows_per_client=24),
+        recommendation=Recommendation(dim=4, history=4, negatives=1, rows_per_client=24),
         sentences=Sentences(dim=8, maps=4, rows=0.1),
         threads=1,
     )
@@ -55,9 +57,9 @@ def small_task(config: Config) -> Task:
     seed = config.seed
     if config.preset == "din":
         data = synthetic_interactions(seed, users=30, items=40, categories=5, length=(4, 8))
-        settings = dataclasses.asdict(config.din)
-        del settings["columns"]  # of tables from files
-        return RecommendationTask(data, seed=seed, **settings)
+        return RecommendationTask(
+            data, config.recommendation, network=recommender(config), seed=seed
+        )
     local = LocalPlan(batch_size=4, epochs=1, steps=2)
     if config.preset == "textcnn":
         sentences = synthetic_sentences(seed, train=60, test=20, classes=3)

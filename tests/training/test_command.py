@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = """
 rounds = 2
 clients_per_round = 3
-[din]
+[recommendation]
 dim = 4
 history = 5
 negatives = 1

@@ -100,7 +100,7 @@ def test_din_trains_on_a_table_and_columns_are_for_tables_alone(
     settings = tmp_path / "small.toml"
     settings.write_text(
         "rounds = 2\nclients_per_round = 3\nabove_break_even = 'keep'\n"
-        "[din]\ndim = 4\nhistory = 5\nnegatives = 1\nrows_per_client = 32\n"
+        "[recommendation]\ndim = 4\nhistory = 5\nnegatives = 1\nrows_per_client = 32\n"
     )
     common = ["din", "--config", str(settings), "--quiet", "--threads", "1", "--columns", COLUMNS]
     assert main([*common, "--data", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -108,4 +108,4 @@ def test_din_trains_on_a_table_and_columns_are_for_tables_alone(
     assert summary["exact_rounds"] == summary["exact_retrieval_rounds"] == 2
     with pytest.raises(SystemExit):
         main([*common, "--out", str(tmp_path / "other")])
-    assert "din.columns has no effect in this run" in capsys.readouterr().err
+    assert "recommendation.columns has no effect in this run" in capsys.readouterr().err

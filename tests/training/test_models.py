@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import models
+import models.din
 from models.cnn import ResponseNorm
 
 
@@ -107,6 +109,106 @@ def test_textcnn_padding_row_gets_no_gradient() -> None:
     model(torch.tensor([[3, 4, 0, 0, 0]])).sum().backward()
     assert not model.embedding.weight.grad[0].any()
     assert not model.embedding.weight[0].any()
+
+
+RECOMMENDERS = [models.MatrixFactorisation, models.NCF, models.DeepFM, models.SASRec]
+
+
+@pytest.mark.parametrize("users", [6, 0])
+@pytest.mark.parametrize("kind", RECOMMENDERS)
+def test_recommenders_read_no_row_for_padding_and_take_an_empty_history(
+    kind: type[nn.Module], users: int
+) -> None:
+    torch.manual_seed(2)
+    model = kind(items=20, categories=5, users=users, dim=6).eval()
+    inputs = din_inputs(samples=2, length=4)
+    inputs[5][:, 2:] = False
+    expected = model(*inputs)
+    assert expected.shape == (2, 2)
+    inputs[3][:, 2:], inputs[4][:, 2:] = 19, 4  # none of the batch's own
+    with torch.no_grad():
+        for table in (m for m in model.modules() if isinstance(m, nn.Embedding)):
+            if len(table.weight) > 6:
+                table.weight[19] = torch.nan
+    assert torch.equal(model(*inputs), expected)
+    shorter = (*inputs[:3], inputs[3][:, :2], inputs[4][:, :2], inputs[5][:, :2])
+    torch.testing.assert_close(model(*shorter), expected)
+    inputs[5][:] = False
+    empty = (*inputs[:3], inputs[3][:, :0], inputs[4][:, :0], inputs[5][:, :0])
+    torch.testing.assert_close(model(*inputs), model(*empty))
+    assert torch.isfinite(model(*empty)).all()
+
+
+@pytest.mark.parametrize("kind", RECOMMENDERS)
+def test_recommenders_tell_the_candidate_and_the_history(kind: type[nn.Module]) -> None:
+    torch.manual_seed(2)
+    model = kind(items=20, categories=5, users=0, dim=6).eval()
+    inputs = din_inputs(samples=1)
+    before = model(*inputs)[0, 1]
+    for place in (1, 3):
+        inputs[place][...] = (inputs[place] + 1) % 19
+        assert model(*inputs)[0, 1] != before
+        before = model(*inputs)[0, 1]
+
+
+def test_the_factorisation_machine_is_its_double_sum() -> None:
+    """Rendle's equation (1), pair by pair, with the network's output taken off."""
+    torch.manual_seed(0)
+    machine = models.FactorisationMachine(4, 5, (3,), 0.0)
+    rows = torch.randn(2, 4, 5)
+    deep = machine.head(rows[..., :-1].flatten(1)).squeeze(1)
+    for sample, score in zip(rows, machine(rows) - deep, strict=True):
+        pairs = [sample[i, :-1] @ sample[j, :-1] for i in range(4) for j in range(i)]
+        torch.testing.assert_close(score, sample[:, -1].sum() + torch.stack(pairs).sum())
+
+
+def test_sasrec_reads_positions_from_the_latest_item_backwards() -> None:
+    """A prefix gives what a model with the same blocks gives for it alone: attention is causal."""
+    torch.manual_seed(4)
+    model = models.SASRec(items=20, categories=1, users=0, dim=6, history=8).eval()
+    inputs = din_inputs(samples=1, length=5)
+    inputs[3][:] = torch.arange(5)
+    whole = model(*inputs)[0, 1]
+    inputs[3][:] = torch.tensor([1, 0, 2, 3, 4])
+    assert model(*inputs)[0, 1] != whole  # order counts
+    model.positions.data[:] = 0
+    swapped = model(*inputs)[0, 1]
+    inputs[3][:] = torch.arange(5)
+    assert model(*inputs)[0, 1] != whole
+    assert swapped.isfinite()
+
+
+def test_dice_is_its_formula_and_prelu_where_its_gate_is_hard() -> None:
+    dice = models.din.Dice(3).eval()
+    dice.alpha.data[:] = torch.tensor([0.1, 0.2, 0.3])
+    values = torch.tensor([[50.0, -50.0, 0.5]])
+    gate = 1 / (1 + math.exp(-0.5 / math.sqrt(1 + 1e-5)))
+    expected = torch.tensor([[50.0, -10.0, 0.5 * gate + 0.3 * 0.5 * (1 - gate)]])
+    torch.testing.assert_close(dice(values), expected)
+    model = models.DIN(items=20, categories=5, users=0, dim=4, activation="dice", head=(5,))
+    assert sum(isinstance(m, models.din.Dice) for m in model.modules()) == 1
+
+
+def test_din_without_users_and_with_small_layers_has_as_many_values_as_its_shape_says() -> None:
+    model = models.DIN(items=20, categories=5, users=0, dim=4, attention=(7,), head=(6, 3))
+    tables = (20 + 5) * 4
+    attention = (32 * 7 + 7) + (7 + 1)
+    head = (32 * 6 + 6) + 6 + (6 * 3 + 3) + 3 + (3 * 2 + 2)
+    assert count(model) == tables + attention + head + 2 * 32
+    other = [torch.zeros_like(din_inputs()[0]), *din_inputs()[1:]]
+    assert torch.equal(model.eval()(*other), model(*din_inputs()))
+
+
+def test_dropout_zeroes_the_heads_input_in_training_alone() -> None:
+    model = models.DIN(items=20, categories=5, users=6, dim=4, dropout=0.5).eval()
+    seen: list[torch.Tensor] = []
+    model.head.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(*din_inputs())
+    model.train()
+    model.norm.eval()
+    model(*din_inputs())
+    assert not (seen[0] == 0).any()
+    assert 0.2 < (seen[1] == 0).double().mean() < 0.8
 
 
 @pytest.mark.parametrize("path", sorted(Path(models.__file__).parent.glob("*.py")))

@@ -1,21 +1,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import models
 from training.data.interactions import Interactions, synthetic_interactions
+from training.recommendation_section import Recommendation
 from training.tasks import metrics
 from training.tasks.recommendation import CATEGORIES, ITEMS, USERS, RecommendationTask
 
-SETTINGS = {"seed": 5, "dim": 4, "history": 4, "negatives": 2, "rows_per_client": 24}
+SMALL = Recommendation(history=4, negatives=2, rows_per_client=24)
 
 
-def make_task(**changes: int) -> RecommendationTask:
+def task_of(data: Interactions, seed: int = 5, **changes: Any) -> RecommendationTask:
+    evaluate = changes.pop("evaluate", "test")
+    settings = dataclasses.replace(SMALL, **changes)
+    return RecommendationTask(
+        data, settings, network=functools.partial(models.DIN, dim=4), seed=seed, evaluate=evaluate
+    )
+
+
+def make_task(seed: int = 5, **changes: Any) -> RecommendationTask:
     data = synthetic_interactions(5, users=40, items=60, categories=6, length=(4, 25))
-    return RecommendationTask(data, **{**SETTINGS, **changes})
+    return task_of(data, seed, **changes)
 
 
 def held_out_elsewhere(data: Interactions) -> Interactions:
@@ -28,7 +41,7 @@ def test_a_clients_rows_fit_its_budget_and_cover_its_batches() -> None:
     task = make_task()
     for client in range(task.num_clients):
         work = task.work(1, client)
-        assert sum(map(len, work.rows.values())) <= SETTINGS["rows_per_client"]
+        assert sum(map(len, work.rows.values())) <= SMALL.rows_per_client
         (batch,) = work.batches
         user, target, target_category, history, history_category, mask = batch.inputs
         assert len(batch.labels) > 0
@@ -50,7 +63,7 @@ def test_long_users_are_cut_to_their_latest_items() -> None:
 
 def test_training_never_sees_the_held_out_item() -> None:
     task = make_task()
-    other = RecommendationTask(held_out_elsewhere(task.data), **SETTINGS)
+    other = task_of(held_out_elsewhere(task.data))
     for client in range(task.num_clients):
         first, second = task.work(2, client), other.work(2, client)
         assert all(map(torch.equal, first.batches[0].inputs, second.batches[0].inputs))
@@ -84,7 +97,7 @@ def test_evaluation_scores_every_user_twice_and_keeps_the_mode() -> None:
     model.eval()
     for user, sequence in enumerate(task.data.sequences):
         for label, item in ((1, sequence[-1]), (0, task._negatives[user])):
-            history = sequence[:-1][-task.history :]
+            history = sequence[:-1][-task.settings.history :]
             inputs = task._inputs(np.array([user]), np.array([item]), [history])
             with torch.no_grad():
                 output = model(*inputs)[0]
@@ -110,3 +123,85 @@ def test_baselines_are_popularity_and_the_untrained_model() -> None:
 def test_a_budget_that_holds_no_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="can need 15"):
         make_task(rows_per_client=14)
+
+
+def test_without_a_user_table_a_client_names_items_and_categories_alone() -> None:
+    task = make_task(user_table=False)
+    assert not any("user" in name for name in task.build_model().state_dict())
+    work = task.work(1, 3)
+    assert set(work.rows) == {ITEMS, CATEGORIES}
+    assert task.build_model()(*work.batches[0].inputs).shape == (len(work.batches[0].labels), 2)
+
+
+def test_validation_holds_out_the_second_to_last_item_and_never_reads_the_last() -> None:
+    task = make_task(evaluate="validation")
+    other = task_of(held_out_elsewhere(task.data), evaluate="validation")
+    assert task._positives.tolist() == [s[-2] for s in task.data.sequences]
+    for client, sequence in enumerate(task.data.sequences):
+        first, second = task.work(2, client), other.work(2, client)
+        assert all(map(torch.equal, first.batches[0].inputs, second.batches[0].inputs))
+        batch = first.batches[0]
+        assert batch.inputs[1][batch.labels == 1].tolist()[:1] == sequence[-3:-2].tolist()
+    popularity = np.bincount(np.concatenate([s[:-2] for s in task.data.sequences]), minlength=60)
+    won = np.subtract.outer(popularity[task._positives], popularity[task._negatives])
+    expected = np.mean(np.where(won > 0, 1.0, np.where(won == 0, 0.5, 0.0)))
+    assert task.baselines()["popularity_auc"] == pytest.approx(expected)
+
+
+def test_a_user_of_three_items_has_nothing_to_train_on_under_validation() -> None:
+    data = Interactions(tuple(np.array([u, u + 1, u + 2]) for u in range(8)), np.zeros(10, int), 1)
+    work = task_of(data, evaluate="validation", rows_per_client=15).work(1, 0)
+    assert work.batches == ()
+    assert {name: len(rows) for name, rows in work.rows.items()}[ITEMS] == 0
+    assert task_of(data, rows_per_client=15).work(1, 0).batches[0].labels.sum() == 1
+
+
+def place_by_sorting(scores: dict[int, float], item: int) -> float:
+    """Mean place of an item among candidates over all orders of equal scores."""
+    order = sorted(scores.values(), reverse=True)
+    first = order.index(scores[item])
+    return 1 + first + (order.count(scores[item]) - 1) / 2
+
+
+@pytest.mark.parametrize("evaluate", ["test", "validation"])
+def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate: str) -> None:
+    """An implementation of its own: dictionaries, sorting, one forward pass a candidate set."""
+    task = make_task(evaluate=evaluate, catalogue_users=25)
+    torch.manual_seed(3)
+    model = task.build_model().eval()
+    back = {"test": 1, "validation": 2}[evaluate]
+    found: dict[str, list[float]] = {"": [], "catalogue_": []}
+    for user, sequence in enumerate(task.data.sequences):
+        positive, history = int(sequence[-back]), sequence[:-back][-task.settings.history :]
+        untouched = sorted(set(range(60)) - set(sequence.tolist()))
+        sampled = task._ranking._candidates[user, 1:].tolist()
+        assert len(set(sampled)) == len(sampled) == task._ranking._count
+        assert set(sampled) <= set(untouched)
+        for prefix, others in (("", sampled), ("catalogue_", untouched)):
+            if prefix and user not in task._ranking._users:
+                continue
+            items = [positive, *others]
+            inputs = task._inputs(np.full(len(items), user), np.array(items), [history])
+            with torch.no_grad():
+                output = model(*inputs).double()
+            scores = dict(zip(items, (output[:, 1] - output[:, 0]).tolist(), strict=True))
+            found[prefix].append(place_by_sorting(scores, positive))
+    measured = task.final_test(model)
+    assert len(found["catalogue_"]) == 25
+    for prefix, places in found.items():
+        gains = [1 / math.log2(1 + place) if place <= 10 else 0.0 for place in places]
+        hits = [place <= 10 for place in places]
+        assert 0 < sum(hits) < len(hits)
+        assert measured[prefix + "hr10"] == pytest.approx(sum(hits) / len(hits))
+        assert measured[prefix + "ndcg10"] == pytest.approx(sum(gains) / len(gains))
+        reciprocal = sum(1 / place for place in places) / len(places)
+        assert measured[prefix + "mrr"] == pytest.approx(reciprocal)
+        assert f"popularity_{prefix}hr10" in task.baselines()
+
+
+def test_ties_share_the_mean_of_their_places() -> None:
+    others = np.array([[3.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    assert metrics.ranks(np.array([1.0, 1.0]), others).tolist() == [3.0, 3.0]
+    assert metrics.of_ranks(np.array([1.0, 10.0, 11.0])) == pytest.approx(
+        {"hr10": 2 / 3, "ndcg10": (1 + 1 / math.log2(11)) / 3, "mrr": (1 + 0.1 + 1 / 11) / 3}
+    )

@@ -17,7 +17,7 @@ SMALL = """
 rounds = 2
 clients_per_round = 2
 checkpoint_every = 1
-[din]
+[recommendation]
 dim = 4
 history = 5
 negatives = 1
@@ -104,7 +104,7 @@ def test_mlflow_gets_settings_and_figures_and_goes_on_with_its_run(
     assert main(command) == 0
     assert main([*command, "--resume", "--rounds", "3"]) == 0
     assert fake.runs == [{"run_name": "run"}, {"run_id": "run-7"}]
-    assert (fake.params["din.dim"], fake.params["aggregation"]) == (4, "plain")
+    assert (fake.params["recommendation.dim"], fake.params["aggregation"]) == (4, "plain")
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [step for step, _ in fake.points] == [line["round"] for line in lines] == [1, 2, 3]
     assert [v["metrics/auc"] for _, v in fake.points if "metrics/auc" in v] == [
@@ -124,7 +124,7 @@ def test_wandb_gets_settings_and_figures_and_goes_on_with_its_run(
     assert [(one["id"], one["resume"]) for one in fake.begun] == [
         (None, "allow"), ("id-7", "allow"),
     ]  # fmt: skip
-    assert fake.begun[0]["config"]["din.dim"] == 4
+    assert fake.begun[0]["config"]["recommendation.dim"] == 4
     assert [step for step, _ in fake.points] == [1, 2, 3]
     assert fake.points[-1][1]["round/exact"] == 1.0
     assert fake.ended == 2
@@ -139,7 +139,7 @@ def test_the_real_mlflow_takes_what_it_is_given(
     run = mlflow.get_run((tmp_path / "run" / "mlflow-run").read_text().strip())
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert run.data.metrics["metrics/auc"] == last["auc"]
-    assert run.data.params["din.dim"] == "4"
+    assert run.data.params["recommendation.dim"] == "4"
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

@@ -21,8 +21,9 @@ from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
 from training.federation import Federation, build, rows_by_segment
 from training.presets import PRESETS
+from training.recommendation_section import Recommendation
 from training.run_folder import summarise
-from training.sections import ConfigError, Din, Partition, Sesa
+from training.sections import ConfigError, Partition, Sesa
 from training.tasks.build import build_task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer
@@ -82,7 +83,7 @@ def test_dropouts_change_the_model() -> None:
 def test_dropouts_reach_presets_without_widths(aggregation: Aggregation) -> None:
     config = dataclasses.replace(
         PRESETS["din"], rounds=1, clients_per_round=4, dropouts=0.5, aggregation=aggregation,
-        din=Din(dim=4, history=4, negatives=1, rows_per_client=32),
+        recommendation=Recommendation(dim=4, history=4, negatives=1, rows_per_client=32),
     )  # fmt: skip
     federation, records = run(config)
     assert records[0].exact

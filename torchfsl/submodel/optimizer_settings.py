@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
+from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, is_number
 from torchfsl.types import Array
 
 _STATES: Final = {
     "sgd": ("velocity",),
     "adam": ("first", "second"),
+    "lazy-adam": ("first", "second"),
     "ftrl": ("linear", "squares"),
     "row-adagrad": ("rows",),
 }
@@ -27,12 +29,13 @@ _STATES: Final = {
 class OptimizerSettings:
     """The servers' optimizer, and those of these settings that it takes.
 
-    `sgd` (lr, momentum, lr_decay, lr_decay_rounds), `adam` (lr, beta1, beta2, eps), `ftrl` (lr,
-    beta, l1, l2) or `row-adagrad` (lr, eps). The one description of it, in tasks and configuration
+    `sgd` (lr, momentum, lr_decay, lr_decay_rounds), `adam` (lr, beta1, beta2, eps),
+    `lazy-adam` (the same, and rates by name of a tensor), `ftrl` (lr, beta, l1, l2) or
+    `row-adagrad` (lr, eps). The one description of it, in tasks and configuration
     files; ranges are those of the classes.
     """
 
-    name: Literal["sgd", "adam", "ftrl", "row-adagrad"] = "sgd"
+    name: Literal["sgd", "adam", "lazy-adam", "ftrl", "row-adagrad"] = "sgd"
     lr: float = 1.0
     momentum: float = 0.0
     beta1: float = 0.9
@@ -43,6 +46,7 @@ class OptimizerSettings:
     beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name not in _STATES:
@@ -50,8 +54,13 @@ class OptimizerSettings:
                 f"server optimizer {self.name!r} is unknown; use one of {', '.join(_STATES)}"
             )
         for field_ in dataclasses.fields(self)[1:]:
-            if not is_number(getattr(self, field_.name)):
+            if field_.name != "rates" and not is_number(getattr(self, field_.name)):
                 raise ParameterError(f"{field_.name} of the server optimizer is not a number")
+        rates = self.rates
+        if not isinstance(rates, Mapping) or not all(isinstance(name, str) for name in rates):
+            raise ParameterError("rates of the server optimizer is no mapping by tensor's name")
+        if self.name != "lazy-adam" and rates:
+            raise ParameterError(f"rates is a setting of lazy-adam: {self.name} takes none")
         if self.name != "sgd" and (self.momentum != 0 or self.lr_decay != 1):
             raise ParameterError(
                 f"momentum and lr_decay are settings of sgd: {self.name} takes neither"
@@ -64,6 +73,9 @@ class OptimizerSettings:
         """A fresh optimizer."""
         if self.name == "adam":
             return ServerAdam(self.lr, betas=(self.beta1, self.beta2), eps=self.eps)
+        if self.name == "lazy-adam":
+            betas = (self.beta1, self.beta2)
+            return ServerLazyAdam(self.lr, betas=betas, eps=self.eps, rates=self.rates)
         if self.name == "ftrl":
             return ServerFTRL(self.lr, beta=self.beta, l1=self.l1, l2=self.l2)
         if self.name == "row-adagrad":

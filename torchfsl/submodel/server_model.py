@@ -22,7 +22,7 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, TensorSpec, subset_array, tensor_spans
 from torchfsl.submodel.server_optimizers import ServerOptimizer, ServerSGD
-from torchfsl.types import Array, Float64
+from torchfsl.types import Array, Float64, Indices
 
 _CHUNK = 1 << 16
 _OVERFLOW = (
@@ -159,9 +159,12 @@ class ServerModel:
                     self._step(tensor, state[tensor.name].reshape(-1), change)
 
     def _step(self, tensor: TensorSpec, flat: Array, change: _Change) -> None:
+        width = max(1, tensor.numel // max(1, tensor.shape[0])) if tensor.shape else 1
+        if self.optimizer.lazy:
+            self._step_rows(tensor, flat.reshape(-1, width), change)
+            return
         chunk = _CHUNK
         if self.optimizer.by_row:
-            width = max(1, tensor.numel // max(1, tensor.shape[0])) if tensor.shape else 1
             chunk = max(1, chunk // width) * width
             self.optimizer.rows_of(tensor.name, width)
         for start in range(0, tensor.numel, chunk):
@@ -173,6 +176,20 @@ class ServerModel:
             self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
             with np.errstate(over="ignore"):  # `apply` looks for what became infinite
                 flat[start:stop] = part
+
+    def _step_rows(self, tensor: TensorSpec, table: Array, change: _Change) -> None:
+        """A step of the rows that the round touched, so many at a time as a chunk holds."""
+        num_rows, width = table.shape
+        touched = change.touched(num_rows, width)
+        for start in range(0, len(touched), most := max(1, _CHUNK // width)):
+            rows = touched[start : start + most]
+            part = table[rows].astype(np.float64)
+            gradient = change.of_rows(rows, width)
+            if self.source == "delta":
+                gradient = -gradient
+            self.optimizer.step_rows(tensor.name, rows, num_rows, part, gradient)
+            with np.errstate(over="ignore"):  # `apply` looks for what became infinite
+                table[rows] = part
 
     def digest(self) -> bytes:
         """`state_digest` of the state."""
@@ -197,13 +214,34 @@ class _Change:
         rows = self._rows(slice(self._first + low, self._first + high))
         return rows.reshape(-1)[start - low * tau : stop - low * tau]
 
+    def touched(self, num_rows: int, width: int) -> Indices:
+        """The tensor's rows, of `width` values each, that anybody moved, increasing."""
+        tau, size = self._segment.tau, num_rows * width
+        here = slice(self._first, self._first + -(-size // tau))
+        moved = self._sums[here] != 0
+        if (lane := self._opened.lanes.get(self._segment.name)) is not None:
+            moved |= (lane[here] > 0)[:, None]
+        return np.flatnonzero(moved.reshape(-1)[:size].reshape(num_rows, width).any(axis=1))
+
+    def of_rows(self, rows: Indices, width: int) -> Float64:
+        """Of the tensor's rows, of `width` values each: `[k, width]`."""
+        places = rows[:, None] * width + np.arange(width)
+        positions = self._first + places // self._segment.tau
+        total = self._encoding.dequantise(self._sums[positions, places % self._segment.tau])
+        return total / self._divisor(positions)
+
     def _rows(self, rows: slice) -> Float64:
         total = self._encoding.dequantise(self._sums[rows])
+        divisor = self._divisor(rows)
+        return total / (divisor if isinstance(divisor, float) else divisor[:, None])
+
+    def _divisor(self, positions: slice | Indices) -> float | Float64:
+        """What sums are divided by: one number, or one a position."""
         if self._reduce == "sum":
-            return total
-        lane = self._opened.lanes.get(self._segment.name)
+            return 1.0
         if self._segment.is_dense:
-            return total / float(max(self._opened.total_weight, 1))
+            return float(max(self._opened.total_weight, 1))
+        lane = self._opened.lanes.get(self._segment.name)
         if lane is None:
-            return total / float(self._opened.num_clients)
-        return total / np.maximum(lane[rows], 1).astype(np.float64)[:, None]
+            return float(self._opened.num_clients)
+        return np.maximum(lane[positions], 1).astype(np.float64)

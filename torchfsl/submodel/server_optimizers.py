@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from torchfsl.errors import ParameterError
-from torchfsl.types import Array, Float64
+from torchfsl.types import Array, Float64, Indices
 
 
 class ServerOptimizer(Protocol):
@@ -22,9 +22,11 @@ class ServerOptimizer(Protocol):
 
     Attributes:
         by_row: slices that `step` gets are made of whole rows, whose width `rows_of` told.
+        lazy: `step_rows` is called with the rows that a round touched, `step` never.
     """
 
     by_row: ClassVar[bool] = False
+    lazy: ClassVar[bool] = False
 
     def rows_of(self, name: str, width: int) -> None:
         """Parameter `name` has rows of `width` values; called before its steps if `by_row`."""
@@ -32,6 +34,12 @@ class ServerOptimizer(Protocol):
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """Change a flat slice `[start, start + len)` of parameter `name` (of `size`) in place."""
+
+    def step_rows(
+        self, name: str, rows: Indices, num_rows: int, parameter: Float64, gradient: Float64
+    ) -> None:
+        """Change `[k, width]` of these rows of `name` in place; only if `lazy`."""
+        return
 
     def advance(self) -> None:
         """Called once a round, before the steps."""
@@ -100,7 +108,7 @@ class ServerSGD(ServerOptimizer):
             part += gradient
             gradient = part
         falls = max(self._round - 1, 0) // self.lr_decay_rounds
-        parameter -= (self.lr * _power(self.lr_decay, falls)) * gradient
+        parameter -= (self.lr * power(self.lr_decay, falls)) * gradient
 
     def state(self) -> dict[str, Array]:
         """Velocities by parameter, and the round count where the rate falls."""
@@ -160,14 +168,20 @@ class ServerAdam(ServerOptimizer):
         if name not in self._moments:
             self._moments[name] = (np.zeros(size), np.zeros(size))
         first, second = (m[start : start + len(gradient)] for m in self._moments[name])
+        self._move(first, second, parameter, gradient, self.lr)
+
+    def _move(
+        self, first: Float64, second: Float64, parameter: Float64, gradient: Float64, lr: float
+    ) -> None:
+        """One step of values with their moments, all changed in place."""
         beta1, beta2 = self.betas
         first *= beta1
         first += (1.0 - beta1) * gradient
         second *= beta2
         second += (1.0 - beta2) * (gradient * gradient)
         # Plain products, not pow(), whose last bit depends on the C library.
-        scale1, scale2 = 1.0 - _power(beta1, self._round), 1.0 - _power(beta2, self._round)
-        parameter -= self.lr * ((first / scale1) / (np.sqrt(second / scale2) + self.eps))
+        scale1, scale2 = 1.0 - power(beta1, self._round), 1.0 - power(beta2, self._round)
+        parameter -= lr * ((first / scale1) / (np.sqrt(second / scale2) + self.eps))
 
     def state(self) -> dict[str, Array]:
         """Moments by parameter, and the round count."""
@@ -197,7 +211,7 @@ def check_rate(lr: float) -> None:
         raise ParameterError(f"the servers' rate is {lr!r}: choose a finite number")
 
 
-def _power(base: float, exponent: int) -> float:
+def power(base: float, exponent: int) -> float:
     """base**exponent by repeated squaring: the same bits on every machine."""
     result = 1.0
     while exponent:

@@ -18,6 +18,7 @@ from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.submodel.aggregation import Closed, Participant
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
 from training.config import Config
@@ -32,6 +33,7 @@ class RemoteServers:
     Args:
         config: names the servers and the folder of certificates.
         plan: any plan; `self.plan` is the same one bound to these servers.
+        settings: of the servers' optimizer.
         model: initial model. Follows the servers' after every round.
         clients: of the experiment, numbered from 0; each needs a certificate.
         finished: rounds of this experiment before now. It goes on as a new task, of a session of
@@ -42,7 +44,14 @@ class RemoteServers:
     """
 
     def __init__(
-        self, config: Config, plan: Plan, model: ServerModel, *, clients: int, finished: int
+        self,
+        config: Config,
+        plan: Plan,
+        settings: OptimizerSettings,
+        model: ServerModel,
+        *,
+        clients: int,
+        finished: int,
     ) -> None:
         """Hand the task to both servers."""
         self._urls = config.servers.split(",")
@@ -61,7 +70,6 @@ class RemoteServers:
         self._connections: list[Connection] = []
         self._sessions = Sessions()
         self._floors = Floors(verified=config.malicious_security, min_clients=config.min_clients)
-        settings = config.server.settings()
         try:
             self._task = self._owner.bind(
                 plan, optimizer=settings, source=model.source, reduce=model.reduce

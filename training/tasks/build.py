@@ -13,7 +13,7 @@ from torch import nn
 import models
 from models.hankel import in_blocks
 from training.checkpoint import CheckpointFolder
-from training.config import Config
+from training.config import READS, Config
 from training.data import partition
 from training.data.interaction_tables import SUFFIXES, load_table
 from training.data.interactions import load_interactions, synthetic_interactions
@@ -21,6 +21,7 @@ from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary, load_images, load_sentences
 from training.data.text import Text, load_text, synthetic_text
+from training.presets import PRESETS
 from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
@@ -53,8 +54,8 @@ def build_task(config: Config) -> Task:
     return task
 
 
-def _din(config: Config) -> Task:
-    settings = config.din
+def _recommender(config: Config) -> Task:
+    settings = config.recommendation
     if config.data == SYNTHETIC:
         data = synthetic_interactions(
             config.seed, users=1000, items=600, categories=20, length=(5, 20)
@@ -64,13 +65,25 @@ def _din(config: Config) -> Task:
     else:
         data = load_interactions(Path(config.data))
     return RecommendationTask(
-        data,
-        seed=config.seed,
-        dim=settings.dim,
-        history=settings.history,
-        negatives=settings.negatives,
-        rows_per_client=settings.rows_per_client,
+        data, settings, network=recommender(config), seed=config.seed, evaluate=config.evaluate
     )
+
+
+def recommender(config: Config) -> Callable[..., nn.Module]:
+    """What makes the preset's model from `items`, `categories` and `users`."""
+    settings = config.recommendation
+    kind = config.preset.partition("-")[0]
+    chosen = {name: getattr(settings, name) for name in READS[kind] if name != "user_table"}
+    return functools.partial(_NETWORKS[kind], **chosen)
+
+
+_NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "din": models.DIN,
+    "mf": models.MatrixFactorisation,
+    "ncf": models.NCF,
+    "deepfm": models.DeepFM,
+    "sasrec": models.SASRec,
+}
 
 
 def _textcnn(config: Config) -> Task:
@@ -223,8 +236,8 @@ def _local(config: Config) -> LocalPlan:
 
 
 _BUILDERS: dict[str, Callable[[Config], Task]] = {
+    **{name: _recommender for name, preset in PRESETS.items() if preset.is_recommender},
     "own": own_task,
-    "din": _din,
     "textcnn": _textcnn,
     "lstm-wikitext2": _language,
     "transformer-wikitext2": _language,

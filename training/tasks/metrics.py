@@ -1,4 +1,4 @@
-"""AUC, GAUC, logloss and accuracy in NumPy."""
+"""AUC, GAUC, logloss, accuracy and measures of rankings in NumPy."""
 
 from __future__ import annotations
 
@@ -51,6 +51,37 @@ def logloss(labels: Whole, probabilities: Reals) -> float:
 def accuracy(labels: Whole, predictions: Whole) -> float:
     """Share of equal entries."""
     return float(np.mean(labels == predictions))
+
+
+def ranks(positive: Reals, others: Reals) -> npt.NDArray[np.float64]:
+    """Place of an item among others by score, from 1; ties share the mean of their places.
+
+    Args:
+        positive: `[n]`, the item's score.
+        others: `[n, c]`, those of the others.
+
+    Returns:
+        `[n]` of numbers in [1, 1 + c], whole or half ones.
+    """
+    above = (others > positive[:, None]).sum(axis=1)
+    level = (others == positive[:, None]).sum(axis=1)
+    places: npt.NDArray[np.float64] = 1.0 + above + level / 2.0
+    return places
+
+
+def of_ranks(places: Reals, most: int = 10) -> dict[str, float]:
+    """Hit rate, NDCG of one relevant item, both cut at `most`, and mean reciprocal rank.
+
+    Args:
+        places: `[n]`, from 1, as `ranks` gives them.
+        most: places that count for the first two.
+    """
+    hit = places <= most
+    return {
+        f"hr{most}": float(np.mean(hit)),
+        f"ndcg{most}": float(np.mean(np.where(hit, 1.0 / np.log2(1.0 + places), 0.0))),
+        "mrr": float(np.mean(1.0 / places)),
+    }
 
 
 def _auc_by_group(

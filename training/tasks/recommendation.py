@@ -1,23 +1,27 @@
-"""DIN on users' sequences: every user is a client, and fetches only the rows it needs.
+"""Recommenders on users' sequences: every user is a client, and fetches only the rows it needs.
 
-The last item of a user is held out. Evaluation scores it against one item that the user never
-touched, drawn once with the experiment's seed. A client's training samples are the earlier items
-of its sequence, each with the items before it as history, and some untouched items as negatives.
+The last item of a user is held out for the test; for validation the one before it, and the last is
+left alone. Evaluation scores the held-out item against one that the user never touched, drawn once
+with the experiment's seed. A client's training samples are the earlier items of its sequence, each
+with the items before it as history, and some untouched items as negatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import models
 from training.data.interactions import Interactions, draw_untouched
 from training.data.prf import Stream
+from training.recommendation_section import Recommendation
 from training.tasks import metrics
+from training.tasks.ranking import Ranking
 from training.tasks.task import Batch, Ids, Work
 
 ITEMS, CATEGORIES, USERS = (
@@ -25,7 +29,11 @@ ITEMS, CATEGORIES, USERS = (
     "category_embedding.weight",
     "user_embedding.weight",
 )
-_EVALUATION_USERS = 2048
+Split = Literal["validation", "test"]
+_HELD_OUT: Final[dict[Split, int]] = {"test": 1, "validation": 2}
+"""Items at the end of a sequence that training never sees; the first of them is asked for."""
+_TOGETHER: Final = 4096
+"""Samples that evaluation scores at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +46,16 @@ class Sample:
 
 
 class RecommendationTask:
-    """DIN, one user a client.
+    """A recommender, one user a client.
 
     Args:
         data: users, items, categories.
+        settings: of samples. A client walks back from its latest training item and stops before
+            the sample that would exceed `rows_per_client` rows of all tables together.
+        network: makes the model from `items`, `categories`, `users`; it has an `item_embedding`,
+            and it may have the other tables.
         seed: of model, negatives and evaluation.
-        dim: embedding width.
-        history: most items of a history, the latest ones.
-        negatives: untouched items for every positive sample.
-        rows_per_client: public budget of embedding rows (users, items and categories together).
-            A client walks back from its latest training item and stops before the sample that
-            would exceed it.
+        evaluate: which item is held out.
     """
 
     metric = "auc"
@@ -58,26 +65,30 @@ class RecommendationTask:
     def __init__(
         self,
         data: Interactions,
+        settings: Recommendation,
         *,
+        network: Callable[..., nn.Module],
         seed: int,
-        dim: int,
-        history: int,
-        negatives: int,
-        rows_per_client: int,
+        evaluate: Split = "test",
     ) -> None:
         """Draw the evaluation's negatives."""
-        if history < 1 or negatives < 1:
-            raise ValueError("history and negatives must be at least 1")
-        needed = 2 * (history + 1 + negatives) + 1
-        if rows_per_client < needed:
+        needed = 2 * (settings.history + 1 + settings.negatives) + 1
+        if settings.rows_per_client < needed:
             raise ValueError(
-                f"rows_per_client is {rows_per_client}; one sample with {history} history items "
-                f"and {negatives} negatives can need {needed}: raise it or shorten the history"
+                f"rows_per_client is {settings.rows_per_client}; one sample with "
+                f"{settings.history} history items and {settings.negatives} negatives can need "
+                f"{needed}: raise it or shorten the history"
             )
-        self.data, self.seed, self.dim = data, seed, dim
-        self.history, self.negatives, self.rows_per_client = history, negatives, rows_per_client
+        self.data, self.settings, self.seed = data, settings, seed
+        self.rows_per_client = settings.rows_per_client
         self.num_clients = data.num_users
-        self._positives = np.array([sequence[-1] for sequence in data.sequences])
+        self._network = network
+        with torch.device("meta"):
+            names = set(self._make().state_dict())
+        self._tables = [table for table in (ITEMS, CATEGORIES, USERS) if table in names]
+        self._held_out = _HELD_OUT[evaluate]
+        self._known = [sequence[: -self._held_out] for sequence in data.sequences]
+        self._positives = np.array([sequence[-self._held_out] for sequence in data.sequences])
         self._negatives = np.array(
             [
                 draw_untouched(
@@ -86,25 +97,33 @@ class RecommendationTask:
                 for user, sequence in enumerate(data.sequences)
             ]
         )
+        self._ranking = Ranking(
+            data, self._positives, seed=seed, catalogue_users=settings.catalogue_users
+        )
 
     def build_model(self) -> nn.Module:
-        """DIN with seeded initial weights."""
+        """The model with seeded initial weights."""
         torch.manual_seed(Stream(self.seed, "model").torch_seed())
-        return models.DIN(
+        return self._make()
+
+    def _make(self) -> nn.Module:
+        return self._network(
             items=self.data.num_items,
             categories=self.data.num_categories,
-            users=self.data.num_users,
-            dim=self.dim,
+            users=self.data.num_users if self.settings.user_table else 0,
         )
 
     def work(self, round_number: int, client: int) -> Work:
-        """All samples of the user that fit the row budget, as one batch."""
+        """All samples of the user that fit the row budget, as one batch; none for short users."""
         samples, items = self._samples(client, Stream(self.seed, "work", round_number, client))
-        rows = {
+        needed = {
             ITEMS: items,
             CATEGORIES: np.unique(self.data.category_of[items]),
             USERS: np.array([client], dtype=np.int64),
         }
+        rows = {table: needed[table] for table in self._tables}
+        if not samples:
+            return Work(rows, ())
         labels = torch.tensor([sample.label for sample in samples])
         inputs = self._inputs(
             np.full(len(samples), client),
@@ -118,25 +137,12 @@ class RecommendationTask:
 
         Logloss corrects for the share of positives, which is larger than in training.
         """
-        users, labels, logits = [], [], []
-        # Users of similar history lengths share a batch, so that little is padded.
-        order = np.argsort([len(s) for s in self.data.sequences], kind="stable")
-        training = model.training
-        model.eval()
-        with torch.no_grad():
-            for start in range(0, len(order), _EVALUATION_USERS):
-                group = order[start : start + _EVALUATION_USERS]
-                histories = [self.data.sequences[u][:-1][-self.history :] for u in group]
-                targets = np.concatenate([self._positives[group], self._negatives[group]])
-                both = np.concatenate([group, group])
-                output = model(*self._inputs(both, targets, histories + histories, model))
-                users.append(both)
-                labels.append(np.repeat([1, 0], len(group)))
-                logits.append((output[:, 1] - output[:, 0]).double().cpu().numpy())
-        model.train(training)
-        user, label, logit = (np.concatenate(parts) for parts in (users, labels, logits))
+        users = np.arange(self.num_clients)
+        candidates = np.stack([self._positives, self._negatives], axis=1)
+        logit = self._scores(model, users, candidates).reshape(-1)
+        label, user = np.tile([1, 0], self.num_clients), np.repeat(users, 2)
         # Training sees one positive in 1 + negatives samples, evaluation one in two.
-        probability = 1.0 / (1.0 + np.exp(-logit - np.log(self.negatives)))
+        probability = 1.0 / (1.0 + np.exp(-logit - np.log(self.settings.negatives)))
         return {
             "auc": metrics.auc(label, logit),
             "gauc": metrics.gauc(user, label, logit),
@@ -144,32 +150,58 @@ class RecommendationTask:
         }
 
     def final_test(self, model: nn.Module) -> dict[str, float]:
-        """Nothing: evaluations use the test data."""
-        return {}
+        """The held-out item's place among others: see `Ranking`."""
+        return self._ranking.measures(lambda users, items: self._scores(model, users, items))
 
     def baselines(self) -> dict[str, float]:
-        """AUC of ranking by popularity in the training data, and of the untrained model."""
-        popularity = self.data.popularity().astype(np.float64)
+        """What ranking by popularity in the training data gives, and AUC of the untrained model."""
+        popularity = self.data.popularity(self._held_out).astype(np.float64)
         targets = np.concatenate([self._positives, self._negatives])
         labels = np.repeat([1, 0], self.num_clients)
+        ranked = self._ranking.measures(lambda _, items: popularity[items])
         return {
             "popularity_auc": metrics.auc(labels, popularity[targets]),
             "untrained_auc": self.evaluate(self.build_model())["auc"],
+            **{f"popularity_{name}": value for name, value in ranked.items()},
         }
+
+    def _scores(self, model: nn.Module, users: Ids, candidates: Ids) -> npt.NDArray[np.float64]:
+        """Differences of logits `[n, c]` of users `[n]` and their candidates `[n, c]`."""
+        num_each = candidates.shape[1]
+        step = max(1, _TOGETHER // num_each)
+        scores = np.empty(candidates.shape)
+        # Users of similar history lengths share a batch, so that little is padded.
+        order = np.argsort([len(self._known[user]) for user in users], kind="stable")
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, len(order), step):
+                group = order[start : start + step]
+                histories = [self._known[u][-self.settings.history :] for u in users[group]]
+                for first in range(0, num_each, _TOGETHER):
+                    part = candidates[group, first : first + _TOGETHER]
+                    named = np.repeat(users[group], part.shape[1])
+                    output = model(*self._inputs(named, part.reshape(-1), histories, model))
+                    found = (output[:, 1] - output[:, 0]).double().cpu().numpy()
+                    scores[group, first : first + _TOGETHER] = found.reshape(part.shape)
+        model.train(training)
+        return scores
 
     def _samples(self, user: int, stream: Stream) -> tuple[list[Sample], Ids]:
         """Samples from the latest training position backwards, and the items they need."""
-        known = self.data.sequences[user][:-1]
+        known = self._known[user]
         touched = np.unique(known)  # not the held-out item: a client cannot know it
         samples: list[Sample] = []
         items: set[int] = set()
-        cost = 1  # the user's own row
+        cost = int(USERS in self._tables)  # the user's own row
         categories: set[int] = set()
         for position in range(len(known) - 1, 0, -1):
-            history = known[max(0, position - self.history) : position]
-            negatives = draw_untouched(touched, self.data.num_items, self.negatives, stream)
+            history = known[max(0, position - self.settings.history) : position]
+            negatives = draw_untouched(
+                touched, self.data.num_items, self.settings.negatives, stream
+            )
             needed = {*history.tolist(), int(known[position]), *negatives.tolist()} - items
-            kinds = set(self.data.category_of[list(needed)].tolist()) - categories
+            kinds = self._kinds(needed) - categories
             if cost + len(needed) + len(kinds) > self.rows_per_client:
                 break
             cost += len(needed) + len(kinds)
@@ -179,6 +211,12 @@ class RecommendationTask:
             samples += [Sample(item, history, 0) for item in negatives.tolist()]
         return samples, np.array(sorted(items), dtype=np.int64)
 
+    def _kinds(self, items: set[int]) -> set[int]:
+        """Categories of items whose rows the model reads."""
+        if CATEGORIES not in self._tables:
+            return set()
+        return set(self.data.category_of[list(items)].tolist())
+
     def _inputs(
         self,
         users: Ids,
@@ -186,11 +224,16 @@ class RecommendationTask:
         histories: Sequence[Ids],
         model: nn.Module | None = None,
     ) -> tuple[Tensor, ...]:
-        """DIN's arguments for B samples; histories are padded to the longest one."""
+        """The model's arguments for B samples; histories are padded to the longest one.
+
+        Samples that follow each other may share a history: there are B or a divisor of B.
+        """
         lengths = np.array([len(history) for history in histories])
         mask = np.arange(lengths.max()) < lengths[:, None]
         padded = np.zeros(mask.shape, dtype=np.int64)
         padded[mask] = np.concatenate(histories)
+        shared = len(targets) // len(histories)
+        mask, padded = np.repeat(mask, shared, axis=0), np.repeat(padded, shared, axis=0)
         category = self.data.category_of
         device = "cpu" if model is None else next(model.parameters()).device
         arrays = (users, targets, category[targets], padded, category[padded], mask)

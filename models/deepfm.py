@@ -1,0 +1,84 @@
+"""DeepFM (Guo et al., IJCAI 2017): a factorisation machine and a network on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.din import layers
+from models.histories import as_logits, mean_of, rows_of, scaled_table
+
+
+class FactorisationMachine(nn.Module):
+    """The two parts of DeepFM, on rows whose last value is the weight of first order.
+
+    Args:
+        fields: number of rows a sample.
+        dim: values a row, at least 2.
+        head: widths of the network's hidden layers.
+        dropout: share of the network's input, in [0, 1), that is zero in training.
+    """
+
+    def __init__(self, fields: int, dim: int, head: Sequence[int], dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.head = layers([fields * (dim - 1), *head, 1], nn.PReLU)
+
+    def forward(self, rows_BFD: Tensor) -> Tensor:
+        """Scores `[B]` of float `[B, F, D]`."""
+        weights_BF, factors_BFK = rows_BFD[..., -1], rows_BFD[..., :-1]
+        squares_BK = factors_BFK.sum(dim=1).square() - factors_BFK.square().sum(dim=1)
+        deep_B = self.head(self.dropout(factors_BFK.flatten(1))).squeeze(1)
+        score_B: Tensor = weights_BF.sum(dim=1) + squares_BK.sum(dim=1) / 2 + deep_B
+        return score_B
+
+
+class DeepFM(nn.Module):
+    """DeepFM on the candidate, its category, the history's means of both, and the user.
+
+    Args:
+        items: rows of the item table.
+        categories: rows of the category table.
+        users: rows of the user table; 0 for a model without one.
+        dim: values a row, at least 2; the last is the weight of first order.
+        head: widths of the network's hidden layers.
+        dropout: share of the network's input, in [0, 1), that is zero in training.
+    """
+
+    def __init__(
+        self,
+        *,
+        items: int,
+        categories: int,
+        users: int,
+        dim: int = 18,
+        head: Sequence[int] = (32, 16),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.item_embedding = scaled_table(items, dim)
+        self.category_embedding = scaled_table(categories, dim)
+        self.user_embedding = scaled_table(users, dim) if users else None
+        self.machine = FactorisationMachine(5 if users else 4, dim, head, dropout)
+
+    def forward(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
+        fields = [self.item_embedding(target), self.category_embedding(target_category)]
+        for table, past, candidate in (
+            (self.item_embedding, history, target),
+            (self.category_embedding, history_category, target_category),
+        ):
+            fields.append(mean_of(rows_of(table, past, candidate, mask), mask))
+        if self.user_embedding is not None:
+            fields.append(self.user_embedding(user))
+        return as_logits(self.machine(torch.stack(fields, dim=1)))

@@ -1,0 +1,42 @@
+"""What recommenders read of a history, and how they say what they think of a candidate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def rows_of(table: nn.Embedding, history: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Embeddings of a history, zero at masked positions.
+
+    A masked position reads the target's row, which the batch needs anyway: no row is spent on
+    padding, and a model that holds only the rows it retrieved reads no other.
+
+    Args:
+        table: of D values a row.
+        history: int64 `[B, L]`.
+        target: int64 `[B]`.
+        mask: bool `[B, L]`, true at real items.
+
+    Returns:
+        float `[B, L, D]`.
+    """
+    rows_BLD = table(torch.where(mask, history, target[:, None]))
+    return torch.where(mask[..., None], rows_BLD, 0.0)
+
+
+def mean_of(rows_BLD: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the real items of a history: float `[B, D]`, zero for an empty one."""
+    return rows_BLD.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def as_logits(score_B: Tensor) -> Tensor:
+    """Logits `[B, 2]` of (not taken, taken), whose difference is the score."""
+    return torch.stack([torch.zeros_like(score_B), score_B], dim=1)
+
+
+def scaled_table(rows: int, dim: int) -> nn.Embedding:
+    """A table of normal values of deviation 0.1."""
+    table = nn.Embedding(rows, dim)
+    nn.init.normal_(table.weight, std=0.1)
+    return table

@@ -1,0 +1,67 @@
+"""Neural collaborative filtering, NeuMF (He et al., WWW 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.din import layers
+from models.histories import as_logits, mean_of, rows_of, scaled_table
+
+
+class NCF(nn.Module):
+    """Score a user and an item by a product and by a network, joined in the last layer.
+
+    The first half of a row's values is for the product, the other for the network. Without a user
+    table the mean of its history's rows stands for the user.
+
+    Args:
+        items: rows of the item table.
+        categories: taken for the sake of other recommenders; unused.
+        users: rows of the user table; 0 for a model without one.
+        dim: values a row, at least 2.
+        head: widths of the network's hidden layers, at least one.
+        dropout: share of the network's input, in [0, 1), that is zero in training.
+    """
+
+    def __init__(
+        self,
+        *,
+        items: int,
+        categories: int,
+        users: int,
+        dim: int = 18,
+        head: Sequence[int] = (32, 16),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not head:
+            raise ValueError("NCF's network needs a hidden layer: give head at least one width")
+        self.item_embedding = scaled_table(items, dim)
+        self.user_embedding = scaled_table(users, dim) if users else None
+        self.split = dim // 2
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Sequential(*layers([2 * (dim - self.split), *head], nn.PReLU), nn.ReLU())
+        self.joined = nn.Linear(self.split + head[-1], 1)
+
+    def forward(
+        self,
+        user: Tensor,
+        target: Tensor,
+        target_category: Tensor,
+        history: Tensor,
+        history_category: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
+        """Return the logits `[B, 2]` of (not taken, taken); arguments as of `models.DIN`."""
+        item_BD = self.item_embedding(target)
+        if self.user_embedding is None:
+            user_BD = mean_of(rows_of(self.item_embedding, history, target, mask), mask)
+        else:
+            user_BD = self.user_embedding(user)
+        half = self.split
+        both = torch.cat([user_BD[:, half:], item_BD[:, half:]], dim=1)
+        joined = [user_BD[:, :half] * item_BD[:, :half], self.head(self.dropout(both))]
+        return as_logits(self.joined(torch.cat(joined, dim=1)).squeeze(1))
