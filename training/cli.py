@@ -103,7 +103,7 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "DIR|FILE|HUB_NAME|synthetic",
         str,
         "a folder, a CSV or Parquet file (recommenders), a name on the Hugging Face Hub (others), "
-        "or made-up learnable data; default: synthetic for recommenders, the Hub name for the others",
+        "or made-up learnable data; default: synthetic for recommenders, else the Hub name",
     ),
     ("columns", "user=A,item=B,...", str, "of a CSV or Parquet file: user, item, time, category"),
     ("task", "MODULE:NAME", str, "with the preset own: what makes the task"),

@@ -58,7 +58,7 @@ def _recommender(name: str, settings: Recommendation) -> Config:
         clients_per_round=100,
         eval_every=20,
         torch_threads=1,
-        recommendation=settings,
+        recommendation=dataclasses.replace(settings, ranked_users=100_000),
         # One gradient of all samples; dividing the sum by a constant lets users with more
         # samples weigh more. The divisor only places gradients inside the encoding's range.
         local=Local(optimizer="gradient", loss="sum", loss_divisor=32.0),

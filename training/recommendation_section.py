@@ -28,8 +28,9 @@ class Recommendation:
         dropout: share of the head's input that is zero in training, in [0, 1); of SASRec's
             embeddings and blocks.
         blocks: of SASRec.
-        catalogue_users: seeded users who rank the whole catalogue at the end of a run, beside all
-            users' ranking among 99 negatives; 0 for none.
+        ranked_users: how many seeded users' held-out item is ranked among 99 negatives at the end
+            of a run; 0 for none, any large number for all.
+        catalogue_users: how many seeded users' held-out item is ranked in the whole catalogue.
     """
 
     dim: int = 18
@@ -43,6 +44,7 @@ class Recommendation:
     activation: Literal["prelu", "dice"] = "prelu"
     dropout: float = 0.0
     blocks: int = 2
+    ranked_users: int = 0
     catalogue_users: int = 0
 
     def __post_init__(self) -> None:
@@ -53,10 +55,11 @@ class Recommendation:
                 )
         if self.dim < 2:
             raise ConfigError(f"recommendation.dim is {self.dim}; choose at least 2")
-        if self.catalogue_users < 0:
-            raise ConfigError(
-                f"recommendation.catalogue_users is {self.catalogue_users}; choose 0 or more"
-            )
+        for name in ("ranked_users", "catalogue_users"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"recommendation.{name} is {getattr(self, name)}; choose 0 or more"
+                )
         for name in ("head", "attention"):
             if any(width < 1 for width in getattr(self, name)):
                 raise ConfigError(

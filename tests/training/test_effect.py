@@ -98,6 +98,8 @@ def test_what_a_run_never_reads_is_refused_or_named(
     settings = {**SMALL, "aggregation": aggregation, "clients_per_round": cohort}
     if name.endswith("-widths"):
         settings["sesa"] = dataclasses.replace(preset.sesa, collusion=1 / 12)
+    if preset.is_recommender:
+        settings["recommendation"] = dataclasses.replace(preset.recommendation, ranked_users=5)
     config = dataclasses.replace(preset, **settings)
     read: set[str] = set()
     sections = {type(getattr(config, f.name)): f.name + "." for f in dataclasses.fields(config)

@@ -166,19 +166,21 @@ def place_by_sorting(scores: dict[int, float], item: int) -> float:
 @pytest.mark.parametrize("evaluate", ["test", "validation"])
 def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate: str) -> None:
     """An implementation of its own: dictionaries, sorting, one forward pass a candidate set."""
-    task = make_task(evaluate=evaluate, catalogue_users=25)
+    task = make_task(evaluate=evaluate, ranked_users=30, catalogue_users=25)
     torch.manual_seed(3)
     model = task.build_model().eval()
     back = {"test": 1, "validation": 2}[evaluate]
     found: dict[str, list[float]] = {"": [], "catalogue_": []}
+    ranked = task._ranking._users
     for user, sequence in enumerate(task.data.sequences):
         positive, history = int(sequence[-back]), sequence[:-back][-task.settings.history :]
         untouched = sorted(set(range(60)) - set(sequence.tolist()))
-        sampled = task._ranking._candidates[user, 1:].tolist()
+        (place,) = np.flatnonzero(task._ranking._users == user) if user in ranked else (-1,)
+        sampled = task._ranking._candidates[place, 1:].tolist()
         assert len(set(sampled)) == len(sampled) == task._ranking._count
-        assert set(sampled) <= set(untouched)
+        assert user not in ranked or set(sampled) <= set(untouched)
         for prefix, others in (("", sampled), ("catalogue_", untouched)):
-            if prefix and user not in task._ranking._users:
+            if user not in (task._ranking._in_catalogue if prefix else ranked):
                 continue
             items = [positive, *others]
             inputs = task._inputs(np.full(len(items), user), np.array(items), [history])
@@ -187,7 +189,7 @@ def test_places_are_those_of_sorting_the_candidates_one_user_at_a_time(evaluate:
             scores = dict(zip(items, (output[:, 1] - output[:, 0]).tolist(), strict=True))
             found[prefix].append(place_by_sorting(scores, positive))
     measured = task.final_test(model)
-    assert len(found["catalogue_"]) == 25
+    assert (len(found[""]), len(found["catalogue_"])) == (30, 25)
     for prefix, places in found.items():
         gains = [1 / math.log2(1 + place) if place <= 10 else 0.0 for place in places]
         hits = [place <= 10 for place in places]

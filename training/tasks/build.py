@@ -58,7 +58,7 @@ def _recommender(config: Config) -> Task:
     settings = config.recommendation
     if config.data == SYNTHETIC:
         data = synthetic_interactions(
-            config.seed, users=1000, items=600, categories=20, length=(5, 20)
+            config.seed, users=1000, items=1000, categories=20, length=(5, 20)
         )
     elif Path(config.data).suffix in SUFFIXES:
         data = load_table(Path(config.data), settings.columns)

@@ -21,41 +21,50 @@ Scores = Callable[[Ids, Ids], npt.NDArray[np.float64]]
 
 
 class Ranking:
-    """Candidates of every user, drawn once.
+    """Users and their candidates, drawn once.
 
     Args:
         data: users and items.
         positives: int64 `[users]`, the held-out items.
-        seed: of negatives, and of the users who rank the whole catalogue.
-        catalogue_users: how many of these; 0 for none.
+        seed: of users and negatives.
+        among_negatives: how many users; 0 for none.
+        in_catalogue: how many users, from 0 on.
     """
 
     def __init__(
-        self, data: Interactions, positives: Ids, *, seed: int, catalogue_users: int
+        self,
+        data: Interactions,
+        positives: Ids,
+        *,
+        seed: int,
+        among_negatives: int,
+        in_catalogue: int,
     ) -> None:
         """Draw the negatives."""
         self._data, self._positives = data, positives
-        touched = [np.unique(sequence) for sequence in data.sequences]
-        self._count = min(NEGATIVES, data.num_items - max(map(len, touched)))
-        drawn = [self._draw(items, seed, user) for user, items in enumerate(touched)]
-        self._candidates = np.concatenate([positives[:, None], np.array(drawn)], axis=1)
-        most = min(catalogue_users, data.num_users)
-        self._users = Stream(seed, "catalogue users").choice(data.num_users, most)
+        order = Stream(seed, "ranked users").permutation(data.num_users)
+        self._users, self._in_catalogue = order[:among_negatives], order[:in_catalogue]
+        touched = [np.unique(data.sequences[user]) for user in self._users]
+        self._count = min(NEGATIVES, data.num_items - max(map(len, touched), default=0))
+        drawn = [self._draw(*pair, seed) for pair in zip(self._users, touched, strict=True)]
+        negatives = np.array(drawn, dtype=np.int64).reshape(-1, self._count)
+        self._candidates = np.c_[positives[self._users], negatives]
 
     def measures(self, scores: Scores) -> dict[str, float]:
         """HR@10, NDCG@10 and MRR among negatives; `catalogue_...` those among all items."""
-        everyone = np.arange(self._data.num_users)
-        found = scores(everyone, self._candidates)
-        measured = metrics.of_ranks(metrics.ranks(found[:, 0], found[:, 1:]))
+        measured: dict[str, float] = {}
         if len(self._users):
-            places = np.concatenate([self._place(scores, user) for user in self._users])
+            found = scores(self._users, self._candidates)
+            measured |= metrics.of_ranks(metrics.ranks(found[:, 0], found[:, 1:]))
+        if len(self._in_catalogue):
+            places = np.concatenate([self._place(scores, user) for user in self._in_catalogue])
             of_all = metrics.of_ranks(places)
             measured |= {f"catalogue_{name}": value for name, value in of_all.items()}
         return measured
 
-    def _draw(self, touched: Ids, seed: int, user: int) -> Ids:
+    def _draw(self, user: int, touched: Ids, seed: int) -> Ids:
         """Distinct items that the user never took."""
-        stream = Stream(seed, "ranking negatives", user)
+        stream = Stream(seed, "ranking negatives", int(user))
         chosen = np.empty(0, dtype=np.int64)
         while len(chosen) < self._count:
             missing = self._count - len(chosen)

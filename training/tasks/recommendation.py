@@ -98,7 +98,11 @@ class RecommendationTask:
             ]
         )
         self._ranking = Ranking(
-            data, self._positives, seed=seed, catalogue_users=settings.catalogue_users
+            data,
+            self._positives,
+            seed=seed,
+            among_negatives=settings.ranked_users,
+            in_catalogue=settings.catalogue_users,
         )
 
     def build_model(self) -> nn.Module:
