@@ -135,16 +135,9 @@ class SubmodelEngine:
         if isinstance(local, str):
             raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
         handle = Handle(
-            model,
-            optimizers,
-            rows=self.rows,
-            rest=self.rest,
-            average_buffers=self.buffers == "average",
-            source=self.source,
-            check=self.check,
-            explain=_explain,
-            local=local,
-        )
+            model, optimizers, rows=self.rows, rest=self.rest, check=self.check, local=local,
+            average_buffers=self.buffers == "average", source=self.source, explain=_explain,
+        )  # fmt: skip
         self._handles.add(handle)
         return handle
 
@@ -258,6 +251,19 @@ class SubmodelEngine:
         specs = segment_specs(*parts, rows_per_client=None, retrieve=False)
         return build_sefl_plan(specs, encoding=self.encoding, **options)
 
+    def the_handle(self, handle: Handle | None = None) -> Handle:
+        """`handle`, or of None the only one that is attached.
+
+        Raises:
+            ParameterError: none is attached, or several.
+        """
+        attached = [h for h in self._handles if h.attached] if handle is None else [handle]
+        if len(attached) != 1:
+            count = len(attached)
+            raise ParameterError(f"{count} models are attached to this engine: pass handle=")
+        _check_handle(attached[0])
+        return attached[0]
+
     def round(
         self,
         client: Participant,
@@ -283,13 +289,7 @@ class SubmodelEngine:
         Raises:
             ParameterError: no model is attached, or several and none was named.
         """
-        if handle is None:
-            attached = [h for h in self._handles if h.attached]
-            if len(attached) != 1:
-                count = len(attached)
-                raise ParameterError(f"{count} models are attached to this engine: pass handle=")
-            handle = attached[0]
-        _check_handle(handle)
+        handle = self.the_handle(handle)
         plan = getattr(client, "plan", None)
         if not isinstance(plan, SubmodelPlan) or not hasattr(client, "client_id"):
             raise ParameterError(

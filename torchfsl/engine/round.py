@@ -21,9 +21,10 @@ import torch
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import ClipReport
+from torchfsl.engine.fetched import asked_rows, write_rows
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.wanted import RowIds, by_table, segment_indices, zeros_for_missing
+from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
@@ -260,33 +261,11 @@ class TrainingRound:
             return {
                 s.name: (fixed := self._fixed[s.name])[s.tree_positions(fixed) >= 0] for s in early
             }
-        tables = self._handle.inventory.tables
-        retrieved = [t for s in self._retrieving for t in tables[s.name]]
-        whole = [t for t in self._handle.inventory.all_tables if t not in retrieved]
-        wanted = by_table(self._wanted, retrieved, whole) if self._retrieving else {}
-        return {
-            s.name: segment_indices(s, tables[s.name], wanted, self._residual)
-            for s in self._retrieving
-        }
+        return asked_rows(self._handle, self._retrieving, self._wanted, self._residual)
 
     def _fetch_rows(self, asked: dict[str, npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
         """Write the retrieved rows into the tables, NaN everywhere else."""
         assert self._session is not None
         found = self._session.retrieve() if self._retrieving else {}
-        tables = self._handle.inventory.tables
-        for segment in self._retrieving:
-            indices, values = zeros_for_missing(asked[segment.name], *found[segment.name])
-            for table in tables[segment.name]:
-                stop = table.offset + table.num_rows
-                here = (indices >= table.offset) & (indices < stop)
-                ids = torch.from_numpy(np.array(indices[here] - table.offset))
-                rows = torch.from_numpy(np.array(values[here]))
-                ids = ids.to(table.weight.device)
-                held = None if self._absent == 0.0 else self._handle.held_rows.of(table)
-                keep_only(table, ids, rows, held, absent=self._absent)
-                num_absent = table.num_rows - len(ids)
-                self._handle.held_rows.lack(table, num_absent, zero=self._absent == 0.0)
-                self.rows[table.name] = ids
-        for table in self._handle.inventory.all_tables:
-            self.rows.setdefault(table.name, torch.arange(table.num_rows))
+        self.rows = write_rows(self._handle, self._retrieving, asked, found, self._absent)
         return self.rows

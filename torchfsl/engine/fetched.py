@@ -1,0 +1,124 @@
+"""Fetched rows in a client's tables, in a round or, for evaluation, without one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.residual import Residual
+from torchfsl.engine.wanted import RowIds, by_table, segment_indices, zeros_for_missing
+from torchfsl.engine.watch.snapshot import Snapshot, keep_only
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.segments import Segment
+
+Found = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+"""By segment: indices and `[k, tau]` values."""
+
+
+class Fetcher(Protocol):
+    """A client that reads the applied model, as `torchfsl.Client` is one."""
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan."""
+
+    @property
+    def client_id(self) -> int:
+        """The client's number."""
+
+    def fetch(self, rows: Mapping[str, npt.ArrayLike]) -> tuple[Mapping[str, Any], Found]:
+        """The clear tensors, and the rows named."""
+
+
+def asked_rows(
+    handle: Handle, segments: list[Segment], rows: RowIds | None, residual: Residual
+) -> dict[str, npt.NDArray[np.int64]]:
+    """By retrieving segment what to fetch: the caller's ids, then rows owed, at most k_max.
+
+    Raises:
+        ParameterError: an unknown table, or ids that are none.
+    """
+    tables = handle.inventory.tables
+    retrieved = [t for s in segments for t in tables[s.name]]
+    whole = [t for t in handle.inventory.all_tables if t not in retrieved]
+    wanted = by_table(rows, retrieved, whole) if segments else {}
+    return {s.name: segment_indices(s, tables[s.name], wanted, residual) for s in segments}
+
+
+def write_rows(
+    handle: Handle,
+    segments: list[Segment],
+    asked: Mapping[str, npt.NDArray[np.int64]],
+    found: Found,
+    absent: float,
+) -> dict[str, torch.Tensor]:
+    """Write fetched rows into the tables, `absent` (NaN or 0) everywhere else.
+
+    Returns:
+        By table name the ids that the tables hold now: int64, increasing.
+    """
+    held_rows, present = handle.held_rows, {}
+    for segment in segments:
+        indices, values = zeros_for_missing(asked[segment.name], *found[segment.name])
+        for table in handle.inventory.tables[segment.name]:
+            stop = table.offset + table.num_rows
+            here = (indices >= table.offset) & (indices < stop)
+            ids = torch.from_numpy(np.array(indices[here] - table.offset))
+            rows = torch.from_numpy(np.array(values[here]))
+            ids = ids.to(table.weight.device)
+            held = None if absent == 0.0 else held_rows.of(table)
+            keep_only(table, ids, rows, held, absent=absent)
+            held_rows.lack(table, table.num_rows - len(ids), zero=absent == 0.0)
+            present[table.name] = ids
+    for table in handle.inventory.all_tables:
+        present.setdefault(table.name, torch.arange(table.num_rows))
+    return present
+
+
+@contextlib.contextmanager
+def fetched_model(
+    handle: Handle, client: Fetcher, rows: RowIds | None = None
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The servers' model in this client's module, to evaluate it: a fetch, and no report.
+
+    Rows that were not asked for are NaN, or zero under `Rows(absent="zero")`. Leaving the block
+    puts the module back to what it was.
+
+    Args:
+        handle: attached to the module.
+        client: bound to a plan for this module.
+        rows: ids as `SubmodelEngine.round` takes them; those beyond the plan's k_max are left out.
+
+    Yields:
+        By table name the ids at hand: int64, increasing.
+
+    Raises:
+        ParameterError: the plan does not fit, or `rows` is missing or names none. Servers have
+            seen nothing then.
+        RejectedSubmission: this client has fetched from this model as often as it may.
+        ProtocolError: a round is open in this module, or a server altered its answer.
+    """
+    handle.exchange.check_plan(client.plan)
+    handle.recorder.check_closed()
+    segments = [segment for segment in client.plan.segments if segment.retrieve]
+    if segments and rows is None:
+        raise ParameterError(
+            "the plan retrieves rows privately: pass rows=, the ids that the evaluation will use"
+        )
+    asked = asked_rows(handle, segments, rows, Residual())
+    absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
+    handle.personal.switch_to(client.client_id)
+    before = Snapshot(handle.model, handle.inventory, handle.held_rows)
+    try:
+        clear, found = client.fetch(asked)
+        handle.exchange.load(clear)
+        yield write_rows(handle, segments, asked, found, absent)
+    finally:
+        before.put_back()
