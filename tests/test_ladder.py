@@ -67,6 +67,8 @@ PLANTED = [
     ("network", "torchfsl/fsl/transport.py", "import grpc"),
     ("network", "torchfsl/engine/engine.py", "from prometheus_client import Counter"),
     ("homomorphic", "torchfsl/sefl/round.py", "def f(): import tenseal.sealapi"),
+    ("flower", "torchfsl/service/local.py", "def f(): import flwr.app"),
+    ("ladder", "torchfsl/engine/simulation.py", "import torchfsl.integrations.flower"),
     ("face", "torchfsl/service/reporting.py", "from torchfsl import __version__"),
     ("face", "torchfsl/service/command.py", "import torchfsl"),
     ("library", "torchfsl/engine/round.py", "import training.metrics"),
@@ -191,6 +193,7 @@ def test_the_library_imports_only_its_stated_dependencies() -> None:
         served = {"grpc", "grpc_health", "prometheus_client"}
         extra = served if name.startswith("torchfsl.service.") else set()
         extra |= {"tenseal"} if name == "torchfsl.crypto.homomorphic" else set()
+        extra |= {"flwr"} if name.startswith("torchfsl.integrations.flower.") else set()
         assert {n.split(".")[0] for n in imported(tree)} <= allowed | extra, name
 
 

@@ -2,7 +2,8 @@
 
 The names below are loaded when first used, so that a server's aggregation path never imports torch.
 Wings, from the bottom up: `kernels`, `crypto`, `submodel`; the protocols `fsl`, `sesa` and `sefl`,
-and `privhfl`, which asks models instead of adding updates; `engine` and `service`. Below them
+and `privhfl`, which asks models instead of adding updates; `engine` and `service`; on top
+`integrations`, the library inside the frameworks of others. Below them
 `errors`, `types`, `version` and `faces` (how names load late); see docs/architecture.md.
 """
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ELSEWHERE = {
     "wrap-your-model.md", "simulate.md", "operations.md", "mistakes.md", "growing.md",
-    "own-experiments.md",
+    "own-experiments.md", "flower.md",
 }  # fmt: skip
 """Pages whose code other tests run, and look at what it gives."""
 CONTEXT = {"sefl.md"}

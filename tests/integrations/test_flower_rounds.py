@@ -1,0 +1,219 @@
+"""Rounds under Flower: sums exact, nothing but numbers by Message, failures left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from tests.support.flower_grid import HereGrid, quiet
+from tests.support.flower_task import Recorder, build, plan_of, replayed, words_of
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.integrations.flower import SubmodelAveraging, client_round
+from torchfsl.integrations.flower.node import local_folder
+from torchfsl.service import LocalServers
+
+
+@pytest.fixture
+def run_id() -> int:
+    return random.getrandbits(60)
+
+
+class Run:
+    """One run of a strategy on a grid of this process; the opened rounds."""
+
+    def __init__(self, recorder: Recorder, grid: HereGrid, **options: Any) -> None:
+        engine, handle = build(recorder.rows)
+        self.state = handle.server_state()
+        where = {"servers": "local"} | {
+            k: options.pop(k) for k in ("servers", "tls") if k in options
+        }
+        plan = plan_of(engine, handle, **options.pop("plan", {}))
+        self.recorder, self.grid = recorder, grid
+        self.strategy = SubmodelAveraging(engine, handle, plan, **where, **options)
+        self.opened: dict[int, tuple[int, ...]] = {}
+
+    def start(self, rounds: int, **options: Any) -> Any:
+        with quiet():
+            return self.strategy.start(
+                self.grid, num_rounds=rounds, timeout=60, evaluate_fn=self._note, **options
+            )
+
+    def _note(self, number: int, arrays: ArrayRecord) -> None:
+        if self.strategy.opened is not None:
+            self.opened[number] = self.strategy.opened.clients
+
+    def assert_exact(self) -> None:
+        """Both servers' model is that of `run_round` on what the clients sent."""
+        plan = dataclasses.replace(self.strategy.plan, server_keys=())
+        rounds = {n: (who, self.recorder.sent.get(n, {})) for n, who in self.opened.items()}
+        assert self.strategy.model_sha256 == replayed(plan, self.state, rounds)
+
+
+def test_a_run_ends_with_the_model_of_run_round_and_sends_no_arrays(run_id: int) -> None:
+    recorder = Recorder()
+    run = Run(recorder, HereGrid(recorder.app, [{}] * 4, run_id=run_id))
+    result = run.start(2)
+    assert run.opened == {1: (0, 1, 2, 3), 2: (0, 1, 2, 3)}
+    run.assert_exact()
+    assert run.grid.array_bytes == 0
+    assert run.grid.bytes < 4 * 2 * 4 * 400  # rounds, both ways, train and evaluate, nodes
+    assert set(result.arrays) == set(run.state)
+    assert 0 <= result.evaluate_metrics_clientapp[2]["accuracy"] <= 1
+    assert result.train_metrics_clientapp[1]["num-examples"] == 12  # two clients sent theirs
+    assert not local_folder(run_id).exists()
+
+
+def test_a_client_that_raises_before_its_round_is_left_out_and_later_adds_nothing(
+    run_id: int,
+) -> None:
+    def fail(client: int) -> None:
+        if client == 1:
+            raise RuntimeError("no data today")
+
+    recorder = Recorder(inside=fail)
+    grid = HereGrid(recorder.app, [{}] * 3, run_id=run_id)
+    run = Run(recorder, grid, fraction_evaluate=0.0)
+
+    def absent(node: int) -> None:
+        if node == 0:
+            raise RuntimeError("not at home")
+
+    grid.before = absent
+    run.start(1)
+    assert run.opened == {1: (1, 2)}  # 1 sent a report like any other, that adds nothing
+    assert set(recorder.sent[1]) == {2}
+    assert [reply.has_error() for reply in grid.replies] == []  # of the evaluation, which is off
+    run.assert_exact()
+
+
+def test_a_round_that_does_not_open_leaves_the_model_and_the_next_goes_on(run_id: int) -> None:
+    recorder = Recorder()
+    grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+    run = Run(recorder, grid, plan={"min_clients": 2}, fraction_evaluate=0.0)
+    trained = []
+
+    def absent(node: int) -> None:
+        trained.append(node)
+        if len(trained) == 1:
+            raise RuntimeError("not at home")
+
+    grid.before = absent
+    run.start(2)
+    assert run.opened == {2: (0, 1)}
+    run.assert_exact()
+
+
+def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int) -> None:
+    """The model is a fresh one for every Message, as in a deployment."""
+    recorder = Recorder()
+    grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+    run = Run(recorder, grid, plan={"rows_per_client": 12}, fraction_evaluate=0.0)
+    run.start(2)
+    run.assert_exact()
+    for context in grid.contexts:
+        owed = context.state["torchfsl-residual"]
+        assert {key.split("\x1f")[1] for key in owed} >= {"ids", "values"}
+        own = context.state["torchfsl-personal"]["own"].numpy()
+        assert abs(own).max() > 0
+
+
+def test_clients_of_a_deployment_take_certificates_from_their_node_and_urls_from_the_message(
+    tmp_path: Path, run_id: int
+) -> None:
+    with LocalServers(tmp_path, clients=12) as servers:
+        servers.start()
+        tls = str(servers.tls)
+        nodes = [
+            {"torchfsl-tls": tls, "torchfsl-name": "client-5"},
+            {"torchfsl-tls": tls, "torchfsl-name": "client-11",
+             "torchfsl-servers": ",".join(servers.urls)},
+            {"torchfsl-tls": tls},  # which of the twelve?
+            {},  # none
+        ]  # fmt: skip
+        recorder = Recorder()
+        grid = HereGrid(recorder.app, nodes, run_id=run_id)
+        run = Run(recorder, grid, servers=servers.urls, tls=servers.tls, plan={"min_clients": 2})
+        run.start(1)
+        assert run.opened == {1: (5, 11)}
+        recorder.sent[1] = {5: recorder.sent[1][0], 11: recorder.sent[1][1]}
+        run.assert_exact()
+        reasons = [r.error.reason for r in grid.replies if r.has_error()]
+        assert len(reasons) == 2
+        assert "torchfsl-name" in reasons[0]
+        assert "this node has no certificate" in reasons[1]
+
+
+def test_a_policy_of_the_node_refuses_the_plan_before_anything_is_sent(
+    tmp_path: Path, run_id: int
+) -> None:
+    (tmp_path / "policy.toml").write_text("min_clients = 50\n")
+    with LocalServers(tmp_path / "servers", clients=2) as servers:
+        servers.start()
+        node = {"torchfsl-tls": str(servers.tls), "torchfsl-name": "client-0"}
+        nodes = [node, node | {"torchfsl-name": "client-1"}]
+        nodes[1]["torchfsl-require"] = str(tmp_path / "policy.toml")
+        recorder = Recorder()
+        grid = HereGrid(recorder.app, nodes, run_id=run_id)
+        run = Run(recorder, grid, servers=servers.urls, tls=servers.tls, plan={"min_clients": 1})
+        run.start(1)
+        assert run.opened == {}  # the other one's default floors want two clients, too
+        assert all("min_clients" in reply.error.reason for reply in grid.replies)
+
+
+def test_more_nodes_than_the_plan_allows_are_refused_before_the_round_opens(run_id: int) -> None:
+    recorder = Recorder()
+    run = Run(recorder, HereGrid(recorder.app, [{}] * 3, run_id=run_id), plan={"max_clients": 2})
+    with pytest.raises(ParameterError, match="3 nodes are sampled, the plan has max_clients = 2"):
+        run.start(1)
+    assert not local_folder(run_id).exists()
+
+
+@pytest.mark.parametrize(
+    "where", [{"servers": "local", "tls": Path("x")}, {"servers": ["https://a:1", "https://b:2"]},
+              {"servers": ["https://a:1"], "tls": Path("x")}, {"servers": "https://a:1"}],
+)  # fmt: skip
+def test_servers_and_certificates_that_do_not_go_together_are_refused(where: Any) -> None:
+    engine, handle = build()
+    with pytest.raises(ParameterError, match="servers"):
+        SubmodelAveraging(engine, handle, plan_of(engine, handle), **where)
+
+
+def message_of(content: RecordDict, run_id: int) -> Message:
+    recorder = Recorder()
+    HereGrid(recorder.app, [], run_id=run_id)
+    return Message(content=content, dst_node_id=100, message_type="train")
+
+
+def test_a_message_of_another_strategy_or_with_arrays_is_refused(run_id: int) -> None:
+    recorder = Recorder()
+    context = HereGrid(recorder.app, [{}], run_id=run_id).contexts[0]
+    call = ConfigRecord({"round": 1, "servers": ""})
+    for content in (
+        RecordDict({"config": ConfigRecord()}),
+        RecordDict({"torchfsl": call, "arrays": ArrayRecord()}),
+        RecordDict({"torchfsl": ConfigRecord({"round": "1", "servers": ""})}),
+        RecordDict({"torchfsl": ConfigRecord({"round": 1, "servers": "https://a:1"})}),
+    ):
+        with pytest.raises(DecodeError):
+            client_round(message_of(content, run_id), context, build()[0], rows=words_of(0))
+
+
+def test_a_node_does_not_follow_a_message_to_servers_that_it_has_no_certificate_for(
+    run_id: int,
+) -> None:
+    """Also where a folder of local servers of this run lies on its machine."""
+    recorder = Recorder()
+    context = HereGrid(recorder.app, [{}], run_id=run_id).contexts[0]
+    local_folder(run_id).mkdir(mode=0o700)
+    try:
+        call = ConfigRecord({"round": 1, "servers": "https://127.0.0.1:1,https://127.0.0.1:2"})
+        message = message_of(RecordDict({"torchfsl": call}), run_id)
+        with pytest.raises(ParameterError, match="no certificate"):
+            client_round(message, context, build()[0], rows=words_of(0)).__enter__()
+    finally:
+        local_folder(run_id).rmdir()

@@ -1,0 +1,7 @@
+"""The library inside the frameworks of others: `flower`.
+
+Each folder needs the framework it is named after, and imports nothing of it but its public
+packages. Nothing below imports this wing, so that the library never loads a framework by itself.
+
+Invariant: frameworks carry round numbers and metrics; arrays go to the two servers alone.
+"""

@@ -1,0 +1,214 @@
+"""The strategy: Flower samples nodes and waits for them, two torchfsl servers add up.
+
+A round: `configure_train` samples as FedAvg does, opens the round at both servers and sends its
+number; clients fetch from both servers, train, and report to both; `aggregate_train` closes the
+round and returns the model that both hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.integrations.flower.records import Call, mean_metrics
+from torchfsl.integrations.flower.servers import TaskServers
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
+from torchfsl.submodel.server_model import ServerModel
+
+log = logging.getLogger("flwr.torchfsl")  # shown where Flower shows its own lines
+
+
+class SubmodelAveraging(FedAvg):
+    """Federated submodel learning under Flower; see the page on Flower.
+
+    Weights of clients are those of the plan's weight lane, not of a metric: `weighted_by_key` names
+    the metric that weighs other metrics.
+
+    Args:
+        engine: with the model attached.
+        handle: from `engine.attach`.
+        plan: from `engine.plan`; at most `max_clients` nodes are sampled a round.
+        servers: URLs of both servers, or `local` in a simulation: two processes on this machine
+            while the strategy runs.
+        tls: the owner's files, or a folder with `owner.pem`; None for `local`.
+        optimizer: of the servers; plain SGD of rate 1 when None.
+        replace: begin also where the servers hold a task that has been trained; both operators must
+            permit that.
+        **sampling: arguments of Flower's `FedAvg` that say how nodes are sampled, and how metrics
+            are averaged: `fraction_train`, `min_train_nodes`, ...
+
+    Attributes:
+        plan: once started, bound to these two servers.
+        model: what both servers hold; None before the start.
+        opened: of the last round: exact sums, who took part; None where it did not open.
+
+    Raises:
+        ParameterError: servers and certificates do not go together.
+    """
+
+    def __init__(
+        self,
+        engine: SubmodelEngine,
+        handle: Handle,
+        plan: Plan,
+        *,
+        servers: Literal["local"] | Sequence[str],
+        tls: Path | TlsFiles | None = None,
+        optimizer: OptimizerSettings | None = None,
+        replace: bool = False,
+        **sampling: Any,
+    ) -> None:
+        """Nothing is sent before `start`."""
+        sampling.setdefault("train_metrics_aggr_fn", mean_metrics)
+        sampling.setdefault("evaluate_metrics_aggr_fn", mean_metrics)
+        super().__init__(**sampling)
+        self._servers = TaskServers(servers, tls)
+        self._engine, self._handle = engine, engine.the_handle(handle)
+        self._optimizer, self._replace = optimizer, replace
+        self._timeout, self._sampled = 0.0, 0
+        self.plan = plan
+        self.model: ServerModel | None = None
+        self.opened: Opened | None = None
+
+    @property
+    def model_sha256(self) -> str:
+        """Digest of the model that both servers hold, in hex; equal bits have equal digests."""
+        if self.model is None:
+            raise ProtocolError("there is no model before the strategy was started")
+        return self.model.digest().hex()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds; see Flower's `Strategy.start`.
+
+        Args:
+            grid: from the ServerApp.
+            initial_arrays: the model to begin with; that of the handle when None.
+            num_rounds: how many.
+            timeout: seconds to wait for nodes in a round; then it closes without the others.
+            train_config: str, int, float and bool for ClientApps.
+            evaluate_config: the same, in evaluations.
+            evaluate_fn: called with the model after each round.
+
+        Raises:
+            ParameterError: the arrays are not the plan's, or more nodes are sampled than it allows.
+            ProtocolError: the servers hold another task, or a round cannot be opened.
+        """
+        state = self._handle.server_state()
+        if initial_arrays is not None:
+            state = {name: array.numpy() for name, array in initial_arrays.items()}
+        self.model, self._timeout = ServerModel(state), timeout
+        self.model.check(self.plan)
+        with self._servers.running(grid.run.run_id):
+            self.plan = self._servers.set_up(
+                self.plan, state, self._optimizer, self._engine.source, replace=self._replace
+            )
+            arrays = _arrays(self.model)
+            settings = (train_config, evaluate_config, evaluate_fn)
+            return super().start(grid, arrays, num_rounds, timeout, *settings)
+
+    def summary(self) -> None:
+        """Log the settings."""
+        where = ", ".join(self._servers.urls) or "this machine, for simulation only"
+        log.info("\t├──> Two torchfsl servers: %s", where)
+        log.info("\t├──> Plan: %s", self.plan.digest.hex())
+        super().summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample nodes, open the round and send its number.
+
+        Raises:
+            ParameterError: more nodes are sampled than the plan allows.
+            ProtocolError: the servers do not open the round.
+        """
+        messages = list(super().configure_train(server_round, ArrayRecord(), config, grid))
+        self._sampled = len(messages)
+        if self._sampled > self.plan.max_clients:
+            raise ParameterError(
+                f"{self._sampled} nodes are sampled, the plan has max_clients = "
+                f"{self.plan.max_clients}: plan for more, or lower fraction_train"
+            )
+        if messages:
+            self._servers.open(server_round, self._timeout)
+        call = Call(server_round, self._servers.urls)
+        return self._filled(messages, call, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Close the round; the model of both servers, or None where the round did not open.
+
+        Raises:
+            NotReady: a server has not answered for as long as its policy allows.
+        """
+        metrics = self._metrics(replies, self.train_metrics_aggr_fn)
+        self.opened = None
+        if not self._sampled:
+            return None, metrics
+        try:
+            self.opened, self.model = self._servers.close(server_round)
+        except ProtocolError as error:
+            log.warning("aggregate_train: the model stays as it is: %s", error)
+            return None, metrics
+        log.info("aggregate_train: the sum of %d reports is opened", self.opened.num_clients)
+        return _arrays(self.model), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample nodes and ask for an evaluation; they fetch their rows from both servers."""
+        messages = list(super().configure_evaluate(server_round, ArrayRecord(), config, grid))
+        return self._filled(messages, Call.to_evaluate(self._servers.urls), config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Means of the metrics that clients sent."""
+        return self._metrics(replies, self.evaluate_metrics_aggr_fn)
+
+    def _filled(
+        self, messages: list[Message], call: Call, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._servers.admit(len(list(grid.get_node_ids())))
+        for message in messages:
+            message.content = call.content(self.configrecord_key, config)
+        return messages
+
+    def _metrics(
+        self, replies: Iterable[Message], mean: Callable[[list[Any], str], MetricRecord]
+    ) -> MetricRecord | None:
+        """Of replies without an error; what else a reply may hold is left alone."""
+        contents = []
+        for reply in replies:
+            if reply.has_error():
+                log.info("node %d failed: %s", reply.metadata.src_node_id, reply.error.reason)
+            elif any(reply.content.metric_records.values()):
+                contents.append(reply.content)
+        return mean(contents, self.weighted_by_key) if contents else None
+
+
+def _arrays(model: ServerModel) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.array(value)) for name, value in model.state.items()})
