@@ -227,7 +227,7 @@ def wait_for_link(port: int) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             url = f"http://127.0.0.1:{port}/health"
-            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - loopback
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 if answer.status == 200:
                     return
         time.sleep(0.2)
