@@ -182,14 +182,23 @@ def retrieval_cases(keys: Keys) -> Iterator[Case]:
     table = aligned_zeros(shape.trees, shape.leaves, shape.payload)
     table[:] = rng.integers(0, 256, table.shape, dtype=np.uint8)
     rows = shape.trees * shape.rows
+
+    def digest(threads: int) -> Bytes:
+        made: Bytes = kernels().row_digests(KEY, table.reshape(-1, shape.payload), threads)
+        return made
+
+    digests = digest(1).reshape(*table.shape[:2], 16)
+    yield Case("row digests", shape, digest, rows, "rows", 0, table.nbytes)
     yield Case(
         "answer", shape, lambda threads: kernels().answer(KEY, *keys.trees, table, threads),
         rows, "rows", shape.tree_blocks, table.nbytes,
     )  # fmt: skip
     yield Case(
         "answer with tags", shape,
-        lambda threads: kernels().authenticate(KEY, OTHER_KEY, *keys.trees, table, threads),
-        rows, "rows", shape.tree_blocks + shape.convert_blocks, table.nbytes,
+        lambda threads: kernels().authenticate(
+            KEY, OTHER_KEY, *keys.trees, table, digests, threads
+        ),
+        rows, "rows", shape.tree_blocks + shape.trees * shape.leaves, table.nbytes,
     )  # fmt: skip
 
 

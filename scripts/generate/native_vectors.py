@@ -58,6 +58,7 @@ def lines() -> Iterator[str]:
         by_party |= {f"tag{party}": tag for party, tag in enumerate(case["tags"])}
         place = {"num_leaves": len(case["rows"]), "alpha": case["leaf"], "tree": case["tree"]}
         same = {"table": "".join(case["rows"]), "check_word": case["check_word"]}
+        same |= {"row_key": case["row_key"], "digests": "".join(case["digests"])}
         yield line("check", **place, **tree_fields(case), **same, **by_party)
     for case in cases("matchings"):
         columns = [item[i] for i in range(3) for item in case["candidates"]]

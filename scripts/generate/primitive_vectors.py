@@ -108,23 +108,31 @@ def hint_vectors() -> Json:
 def check_vectors() -> Json:
     """Check words, and tags of answers over a small table."""
     cases = []
-    for tree, leaf, num_leaves, row_bytes in ((0, 0, 1, 16), (7, 2, 3, 5), (300, 4, 6, 40)):
+    for tree, leaf, num_leaves, row_bytes in (
+        (0, 0, 1, 16),
+        (7, 2, 3, 5),
+        (300, 4, 6, 40),
+        (5, 1, 2, 64),
+        (6, 2, 9, 150),
+    ):
         name = f"check {tree} {leaf}"
         key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
         roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
         words, *leaves = dpf_reference.tree_gen(key, roots[0], roots[1], leaf, depth)
         rows = [drawn(f"row {name} {i}", row_bytes) for i in range(num_leaves)]
+        row_key = drawn(f"row key {name}", 16)
+        digests = [checks_reference.row_digest(row_key, row) for row in rows]
         tags = []
         for root in roots:
             states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
-            tags.append(checks_reference.tag(key, states, rows).hex())
+            tags.append(checks_reference.tag(key, states, digests).hex())
         cases.append({
             "key": key.hex(), "tree": tree, "leaf": leaf, "roots": [r.hex() for r in roots],
             "rows": [row.hex() for row in rows], "leaves": [state.hex() for state in leaves],
             "correction_words": [w.packed().hex() for w in words],
             "right_bits": [w.right_bit for w in words],
             "check_word": checks_reference.check_word(key, *leaves, tree, leaf).hex(),
-            "tags": tags,
+            "tags": tags, "row_key": row_key.hex(), "digests": [d.hex() for d in digests],
         })  # fmt: skip
     return {"cases": cases}
 

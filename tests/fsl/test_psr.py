@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -129,19 +131,42 @@ def test_servers_with_other_rows_answer_with_their_own() -> None:
     plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
     models = [server.model for server in make_servers(plan)]
     first, second, third = (RowTables(plan) for _ in range(3))
-    shared = first.of(models[0])["t"][0]
-    assert second.of(models[1])["t"][0] is shared
+
+    def table(reader: RowTables, model: ServerModel) -> Bytes:
+        return reader.of(model, bytes(32))["t"][0][0]
+
+    shared = table(first, models[0])
+    assert table(second, models[1]) is shared
     before = shared.tobytes()
     models[0].state["t.0"][7, 1] += 1
-    changed = third.of(models[0])["t"][0]
+    changed = table(third, models[0])
     assert changed is not shared
     assert changed.tobytes() != before == shared.tobytes()
-    for tables in (first, second):
-        tables.forget()
-    again = first.of(models[0])["t"][0]
-    assert again is changed
-    assert second.of(models[1])["t"][0].tobytes() == before
-    assert first.of(models[0])["t"][0].tobytes() == changed.tobytes() != before
+    for reader in (first, second):
+        reader.forget()
+    assert table(first, models[0]) is changed
+    assert table(second, models[1]).tobytes() == before
+    assert table(first, models[0]).tobytes() == changed.tobytes() != before
+
+
+def test_digests_are_shared_only_under_one_key_and_are_those_of_the_rows() -> None:
+    segment = make_segment(
+        "t", "rows", (20, 2), k_max=3, tau=2, theta=3, nu=1, stash=1, retrieve=True
+    )
+    segment = dataclasses.replace(segment, check_bytes=32, tag_bytes=16)
+    plan = make_plan(segment)
+    models = [server.model for server in make_servers(plan)]
+    first, second, third = (RowTables(plan) for _ in range(3))
+    digests = first.of(models[0], bytes(32))["t"][1]
+    assert second.of(models[1], bytes(32))["t"][1] is digests
+    tables, other = third.of(models[1], b"1" * 32)["t"]
+    for table, own, others in zip(tables, digests, other, strict=True):
+        assert own.shape == others.shape == (*table.shape[:2], 16)
+        for key_of, found in ((bytes(32), own), (b"1" * 32, others)):
+            key = psr.row_key(plan, segment, key_of)
+            for place in np.ndindex(own.shape[:2]):
+                block = hashlib.blake2s(table[place], digest_size=16, key=key)
+                assert found[place].tobytes() == block.digest()
 
 
 def test_a_late_answer_is_of_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +231,33 @@ def test_a_changed_byte_in_an_answer_is_noticed_and_nothing_is_returned(party: i
 
 
 @pytest.mark.parametrize("party", [0, 1])
+def test_servers_that_name_different_rows_are_noticed_before_any_tag(party: int) -> None:
+    plan = mixed_plan()
+    for place in (1, 32):
+        servers = make_servers(plan)
+        begin_round(servers, 1)
+
+        def alter(answer: bytearray, place: int = place) -> None:
+            answer[-place] ^= 1
+
+        lie_in_answers(servers[party], 0, alter)
+        session = Client(plan, servers, client_id=0).start_round(1, indices={"table": [0, 5, 20]})
+        with pytest.raises(ProtocolError, match="hold different models"):
+            session.retrieve()
+
+
+def test_the_key_of_row_digests_follows_from_all_rows_and_the_segment() -> None:
+    plan = mixed_plan()
+    first, other = plan.segments[0], dataclasses.replace(plan.segments[0], name="other")
+    keys = {psr.row_key(plan, s, rows) for s in (first, other) for rows in (bytes(32), b"1" * 32)}
+    assert len(keys) == 4
+    assert psr.row_key(dataclasses.replace(plan, session="ab" * 16), first, bytes(32)) not in keys
+
+
+@pytest.mark.parametrize("party", [0, 1])
 def test_a_byte_changed_on_the_way_is_noticed_by_the_seal(party: int) -> None:
     plan = mixed_plan()
-    size = plan.segments[0].answer_bytes + SEAL_BYTES
+    size = plan.segments[0].answer_bytes + 32 + SEAL_BYTES
     for place in (0, 1, size - SEAL_BYTES - 1, size - SEAL_BYTES, size - 1):
         servers = make_servers(plan)
         begin_round(servers, 1)

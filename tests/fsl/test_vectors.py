@@ -113,18 +113,20 @@ def test_check_words_and_tags() -> None:
         leaf = np.array([case["leaf"]], dtype=np.uint64)
         word = kernels().check_gen(key, leaves[0], leaves[1], leaf, case["tree"])
         assert word.tobytes().hex() == case["check_word"]
-        table = array(*case["rows"])[None]
+        table, row_key = array(*case["rows"])[None], bytes.fromhex(case["row_key"])
+        digests = kernels().row_digests(row_key, table[0])
+        assert [digest.tobytes().hex() for digest in digests] == case["digests"]
         answers = []
         for party, root in enumerate(roots):
             answer, tag = kernels().authenticate(
-                key, key, root, words, right, len(case["rows"]), table, 1
+                key, key, root, words, right, len(case["rows"]), table, digests[None], 1
             )
             assert tag.tobytes().hex() == case["tags"][party]
             answers.append(answer)
         row = answers[0] ^ answers[1]
         assert row.tobytes().hex() == case["rows"][case["leaf"]]
         both = array(*case["tags"])
-        expected = kernels().tags(key, leaves[0], leaves[1], row)
+        expected = kernels().tags(key, leaves[0], leaves[1], kernels().row_digests(row_key, row))
         assert np.array_equal(expected[0], both[0] ^ both[1])
 
 

@@ -310,9 +310,12 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
         "authenticate": [
             part
             for table in tables
-            for part in module.authenticate(keys[0], keys[2], *public, table, threads)
+            for part in module.authenticate(
+                keys[0], keys[2], *public, table, noise(*table.shape[:2], 16), threads
+            )
         ],
-        "tags": module.tags(keys[2], leaf0, leaf1, np.ascontiguousarray(tables[1][:, 0])),
+        "row_digests": module.row_digests(keys[1], tables[1][:, 0].copy(), threads),
+        "tags": module.tags(keys[2], leaf0, leaf1, noise(trees, 16)),
         "gather": gathered,
         "check_gen": check,
         "verify": np.frombuffer(fold, dtype=np.uint8),

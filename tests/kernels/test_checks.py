@@ -10,7 +10,7 @@ from tests.support.reference import checks_reference, dpf_reference
 from torchfsl.kernels.backends import kernels
 
 Bytes = npt.NDArray[np.uint8]
-KEY, KEY_CHECK = bytes(range(16)), bytes(range(50, 66))
+KEY, KEY_CHECK, KEY_ROW = bytes(range(16)), bytes(range(50, 66)), bytes(range(70, 86))
 
 
 def noise(seed: int, *shape: int) -> Bytes:
@@ -80,10 +80,15 @@ def test_tags_are_those_of_the_reference_and_sum_to_the_clients(
 ) -> None:
     roots, cw, right, states = trees_of(num_leaves)
     table = noise(3, num_leaves, num_leaves, row_bytes)
+    digests = (
+        kernels()
+        .row_digests(KEY_ROW, table.reshape(-1, row_bytes))
+        .reshape(num_leaves, num_leaves, 16)
+    )
     both = []
     for party in (0, 1):
         answers, tags = kernels().authenticate(
-            KEY, KEY_CHECK, roots[party], cw, right, num_leaves, table, 1
+            KEY, KEY_CHECK, roots[party], cw, right, num_leaves, table, digests, 1
         )
         plain = kernels().answer(KEY, roots[party], cw, right, num_leaves, table, 1)
         assert np.array_equal(answers, plain)
@@ -91,7 +96,7 @@ def test_tags_are_those_of_the_reference_and_sum_to_the_clients(
             wanted = checks_reference.tag(
                 KEY_CHECK,
                 [state.tobytes() for state in states[party][tree]],
-                [row.tobytes() for row in table[tree]],
+                [checks_reference.row_digest(KEY_ROW, row.tobytes()) for row in table[tree]],
             )
             assert tags[tree].tobytes() == wanted
         both.append((answers, tags))
@@ -99,13 +104,26 @@ def test_tags_are_those_of_the_reference_and_sum_to_the_clients(
     rows = both[0][0] ^ both[1][0]
     assert np.array_equal(rows, table[every, every])
     leaves = [state[every, every] for state in states]
-    expected = kernels().tags(KEY_CHECK, leaves[0], leaves[1], rows)
+
+    def tags_of(rows: Bytes) -> Bytes:
+        own = kernels().row_digests(KEY_ROW, rows)
+        return kernels().tags(KEY_CHECK, leaves[0], leaves[1], own)
+
+    expected = tags_of(rows)
     assert np.array_equal(expected, both[0][1] ^ both[1][1])
     for place in (0, row_bytes - 1):
         other = rows.copy()
         other[:, place] ^= 128
-        tags = kernels().tags(KEY_CHECK, leaves[0], leaves[1], other)
-        assert not np.any(np.all(tags == expected, axis=1))
+        assert not np.any(np.all(tags_of(other) == expected, axis=1))
+
+
+@pytest.mark.parametrize("row_bytes", [1, 63, 64, 65, 128, 129, 1000])
+def test_row_digests_are_keyed_blake2s(row_bytes: int) -> None:
+    rows = noise(row_bytes, 37, row_bytes)
+    digests = kernels().row_digests(KEY_ROW, rows, 2)
+    for row, digest in zip(rows, digests, strict=True):
+        assert digest.tobytes() == checks_reference.row_digest(KEY_ROW, row.tobytes())
+    assert not np.any(np.all(kernels().row_digests(KEY, rows) == digests, axis=1))
 
 
 def test_the_field_product_is_commutative_associative_and_has_a_one() -> None:

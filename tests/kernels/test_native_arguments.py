@@ -85,13 +85,15 @@ def good_calls() -> dict[str, dict[str, object]]:
             "key_mac": K_CONVERT,
             **public,
             "table": np.zeros((3, 10, 5), dtype=np.uint8),
+            "digests": np.zeros((3, 10, 16), dtype=np.uint8),
             "num_threads": 1,
         },
+        "row_digests": {"key": K_CONVERT, "rows": hints},
         "tags": {
             "key_mac": K_CONVERT,
             "leaf0": trees.leaves[0],
             "leaf1": trees.leaves[1],
-            "rows": hints,
+            "digests": blocks,
         },
         "gather": {
             "acc": np.zeros((9, 24), dtype=np.uint8),
@@ -129,6 +131,7 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
     grown = np.concatenate([good, good[-1:]])
     growable = {
         ("convert", "states"),
+        ("row_digests", "rows"),
         ("gather", "acc"),
         ("gather", "slots"),
         ("verify", "delta_high"),
@@ -195,7 +198,11 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
         ("authenticate", {"table": np.zeros((3, 10, 0), dtype=np.uint8)}),
         ("authenticate", {"num_threads": -1}),
         ("tags", {"key_mac": b"short"}),
-        ("tags", {"rows": np.zeros((3, 0), dtype=np.uint8)}),
+        ("row_digests", {"key": b"short"}),
+        ("row_digests", {"rows": np.zeros((3, 0), dtype=np.uint8)}),
+        ("row_digests", {"num_threads": -1}),
+        ("authenticate", {"digests": np.zeros((1, 10, 16), dtype=np.uint8)}),
+        ("tags", {"digests": np.zeros((3, 15), dtype=np.uint8)}),
         ("gather", {"width": 7}),
         ("match", {"num_bins": 0}),
         ("match", {"num_bins": -1}),

@@ -65,6 +65,13 @@ def masks(rng: np.random.Generator, num_trees: int, num_leaves: int) -> tuple[By
     )
 
 
+def digests_of(kernels: ModuleType, table: Bytes, num_threads: int = 1) -> Bytes:
+    """Those of a table's rows, under any key."""
+    rows = table.reshape(-1, table.shape[2])
+    found: Bytes = kernels.row_digests(K_CHECK, rows, num_threads).reshape(*table.shape[:2], 16)
+    return found
+
+
 def digests(kernels: ModuleType, num_threads: int) -> dict[str, str]:
     """Digest of the output of every kernel on fixed inputs."""
     rng = np.random.default_rng(5)
@@ -85,12 +92,15 @@ def digests(kernels: ModuleType, num_threads: int) -> dict[str, str]:
         for row_bytes in ROW_BYTES if num_leaves < 1000 else ROW_BYTES[number % 2 + 3 : 5]:
             shared = row_bytes % 3 == 0
             table = random_bytes(rng, 1 if shared else num_trees, num_leaves, row_bytes)
-            answers, tags = kernels.authenticate(K_TREE, K_MAC, *public, table, num_threads)
+            own = digests_of(kernels, table, num_threads)
+            answers, tags = kernels.authenticate(K_TREE, K_MAC, *public, table, own, num_threads)
             note(f"authenticate {label}, {row_bytes}", answers.tobytes(), tags.tobytes())
     for num_trees, row_bytes in ((1, 3), (3, 16), (70, 72), (5, 1000), (2, 9000)):
         leaves = random_bytes(rng, num_trees, 16), random_bytes(rng, num_trees, 16)
         rows = random_bytes(rng, num_trees, row_bytes)
-        note(f"tags {num_trees} x {row_bytes}", kernels.tags(K_MAC, *leaves, rows).tobytes())
+        own = kernels.row_digests(K_CHECK, rows)
+        note(f"digests {num_trees} x {row_bytes}", own.tobytes())
+        note(f"tags {num_trees} x {row_bytes}", kernels.tags(K_MAC, *leaves, own).tobytes())
     return out
 
 
@@ -124,18 +134,20 @@ def test_honest_parties_agree_whatever_the_threads(num_trees: int, num_leaves: i
     deltas = masks(rng, num_trees, num_leaves)
     table = random_bytes(rng, num_trees, num_leaves, 20)
     rows = table[np.arange(num_trees), trees.alpha.astype(np.int64)]
-    tags = native.tags(K_MAC, *trees.leaves, rows)
+    every, own = digests_of(native, table), native.row_digests(K_CHECK, rows)
+    tags = native.tags(K_MAC, *trees.leaves, own)
     folds = set()
     for num_threads in (1, 2, 3, 0):
         again = native.check_gen(K_CHECK, *trees.leaves, trees.alpha, 0, num_threads)
         np.testing.assert_array_equal(again, words)
-        np.testing.assert_array_equal(native.tags(K_MAC, *trees.leaves, rows, num_threads), tags)
+        np.testing.assert_array_equal(native.tags(K_MAC, *trees.leaves, own, num_threads), tags)
+        np.testing.assert_array_equal(digests_of(native, table, num_threads), every)
         parts = []
         for party in (0, 1):
             public = trees.public(party)
             check = (words, 0, K_FOLD, *deltas, num_threads)
             folds.add(native.verify(K_TREE, K_CHECK, *public, *check))
-            parts.append(native.authenticate(K_TREE, K_MAC, *public, table, num_threads))
+            parts.append(native.authenticate(K_TREE, K_MAC, *public, table, every, num_threads))
         np.testing.assert_array_equal(parts[0][0] ^ parts[1][0], rows)
         np.testing.assert_array_equal(parts[0][1] ^ parts[1][1], tags)
     assert len(folds) == 1

@@ -183,7 +183,7 @@ def test_a_server_cannot_mend_the_tag_of_an_altered_answer() -> None:
         def alter(answer: bytearray, offset: Any = offset) -> None:
             data = np.frombuffer(answer, np.uint8)
             data[0] ^= 1
-            data[rows:] ^= offset
+            data[rows : rows + len(offset)] ^= offset
 
         _, _, failure = play(plan, alter)
         assert failure is ProtocolError

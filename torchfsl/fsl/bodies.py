@@ -106,25 +106,28 @@ def by_segment(
 
 @dataclass(frozen=True, slots=True)
 class AnswerBody(Body):
-    """Answers of a retrieval, sealed: both servers' answers in the clear are the rows."""
+    """Answers of a retrieval and the digest of the model's rows, sealed.
+
+    Both servers' answers in the clear are the rows.
+    """
 
     kind = Kind.ANSWER
     sealed: Buffer = field(repr=False)
 
     @classmethod
     def seal(cls, key: bytes, answers: Iterable[Buffer]) -> Self:
-        """Answers segment by segment, under `TreeContext.answer_key`."""
+        """Answers segment by segment and the digest, under `TreeContext.answer_key`."""
         return cls(aead.seal_once(key, b"".join(answers)))
 
     def unseal(self, plan: Plan, key: bytes) -> Pieces:
-        """The answers, a piece for each segment.
+        """The answers, a piece for each segment, and the digest.
 
         Raises:
             ProtocolError: they were sealed under another key, or altered.
         """
         view = memoryview(aead.unseal(key, self.sealed))
         answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
-        return tuple(answers.values())
+        return *answers.values(), view[-DIGEST_BYTES:]
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:

@@ -104,12 +104,11 @@ def _server_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Aggregation, and retrieval if any, of one client's segment."""
     total = 0
     payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
-    row = ceil_div(segment.row_bytes << segment.nu, 16)
     for group in segment.groups:
         leaves = group.num_trees * group.num_leaves
         total += tree_blocks(group) + leaves * payload
         if segment.retrieve:
-            total += tree_blocks(group) + (leaves * row if segment.tag_bytes else 0)
+            total += tree_blocks(group) + (leaves if segment.tag_bytes else 0)
     return total
 
 
@@ -123,10 +122,10 @@ def _check_blocks(group: TreeGroup) -> int:
 def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
     """Both parties' path to every selected leaf, Conv there, check words and tags."""
     payload = ceil_div(plan.value_bytes(segment) << segment.nu, 16)
-    row = ceil_div(segment.row_bytes << segment.nu, 16) if segment.tag_bytes else 0
+    secrets = 2 if segment.tag_bytes else 0
     total = 0
     for group in segment.groups:
-        total += group.num_trees * (4 * group.depth + 2 * payload + 2 * row)
+        total += group.num_trees * (4 * group.depth + 2 * payload + secrets)
         if group.check_bytes:
             total += 2 * (3 * group.num_trees + _LEAF_HASH_KEYS)
     return total
@@ -159,7 +158,8 @@ class ServerMemory:
 
     Attributes:
         messages: of the clients.
-        tables: the model's rows in the layout of the bins; once for both servers of a process.
+        tables: the model's rows in the layout of the bins, and digests; once for both servers of a
+            process.
         keeps_tables: whether they stay after the round's last answer.
         permutations: of the cuckoo table; once for both servers of a process.
         accumulators: running sums.

@@ -1,4 +1,4 @@
-"""The wire format: every message's layout, exact length and checks. Version 3.
+"""The wire format: every message's layout, exact length and checks. Version 4.
 
 A message is a 64-byte header and a body. All integers are little-endian.
 
@@ -10,7 +10,8 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     TREES          nonce 16, master seed 16, tag 16, early trees                client to S_a
     TREES_COMMIT   nonce 16, master seed 16, tag 16, commitment 32              client to S_b
     TREES_RELAY    nonce 16, trees                                              S_a to S_b
-    ANSWER         XOR of selected rows, and tags, by segment; sealed           server to client
+    ANSWER         XOR of selected rows, and tags, by segment, digest 32 of
+                   the model's rows; sealed                                     server to client
     REPORT         nonce 16, master seed 16, hint nonce 16, tag 16,
                    public part, masked dense values                             client to S_a
     REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16,
@@ -160,7 +161,7 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
     fetched = sum(s.tree_bytes for s in plan.retrieving)
-    answers = SEAL_BYTES + sum(s.answer_bytes for s in plan.segments)
+    answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
     clear = sum(t.numel * t.item_bytes for t in plan.clear_tensors)
     sizes = {
         Kind.TREES: 2 * SEED_BYTES + secret + trees,

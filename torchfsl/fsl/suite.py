@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 """Version of every message; a peer with another version is refused."""
 
 SUITE: Final = "bgi16-aes128-mmo"

@@ -194,14 +194,18 @@ def authenticate(
     cw_right: _Bytes,
     num_leaves: int,
     table: _Bytes,
+    digests: _Bytes,
     num_threads: int = 1,
 ) -> tuple[_Bytes, _Bytes]:
     """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable.checks`."""
 
 def tags(
-    key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, rows: _Bytes, num_threads: int = 1
+    key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, digests: _Bytes, num_threads: int = 1
 ) -> _Bytes:
     """Tags `[T, 16]` that honest answers XOR to; see `portable.checks.tags`."""
+
+def row_digests(key: bytes, rows: _Bytes, num_threads: int = 1) -> _Bytes:
+    """Keyed digests of rows, `[M, R]` to `[M, 16]`, R in [1, 2**24]; see `portable.checks`."""
 
 def field_multiply(
     left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], num_threads: int = 1

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.crypto import hpke
+from torchfsl.crypto import hpke, kdf
 from torchfsl.crypto.entropy import random_below, random_bytes
+from torchfsl.errors import ProtocolError
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement
@@ -121,16 +122,19 @@ class ClientTrees:
         """Both servers' answers on these trees: by retrieving segment indices and `[k, tau]` rows.
 
         Raises:
-            ProtocolError: a seal or a tag does not fit.
+            ProtocolError: a seal or a tag does not fit, or the servers hold different models.
         """
         plan, context = self.plan, self.context
         seeds = self.master_seeds
         keys = [context.answer_key(seeds[p], p, round_number, bound) for p in (0, 1)]
         first, second = (a.unseal(plan, key) for a, key in zip(answers, keys, strict=True))
+        if not kdf.digests_equal(bytes(first[-1]), bytes(second[-1])):
+            raise ProtocolError("the two servers hold different models: nothing may go on")
         found: dict[str, Bytes] = {}
-        for segment, *pair in zip(plan.retrieving, first, second, strict=True):
-            key = context.mac_key(segment, round_number)
-            found[segment.name] = psr.decode(segment, key, pair, self.selection(segment).leaves)
+        for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):
+            keys = [context.mac_key(segment, round_number)]
+            keys.append(psr.row_key(plan, segment, bytes(first[-1])))
+            found[segment.name] = psr.decode(segment, *keys, pair, self.selection(segment).leaves)
         return {s.name: self._rows_by_index(s, found[s.name]) for s in plan.retrieving}
 
     def _rows_by_index(

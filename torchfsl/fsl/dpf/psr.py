@@ -95,6 +95,37 @@ def _whole_rows(segment: TreeSegment, rows: Bytes) -> npt.NDArray[np.void]:
     return np.ascontiguousarray(rows).view(whole)[:, 0]
 
 
+def row_key(plan: Plan, segment: TreeSegment, model_rows: bytes) -> bytes:
+    """The key of the digests of a segment's rows, 16 bytes, public.
+
+    Args:
+        plan: the task.
+        segment: a retrieving segment.
+        model_rows: the digest of all rows that can be retrieved, so that the key is not known
+            before they are settled.
+    """
+    return kdf.derive(
+        model_rows, kdf.LABEL_ROW_DIGEST, kdf.frame(plan.digest, segment.name.encode())
+    )
+
+
+def digest_rows(segment: TreeSegment, key: bytes, tables: list[Bytes]) -> list[Bytes]:
+    """Digests of the rows of laid out tables, `[bins or 1, leaves, 16]`; none without tags.
+
+    Args:
+        segment: a retrieving segment.
+        key: of `row_key`.
+        tables: as `lay_out` left them.
+    """
+    width = segment.tag_bytes
+    found = []
+    for table in tables:
+        rows = table.reshape(-1, table.shape[2])
+        digests = kernels().row_digests(key, rows, num_threads()) if width else rows[:, :0]
+        found.append(digests.reshape(*table.shape[:2], width))
+    return found
+
+
 def answer(
     segment: TreeSegment,
     key: bytes,
@@ -102,19 +133,21 @@ def answer(
     roots: Bytes,
     trees: list[Trees],
     tables: list[Bytes],
+    digests: list[Bytes],
 ) -> tuple[Bytes, Bytes]:
-    """One server's answer to one client.
+    """One server's answer to one client, from tables and the digests of their rows.
 
     Returns:
         `[num_trees, row_bytes << nu]`, and the tags `[num_trees, tag_bytes]`.
     """
     answers, tags = [], []
-    for (group, span), part, table in zip(split(segment), trees, tables, strict=True):
-        shared = (roots[span], part.cw, part.cw_right, group.num_leaves, table, num_threads())
+    each = zip(split(segment), trees, tables, digests, strict=True)
+    for (group, span), part, table, own_digests in each:
+        shared = (roots[span], part.cw, part.cw_right, group.num_leaves, table)
         if segment.tag_bytes:
-            rows, tag = kernels().authenticate(key, key_mac, *shared)
+            rows, tag = kernels().authenticate(key, key_mac, *shared, own_digests, num_threads())
         else:
-            rows = kernels().answer(key, *shared)
+            rows = kernels().answer(key, *shared, num_threads())
             tag = np.empty((group.num_trees, 0), dtype=np.uint8)
         answers.append(rows)
         tags.append(tag)
@@ -124,6 +157,7 @@ def answer(
 def decode(
     segment: TreeSegment,
     key_mac: bytes,
+    key_row: bytes,
     answers: Sequence[bytes | memoryview],
     leaves: SelectedLeaves,
 ) -> Bytes:
@@ -136,6 +170,7 @@ def decode(
     Args:
         segment: a retrieving segment.
         key_mac: K_mac of this round.
+        key_row: of `row_key`.
         answers: both servers' answers for this segment.
         leaves: the client's secrets.
 
@@ -150,7 +185,8 @@ def decode(
         rows ^= data[: rows.size].reshape(rows.shape)
         tags ^= data[rows.size :].reshape(tags.shape)
     if segment.tag_bytes:
-        expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, rows, num_threads())
+        own = kernels().row_digests(key_row, rows, num_threads())
+        expected = kernels().tags(key_mac, leaves.leaf0, leaves.leaf1, own, num_threads())
         if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
             raise ProtocolError(
                 "a server's answer does not fit its tag: nothing retrieved is used; report the "

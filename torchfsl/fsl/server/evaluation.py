@@ -70,8 +70,9 @@ class LocalEvaluator:
 
     def answer(self, report: Report, model: ServerModel) -> AnswerBody:
         """See `Evaluator.answer`."""
-        tables, loaded = self._tables.of(model), LoadedReport(self._party, report)
-        parts: list[memoryview] = []
+        model_rows = report.model_rows
+        tables, loaded = self._tables.of(model, model_rows), LoadedReport(self._party, report)
+        parts: list[memoryview | bytes] = []
         for segment in self._plan.retrieving:
             trees = loaded.trees(segment)
             answers, tags = psr.answer(
@@ -80,13 +81,13 @@ class LocalEvaluator:
                 report.tree_context.mac_key(segment, report.round_number),
                 trees.roots,
                 trees.public,
-                tables[segment.name],
+                *tables[segment.name],
             )
             parts += [bytes_of(answers), bytes_of(tags)]
         seed = report.trees.master_seed
         assert seed is not None
         key = report.tree_context.answer_key(seed, self._party, report.round_number)
-        return AnswerBody.seal(key, parts)
+        return AnswerBody.seal(key, [*parts, model_rows])
 
     def close(self) -> None:
         """See `Evaluator.close`."""

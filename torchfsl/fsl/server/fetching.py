@@ -176,9 +176,10 @@ class Fetches:
         return fetch
 
     def _answer(self, fetch: _Fetch, model: ServerModel, digests: ModelDigest) -> AnswerBody:
-        context, parts = fetch.context, []
+        context = fetch.context
+        parts: list[memoryview | bytes] = []
         assert fetch.public is not None
-        tables, views = self._tables.of(model), fetch_trees(self._plan, fetch.public)
+        tables, views = self._tables.of(model, digests.rows), fetch_trees(self._plan, fetch.public)
         for segment in self._plan.retrieving:
             answers, tags = psr.answer(
                 segment,
@@ -186,9 +187,9 @@ class Fetches:
                 context.mac_key(segment, FETCH_ROUND),
                 context.roots(segment, fetch.seed, self._party),
                 decode_groups(segment, views[segment.name], 0),
-                tables[segment.name],
+                *tables[segment.name],
             )
             parts += [bytes_of(answers), bytes_of(tags)]
         bound = fetch.commitment + digests.clear + digests.rows
         key = context.answer_key(fetch.seed, self._party, FETCH_ROUND, bound)
-        return AnswerBody.seal(key, parts)
+        return AnswerBody.seal(key, [*parts, digests.rows])

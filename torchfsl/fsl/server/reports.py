@@ -96,6 +96,11 @@ class Report(Arrivals):
         return self.nonce + self.hint_nonce
 
     @property
+    def model_rows(self) -> bytes:
+        """The digest of the rows of the round's model."""
+        return self.model[-kdf.DIGEST_BYTES :]
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything is here that the round needs, and the client was not rejected."""
         has_trees = self.trees.complete or not self.plan.early

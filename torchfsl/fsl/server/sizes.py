@@ -49,9 +49,10 @@ def keeps_tables(plan: Plan) -> bool:
 
 
 def table_bytes(segment: TreeSegment) -> int:
-    """A retrieving segment's rows in the layout of its bins, and a padded copy for the stash."""
+    """A segment's rows in the layout of its bins, a padded copy for the stash, and digests."""
     row = segment.row_bytes
-    total = sum(_positions(group) * row for group in segment.groups if not group.is_stash)
+    total = sum((_positions(g) >> g.nu) * segment.tag_bytes for g in segment.groups)
+    total += sum(_positions(group) * row for group in segment.groups if not group.is_stash)
     stash = [_positions(group) for group in segment.groups if group.is_stash]
     return total + sum(row * positions for positions in stash if positions != segment.m)
 

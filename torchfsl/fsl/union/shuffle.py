@@ -18,7 +18,7 @@ solve for the subset that has it. `docs/psu.md`.) Derived for this project, not 
     ROSTER      count clients of 8                                           server 1 to server 0
     BATCH       sum of masks 16, count 8, count clients of 8, ciphertexts    server 0 to server 1
 
-All behind a 48-byte header: magic "TFSU", wire version 2, kind 1, zero 1, client 8, context 32.
+All behind a 48-byte header: magic "TFSU", wire version 4, kind 1, zero 1, client 8, context 32.
 A ciphertext is HPKE (RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM) of
 position 8 (2**64 - 1 pads), ticket 16, with the context as info. Integers are little-endian.
 """

@@ -10,6 +10,7 @@ from torchfsl.kernels.portable.checks import (
     check_gen,
     inner_product,
     leaf_hash,
+    row_digests,
     tags,
     verify,
 )
@@ -31,5 +32,5 @@ from torchfsl.kernels.portable.trees import (
 __all__ = [
     "accumulate", "accumulate_batch", "answer", "authenticate", "check_gen", "convert",
     "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "ring_multiply",
-    "tags", "tree_eval", "tree_gen", "tree_path", "verify",
+    "row_digests", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
 ]  # fmt: skip

@@ -6,11 +6,14 @@ both parties' leaf hashes at alpha; each server corrects its own leaf hashes wit
 control bit is 1 and folds all leaves of all trees into 16 bytes. Equal folds mean that at most one
 leaf a tree differs between the servers, whatever the hints carry.
 
-Authentication: leaf seeds are equal off alpha and differ on it, so a keyed hash of the seeds is a
-one-time MAC key that both servers hold in shares; see `authenticate`.
+Authentication: leaf seeds are equal off alpha and differ on it, so a keyed hash of the seed is a
+one-time MAC key that both servers hold in shares, for a digest of the leaf's rows that is made once
+a model; see `authenticate`.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +133,19 @@ def verify(
     return folded.tobytes()
 
 
+def row_digests(key: bytes, rows: Bytes, num_threads: int = 1) -> Bytes:
+    """Digests `[M, 16]` of the rows `[M, R]`: BLAKE2s (RFC 7693) under a key, 16 bytes of digest.
+
+    Args:
+        key: 16 bytes, public, but unknown to anybody before the rows were settled: so a row of the
+            same digest as a given one is found with chance 2**-128 a try.
+        rows: R in [1, 2**24].
+        num_threads: for the native twin.
+    """
+    digests = [hashlib.blake2s(row, digest_size=16, key=key).digest() for row in rows]
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16).copy()
+
+
 def authenticate(
     key_tree: bytes,
     key_mac: bytes,
@@ -138,39 +154,33 @@ def authenticate(
     cw_right: Bytes,
     num_leaves: int,
     table: Bytes,
+    digests: Bytes,
     num_threads: int = 1,
 ) -> tuple[Bytes, Bytes]:
     """Answers as `portable.answer` gives them, and their tags: `[T, R]` and `[T, 16]`.
 
-    The tag of tree j is the XOR over leaves x and words i of y(x)_i * w(x)_i in GF(2**128), where
-    w(x)_i is the i-th 16-byte word of the leaf's row block (zero-padded) and y(x)_i =
-    H_mac(s(x) xor i). Law: the tags XOR to the sum over i of (y_0 xor y_1)(alpha)_i w(alpha)_i.
+    The tag of tree j is the XOR over its leaves x of k(x) * h(x) in GF(2**128), where k(x) =
+    H_mac(s(x)) and h(x) is the digest of the leaf's row block: `digests [T or 1, N, 16]` has those
+    of the table. Law: the tags XOR to (k_0 xor k_1)(alpha) * h(alpha), from which `tags` checks the
+    row that the answers XOR to. docs/tags.md has the argument.
     """
     num_trees, row_bytes = len(roots), table.shape[2]
-    num_words = -(-row_bytes // 16)
     states = tree_eval(key_tree, roots, cw, cw_right, num_leaves)
     answers = np.empty((num_trees, row_bytes), dtype=np.uint8)
     tags = np.empty((num_trees, 16), dtype=np.uint8)
-    words = np.zeros((num_leaves, 16 * num_words), dtype=np.uint8)
     for tree in range(num_trees):
-        rows = table[tree if len(table) > 1 else 0]
-        answers[tree] = np.bitwise_xor.reduce(rows & mask_of(bits_of(states[tree])), axis=0)
-        words[:, :row_bytes] = rows
-        keys = convert(key_mac, states[tree], 16 * num_words)
-        tags[tree] = inner_product(keys.reshape(-1, 16), words.reshape(-1, 16))
+        own = tree if len(table) > 1 else 0
+        answers[tree] = np.bitwise_xor.reduce(table[own] & mask_of(bits_of(states[tree])), axis=0)
+        tags[tree] = inner_product(convert(key_mac, states[tree], 16), digests[own])
     return answers, tags
 
 
-def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, rows: Bytes, num_threads: int = 1) -> Bytes:
-    """Tags `[T, 16]` that honest answers XOR to, from the client's leaves and the rows `[T, R]`."""
-    num_trees, row_bytes = rows.shape
-    num_words = -(-row_bytes // 16)
-    words = np.zeros((num_trees, 16 * num_words), dtype=np.uint8)
-    words[:, :row_bytes] = rows
-    keys = convert(key_mac, leaf0, 16 * num_words) ^ convert(key_mac, leaf1, 16 * num_words)
-    out = np.empty((num_trees, 16), dtype=np.uint8)
-    for tree in range(num_trees):
-        out[tree] = inner_product(keys[tree].reshape(-1, 16), words[tree].reshape(-1, 16))
+def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, digests: Bytes, num_threads: int = 1) -> Bytes:
+    """Tags `[T, 16]` that honest answers XOR to, from the client's leaves and its rows' digests."""
+    secrets = convert(key_mac, leaf0, 16) ^ convert(key_mac, leaf1, 16)
+    out = np.empty((len(secrets), 16), dtype=np.uint8)
+    for tree in range(len(secrets)):
+        out[tree] = inner_product(secrets[tree : tree + 1], digests[tree : tree + 1])
     return out
 
 

@@ -78,7 +78,7 @@ nb::bytes verify(const nb::bytes& key_tree, const nb::bytes& key_check, const In
 
 nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, const In& roots,
                        const In& cw, const In& cw_right, std::int64_t num_leaves, const In& table,
-                       std::int64_t num_threads) {
+                       const In& digests, std::int64_t num_threads) {
   const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
   const fsl::Trees& trees = arguments.trees;
   const fsl::KeySchedule key = schedule_of(key_mac);
@@ -91,6 +91,7 @@ nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, cons
   }
   if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
   args.row_bytes = checked_payload(table.shape(2));
+  args.digests = data_of<std::uint8_t>(digests, "digests", {table.shape(0), trees.num_leaves, 16});
   const unsigned threads = checked_threads(num_threads);
   ByteBuffer answers({trees.num_trees, args.row_bytes}), tags({trees.num_trees, 16});
   {
@@ -100,7 +101,7 @@ nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, cons
   return nb::make_tuple(answers.release(), tags.release());
 }
 
-Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& rows,
+Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& digests,
            std::int64_t num_threads) {
   const fsl::KeySchedule key = schedule_of(key_mac);
   fsl::TagsArgs args = {};
@@ -108,15 +109,29 @@ Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In&
   args.num_trees = leaf0.ndim() ? leaf0.shape(0) : 0;
   args.leaf[0] = data_of<std::uint8_t>(leaf0, "leaf0", {args.num_trees, 16});
   args.leaf[1] = data_of<std::uint8_t>(leaf1, "leaf1", {args.num_trees, 16});
-  args.rows = data_of<std::uint8_t>(rows, "rows", 2);
-  if (rows.shape(0) != args.num_trees) refuse("rows must have one row a tree");
-  args.row_bytes = checked_payload(rows.shape(1));
+  args.digests = data_of<std::uint8_t>(digests, "digests", {args.num_trees, 16});
   const unsigned threads = checked_threads(num_threads);
   ByteBuffer out({args.num_trees, 16});
   args.out = out.data();
   {
     nb::gil_scoped_release release;
     fsl::tags(args, threads);
+  }
+  return out.release();
+}
+
+Bytes row_digests(const nb::bytes& key, const In& rows, std::int64_t num_threads) {
+  if (key.size() != 16) refuse("a key has 16 bytes");
+  fsl::RowDigestArgs args = {};
+  args.rows = data_of<std::uint8_t>(rows, "rows", 2);
+  args.row_bytes = checked_payload(rows.shape(1));
+  const std::size_t num_rows = rows.shape(0);
+  const unsigned threads = checked_threads(num_threads);
+  ByteBuffer out({num_rows, 16});
+  args.out = out.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::row_digests(reinterpret_cast<const std::uint8_t*>(key.c_str()), num_rows, args, threads);
   }
   return out.release();
 }
@@ -130,6 +145,7 @@ void define_checks(nb::module_& m) {
         "num_leaves"_a, "check_words"_a, "first_tree"_a, "key_fold"_a, "delta_trees"_a,
         "delta_low"_a, "delta_high"_a, "num_threads"_a = 1);
   m.def("authenticate", authenticate, "key_tree"_a, "key_mac"_a, "roots"_a, "cw"_a, "cw_right"_a,
-        "num_leaves"_a, "table"_a, "num_threads"_a = 1);
-  m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "rows"_a, "num_threads"_a = 1);
+        "num_leaves"_a, "table"_a, "digests"_a, "num_threads"_a = 1);
+  m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "digests"_a, "num_threads"_a = 1);
+  m.def("row_digests", row_digests, "key"_a, "rows"_a, "num_threads"_a = 1);
 }

@@ -3,5 +3,5 @@
 
 #include <nanobind/nanobind.h>
 
-// Adds check_gen, verify, authenticate and tags to the module.
+// Adds check_gen, verify, authenticate, tags and row_digests to the module.
 void define_checks(nanobind::module_& m);

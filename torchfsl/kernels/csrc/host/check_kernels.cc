@@ -7,6 +7,7 @@
 #include "aes_bitsliced.h"
 #include "dispatch.h"
 #include "parallel.h"
+#include "row_digests.h"
 #include "schedule.h"
 
 namespace fsl {
@@ -89,12 +90,12 @@ void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delt
 void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
                   std::uint8_t* tags, unsigned num_threads) {
   const Path& path = active_path();
-  const Schedule plan = schedule(path, trees, 2 + args.row_bytes / 12, num_threads);
+  const Schedule plan = schedule(path, trees, 4 + args.row_bytes / 64, num_threads);
   std::memset(answers, 0, trees.num_trees * args.row_bytes);
   std::memset(tags, 0, trees.num_trees * 16);
   std::mutex mutex;
   run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
-    const Scratch scratch(arena_bytes(trees.depth, args.row_bytes));
+    const Scratch scratch(arena_bytes(trees.depth, 16));
     AuthenticateArgs own = args;
     own.answers = answers;
     own.tags = tags;
@@ -113,16 +114,30 @@ void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t
 
 void tags(const TagsArgs& args, unsigned num_threads) {
   const Path& path = active_path();
-  for_trees(args.num_trees, 2 + args.row_bytes / 4, num_threads,
-            [&](std::size_t first, std::size_t count) {
-              const Scratch scratch(arena_bytes(0, args.row_bytes));
-              TagsArgs part = args;
-              part.num_trees = count;
-              part.rows += args.row_bytes * first;
-              part.out += 16 * first;
-              for (int b = 0; b < 2; ++b) part.leaf[b] += 16 * first;
-              path.checks.tags[has_carryless_multiply()](part, scratch.get());
-            });
+  for_trees(args.num_trees, 2, num_threads, [&](std::size_t first, std::size_t count) {
+    TagsArgs part = args;
+    part.num_trees = count;
+    part.digests += 16 * first;
+    part.out += 16 * first;
+    for (int b = 0; b < 2; ++b) part.leaf[b] += 16 * first;
+    path.checks.tags[has_carryless_multiply()](part);
+  });
+}
+
+void row_digests(const std::uint8_t* key, std::size_t num_rows, RowDigestArgs args,
+                 unsigned num_threads) {
+  constexpr std::uint32_t kParameters = 1 << 24 | 1 << 16 | 16 << 8 | 16;  // one node, key, digest
+  std::uint32_t state[8], block[16] = {};
+  std::memcpy(state, blake2s::kStart, sizeof state);
+  state[0] ^= kParameters;
+  std::memcpy(block, key, 16);
+  blake2s::compress(state, block, blake2s::kBlock, false);
+  args.state = state;
+  const Path& path = active_path();
+  const std::size_t blocks = 1 + args.row_bytes / blake2s::kBlock;
+  for_trees(num_rows, 8 * blocks, num_threads, [&](std::size_t first, std::size_t count) {
+    path.checks.row_digests(args, first, first + count);
+  });
 }
 
 }  // namespace fsl

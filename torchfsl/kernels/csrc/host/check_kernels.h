@@ -25,4 +25,8 @@ void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t
 
 void tags(const TagsArgs& args, unsigned num_threads = 1);
 
+// Digests of `num_rows` rows under the 16 bytes at `key`; `args.state` is not used.
+void row_digests(const std::uint8_t* key, std::size_t num_rows, RowDigestArgs args,
+                 unsigned num_threads = 1);
+
 }  // namespace fsl

@@ -7,134 +7,100 @@
 
 #include "arena.h"
 #include "check_path.h"
-#include "conversion.h"
+#include "fused_steps.h"
 #include "leaf_kernels.h"
 #include "path.h"
-#include "ring_lanes.h"
 #include "tree_walk.h"
 
 namespace fsl {
 namespace {
 
-// Answers and tags in one pass over rows and leaves: the mask blocks y of a register of leaves meet
-// the row words of the same leaves as soon as they are made.
+// H(s) of n registers of states, one a lane.
+template <class V, int n>
+FSL_INLINE void hash_seeds(const typename V::Key& key, const std::uint8_t* states,
+                           typename V::R (&x)[n]) {
+  using R = typename V::R;
+  R added[n];  // what is added at the end: inputs, or last keys
+  FSL_UNROLL
+  for (int i = 0; i < n; ++i) {
+    const R state = V::load(states + i * sizeof(R));
+    if constexpr (hashes_whitened<V>) {
+      const R low = V::low_words(state, state), high = V::high_words(state, state);
+      x[i] = whiten<V>(key, V::sigma_of_seed_from(low, high));
+      added[i] = last_key<V>(key, x[i]);
+    } else {
+      x[i] = added[i] = V::sigma(V::clear(state, V::lsb()));
+    }
+  }
+  if constexpr (hashes_whitened<V>) {
+    hash_whitened<V>(key, x, added);
+  } else {
+    V::encrypt(key, x);
+    FSL_UNROLL
+    for (int i = 0; i < n; ++i) x[i] = V::bit_xor(x[i], added[i]);
+  }
+}
+
+// A register of the first `count` blocks at `from`, zero beyond them.
+template <class V>
+FSL_INLINE typename V::R load_blocks(const std::uint8_t* from, std::size_t count) {
+  alignas(64) std::uint8_t padded[sizeof(typename V::R)] = {};
+  std::memcpy(padded, from, 16 * count);
+  return V::load(padded);
+}
+
+// For a chunk of leaves the answer, and then the sum of secrets times digests.
 template <class V, template <class> class Products>
 class Authentication {
  public:
   using R = typename V::R;
 
-  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, const NextRows<V>& next,
-                 Arena& arena)
-      : args_(args),
-        num_leaves_(num_leaves),
-        next_(next),
-        conversion_(*args.key, args.row_bytes, arena),
-        pieces_{arena.take<std::uint8_t>(kPiecesBytes), arena.take<std::uint8_t>(kPiecesBytes)} {
-    std::memset(pieces_[0], 0, kPiecesBytes);
-    std::memset(pieces_[1], 0, kPiecesBytes);
-  }
+  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, const NextRows<V>& next)
+      : args_(args), num_leaves_(num_leaves), next_(next), key_(V::make_key(*args.key)) {}
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
     const Authentication& self = *static_cast<Authentication*>(context);
     const AuthenticateArgs& args = self.args_;
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves_ + first;
-    const std::uint8_t* const rows = args.table + row * args.row_bytes;
-    const std::size_t at = tree - args.first_tree, blocks = self.conversion_.blocks;
-    std::uint8_t* const answer = args.answers + at * args.row_bytes;
-    const std::uint8_t* const next =
-        rows + self.next_.after(tree, first, count) * static_cast<std::ptrdiff_t>(args.row_bytes);
-    self.conversion_.prepare(states, count);
-    Products<V> products;
-    for_each_column<V>(blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
-      if (!self.template is_whole<leaves>(block)) {
-        self.template copy_pieces<leaves>(rows, block, count);
-      }
-      self.template add_column<leaves>(rows, block, count, answer, products, next);
-    });
-    products.reduce_into(args.tags + at * 16);
+    const std::size_t at = tree - args.first_tree, stride = args.row_bytes;
+    const std::ptrdiff_t next = self.next_.after(tree, first, count);
+    xor_all<V>(args.table + row * stride, stride, states, count, args.answers + at * stride,
+               next * static_cast<std::ptrdiff_t>(stride));
+    self.add_tags(args.digests + 16 * row, states, count, 16 * next, args.tags + 16 * at);
   }
 
  private:
-  static constexpr std::size_t kPiecesBytes = (kChunkLeaves + 1) * sizeof(R);
-
-  // Whether a column's registers lie within the rows.
-  template <int leaves>
-  bool is_whole(std::size_t block) const {
-    return leaves == 1 && args_.row_bytes >= block * 16 + sizeof(R);
-  }
-
-  // Copies a column that does not: its pieces one after another, zeros where a row ends and behind
-  // the last piece. At most two columns are copied, one of several leaves and the last one.
-  template <int leaves>
-  FSL_INLINE void copy_pieces(const std::uint8_t* rows, std::size_t block,
-                              std::size_t count) const {
-    using Bytes = Lanes<V, 1>;
-    constexpr std::size_t kPiece = sizeof(R) / leaves;
-    const std::size_t stride = args_.row_bytes, left = stride - block * 16;
-    std::uint8_t* const pieces = pieces_of<leaves>();
-    const std::uint8_t* const from = rows + block * 16;
-    for_run<V, 1>(left < kPiece ? left : kPiece, [=]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto bytes = Bytes::template load<n>(from + i * stride + at);
-        Bytes::template store<n>(pieces + i * kPiece + at, bytes);
+  // Brings the digests `next` bytes further on into the cache meanwhile.
+  void add_tags(const std::uint8_t* digests, const std::uint8_t* states, std::size_t count,
+                std::ptrdiff_t next, std::uint8_t* tag) const {
+    constexpr std::size_t kLanes = V::kLanes, kLeaves = 8 * kLanes;
+    Products<V> products;
+    std::size_t leaf = 0;
+    for (; leaf + kLeaves <= count; leaf += kLeaves) {
+      const std::uint8_t* const own = digests + 16 * leaf;
+      for (std::size_t line = 0; line < 16 * kLeaves; line += 64) {
+        __builtin_prefetch(own + next + line);
       }
-    });
-    V::store(pieces + count * kPiece, V::zero());
-  }
-  template <int leaves>
-  std::uint8_t* pieces_of() const {
-    return pieces_[leaves == V::kLanes];
-  }
-
-  // One column of words of `count` rows: to the sum of products, and chosen by control bits to the
-  // answer. The first column brings the rows at `next` into the cache.
-  template <int leaves>
-  FSL_INLINE void add_column(const std::uint8_t* rows, std::size_t block, std::size_t count,
-                             std::uint8_t* answer, Products<V>& products,
-                             const std::uint8_t* next) const {
-    constexpr std::size_t kPiece = sizeof(R) / leaves;
-    const std::size_t stride = args_.row_bytes, left = stride - block * 16;
-    const bool whole = is_whole<leaves>(block);
-    const std::uint8_t* const words = whole ? rows + block * 16 : pieces_of<leaves>();
-    const std::size_t step = whole ? stride : kPiece;
-    const std::uint8_t* const masks = conversion_.masks;
-    const std::size_t ahead = block == 0 ? leaves * stride : 0;
-    Products<V> total = products;
-    R sum = V::zero();
-    const auto use = [&](std::size_t leaf, R mask_block) FSL_INLINE_LAMBDA {
-      for (std::size_t at = 0; at < ahead; at += 64) {
-        __builtin_prefetch(next + leaf * stride + at);
-      }
-      const R word = V::load(words + leaf * step);
-      total.add(mask_block, word);
-      sum = V::xor_and(sum, word, V::template spread<leaves>(masks + leaf * 16));
-    };
-    convert_column<V, leaves>(conversion_, block, count, use, use);
-    products = total;
-    xor_pieces<leaves>(sum, answer + block * 16, left < kPiece ? left : kPiece);
-  }
-
-  // XORs the first `num_bytes` bytes of the register's pieces into those at `to`.
-  template <int leaves>
-  FSL_INLINE static void xor_pieces(R sum, std::uint8_t* to, std::size_t num_bytes) {
-    using Bytes = Lanes<V, 1>;
-    constexpr std::size_t kPiece = sizeof(R) / leaves;
-    alignas(64) std::uint8_t pieces[2 * sizeof(R)] = {};  // read in whole registers
-    V::store(pieces, sum);
-    for (std::size_t i = kPiece; i < sizeof(R); ++i) pieces[i % kPiece] ^= pieces[i];
-    for_run<V, 1>(num_bytes, [=, &pieces]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
-      const auto old = Bytes::template load<n>(to + at);
-      const auto piece = Bytes::template load<n>(pieces + at);
-      Bytes::template store<n>(to + at, V::bit_xor(old, piece));
-    });
+      R secret[8];
+      hash_seeds<V>(key_, states + 16 * leaf, secret);
+      FSL_UNROLL
+      for (int i = 0; i < 8; ++i) products.add(secret[i], V::load(own + i * sizeof(R)));
+    }
+    for (; leaf < count; leaf += kLanes) {
+      const std::size_t left = count - leaf;
+      const std::uint8_t* const own = digests + 16 * leaf;
+      R secret[1];
+      hash_seeds<V>(key_, states + 16 * leaf, secret);
+      products.add(secret[0], left < kLanes ? load_blocks<V>(own, left) : V::load(own));
+    }
+    products.reduce_into(tag);
   }
 
   const AuthenticateArgs args_;
   const std::size_t num_leaves_;
   const NextRows<V> next_;
-  const Conversion<V> conversion_;
-  std::uint8_t* const pieces_[2];
+  const typename V::Key key_;
 };
 
 template <class V, template <class> class Products>
@@ -142,41 +108,35 @@ void authenticate(const Trees& trees, const Partition& partition, std::size_t be
                   std::size_t end, const AuthenticateArgs& args, void* memory) {
   Arena arena(memory);
   Authentication<V, Products> authentication(args, trees.num_leaves,
-                                             {trees, partition, args.shared_table}, arena);
+                                             {trees, partition, args.shared_table});
   walk<V>(trees, partition, begin, end,
           {Authentication<V, Products>::take, nullptr, &authentication}, arena);
 }
 
-// The client's side: both parties' mask blocks are known, so that a tag is one inner product.
+// The client's side: both parties' secrets are known, so that a tag is one product.
 template <class V, template <class> class Products>
-void tags(const TagsArgs& args, void* memory) {
+void tags(const TagsArgs& args) {
   using R = typename V::R;
-  Arena arena(memory);
-  const Conversion<V> conversion(*args.key, args.row_bytes, arena);
-  const std::size_t leaf_bytes = conversion.leaf_bytes();
-  std::uint8_t* const states = arena.take<std::uint8_t>((kChunkLeaves + V::kLanes) * 16);
-  std::uint8_t* const conv[2] = {conversion.take_output(arena), conversion.take_output(arena)};
-  std::uint8_t* const words = arena.take<std::uint8_t>(leaf_bytes + sizeof(R));
-  std::memset(words, 0, leaf_bytes + sizeof(R));
-  for (std::size_t first = 0; first < args.num_trees; first += conversion.chunk) {
-    const std::size_t left = args.num_trees - first;
-    const std::size_t count = left < conversion.chunk ? left : conversion.chunk;
-    for (int b = 0; b < 2; ++b) {
-      std::memcpy(states, args.leaf[b] + first * 16, count * 16);
-      conversion.prepare(states, count);
-      convert_chunk<V>(conversion, count, conv[b]);
+  const typename V::Key key = V::make_key(*args.key);
+  for (std::size_t tree = 0; tree < args.num_trees; tree += V::kLanes) {
+    const std::size_t left = args.num_trees - tree, lanes = V::kLanes;
+    const std::size_t count = left < lanes ? left : lanes;
+    alignas(64) std::uint8_t secrets[sizeof(R)];
+    R sum = V::zero();
+    for (const std::uint8_t* const leaves : args.leaf) {
+      R state[1], secret[1];
+      state[0] = load_blocks<V>(leaves + 16 * tree, count);
+      hash_seeds<V>(key, reinterpret_cast<const std::uint8_t*>(state), secret);
+      sum = V::bit_xor(sum, secret[0]);
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      std::memcpy(words, args.rows + (first + i) * args.row_bytes, args.row_bytes);
-      Products<V> products;
-      for (std::size_t at = 0; at < leaf_bytes; at += sizeof(R)) {
-        const std::size_t from = i * leaf_bytes + at;
-        const R mask = V::bit_xor(V::load(conv[0] + from), V::load(conv[1] + from));
-        products.add(mask, V::load(words + at));
-      }
-      std::uint8_t* const tag = args.out + (first + i) * 16;
+    V::store(secrets, sum);
+    for (std::size_t lane = 0; lane < count; ++lane) {
+      Products<V> product;
+      product.add(load_blocks<V>(secrets + 16 * lane, 1),
+                  load_blocks<V>(args.digests + 16 * (tree + lane), 1));
+      std::uint8_t* const tag = args.out + 16 * (tree + lane);
       std::memset(tag, 0, 16);
-      products.reduce_into(tag);
+      product.reduce_into(tag);
     }
   }
 }

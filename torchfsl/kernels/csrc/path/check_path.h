@@ -40,9 +40,18 @@ struct VerifyArgs {
   std::uint8_t* fold;               // 16 bytes, XORed into
 };
 
+// Row `i` of `rows`, of `row_bytes` bytes, to `out [i, 16]`.
+struct RowDigestArgs {
+  const std::uint32_t* state;  // [8], after the block of the key
+  const std::uint8_t* rows;
+  std::size_t row_bytes;
+  std::uint8_t* out;
+};
+
 struct AuthenticateArgs {
   const KeySchedule* key;
-  const std::uint8_t* table;
+  const std::uint8_t* table;    // [T or 1, N, row_bytes]
+  const std::uint8_t* digests;  // [T or 1, N, 16], of the rows of the table
   bool shared_table;
   std::size_t row_bytes;
   // Rows of the trees from `first_tree` on, XORed into.
@@ -54,9 +63,8 @@ struct AuthenticateArgs {
 struct TagsArgs {
   const KeySchedule* key;
   const std::uint8_t* leaf[2];
-  const std::uint8_t* rows;
+  const std::uint8_t* digests;  // [T, 16], of the rows of the answers
   std::size_t num_trees;
-  std::size_t row_bytes;
   std::uint8_t* out;  // [T, 16]
 };
 
@@ -67,7 +75,9 @@ struct CheckPath {
   // At index 1 with the carry-less multiplication of the path, which its CPUs may lack.
   void (*authenticate[2])(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                           const AuthenticateArgs&, void* arena);
-  void (*tags[2])(const TagsArgs&, void* arena);
+  void (*tags[2])(const TagsArgs&);
+  // Rows [begin, end).
+  void (*row_digests)(const RowDigestArgs&, std::size_t begin, std::size_t end);
 };
 
 }  // namespace fsl

@@ -9,11 +9,17 @@
 #include "leaf_kernels.h"
 #include "path.h"
 #include "ring_products.h"
+#include "row_digests.h"
 #include "tree_gen.h"
 #include "tree_path.h"
 
 namespace fsl {
 namespace {
+
+// Bytes of a hardware register: the portable type is four of them.
+template <class V>
+inline constexpr std::size_t row_lane_bytes =
+    requires { V::kOutOfLine; } ? 16 : sizeof(typename V::R);
 
 template <class V, template <class> class Products = IntegerProducts>
 constexpr Path make_path(const char* name) {
@@ -30,7 +36,8 @@ constexpr Path make_path(const char* name) {
           {check_gen<V>,
            verify<V>,
            {authenticate<V, IntegerProducts>, authenticate<V, Products>},
-           {tags<V, IntegerProducts>, tags<V, Products>}},
+           {tags<V, IntegerProducts>, tags<V, Products>},
+           row_digests<row_lane_bytes<V>>},
           field_multiply<FieldLanes>,
           ring_multiply<std::uint32_t>,
           ring_multiply<std::uint64_t>};

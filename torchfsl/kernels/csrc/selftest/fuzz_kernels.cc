@@ -6,7 +6,7 @@
 //   hints      trees and hints                      to accumulate
 //   retrieval  trees                                to answer and authenticate
 //   checks     trees and check words                to verify
-//   answers    a server's answers                   to tags, the client's side
+//   answers    a server's answers                   to row_digests and tags, the client's side
 //   gathering  slots, checked by the kernel         to gather
 //   matching   candidates, checked by the kernel    to match
 //   products   numbers of the field                 to field_multiply
@@ -138,10 +138,12 @@ void run_portable(const Trees& trees, std::size_t payload, F kernel) {
   const bool shared = input.flag();
   const KeySchedule key = input.key();
   const Bytes table = input.bytes((shared ? 1 : trees.num_trees) * trees.num_leaves * row_bytes);
+  const Bytes digests = input.bytes((shared ? 1 : trees.num_trees) * trees.num_leaves * 16);
   Bytes plain(trees.num_trees * row_bytes), answers(plain.size()), tags(16 * trees.num_trees);
   Bytes expected(plain.size()), expected_tags(tags.size());
   answer(trees.view(), {table.data(), shared, row_bytes, nullptr, 0}, plain.data(), 2);
-  AuthenticateArgs args = {&key, table.data(), shared, row_bytes, nullptr, nullptr, 0};
+  AuthenticateArgs args = {&key,      table.data(), digests.data(), shared,
+                           row_bytes, nullptr,      nullptr,        0};
   authenticate(trees.view(), args, answers.data(), tags.data(), 2);
   args.answers = expected.data();
   args.tags = expected_tags.data();
@@ -182,14 +184,21 @@ void run_portable(const Trees& trees, std::size_t payload, F kernel) {
   const std::size_t num_trees = input.size(1, 80), row_bytes = input.size(1, 600);
   const KeySchedule key = input.key();
   const Bytes leaf[2] = {input.bytes(16 * num_trees), input.bytes(16 * num_trees)};
-  const Bytes rows = input.bytes(num_trees * row_bytes);
-  Bytes out(16 * num_trees), expected(out.size());
-  TagsArgs args = {&key,      {leaf[0].data(), leaf[1].data()}, rows.data(), num_trees, row_bytes,
-                   out.data()};
+  const Bytes rows = input.bytes(num_trees * row_bytes), row_key = input.bytes(16);
+  Bytes out(16 * num_trees), expected(out.size()), digests(out.size()), same(out.size());
+  row_digests(row_key.data(), num_trees, {nullptr, rows.data(), row_bytes, digests.data()}, 2);
+  const Bytes state = input.bytes(32);
+  std::uint32_t words[8];
+  std::memcpy(words, state.data(), sizeof words);
+  RowDigestArgs rows_of = {words, rows.data(), row_bytes, out.data()};
+  active_path().checks.row_digests(rows_of, 0, num_trees);
+  rows_of.out = same.data();
+  kPortablePath.checks.row_digests(rows_of, 0, num_trees);
+  expect(out == same);
+  TagsArgs args = {&key, {leaf[0].data(), leaf[1].data()}, digests.data(), num_trees, out.data()};
   tags(args);
-  const Scratch scratch(arena_bytes(0, row_bytes));
   args.out = expected.data();
-  kPortablePath.checks.tags[0](args, scratch.get());
+  kPortablePath.checks.tags[0](args);
   expect(out == expected);
 }
 

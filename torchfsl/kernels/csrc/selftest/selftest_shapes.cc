@@ -191,19 +191,24 @@ void run_checks(Digests& digests, Random& random) {
   }
 }
 
+Bytes digests_of(const Bytes& rows, std::size_t row_bytes) {
+  const std::size_t num_rows = rows.size() / row_bytes;
+  Bytes out(16 * num_rows);
+  row_digests(Bytes(16, 7).data(), num_rows, {nullptr, rows.data(), row_bytes, out.data()}, 1);
+  return out;
+}
+
 // Tags as the client expects them, by one of the two multiplications.
-Bytes expected_tags(const TreeSet& trees, const Bytes& rows, bool carryless) {
+Bytes expected_tags(const TreeSet& trees, const Bytes& digests, bool carryless) {
   TagsArgs args = {};
   args.key = &trees.key;
   args.leaf[0] = trees.leaf[0].data();
   args.leaf[1] = trees.leaf[1].data();
-  args.rows = rows.data();
+  args.digests = digests.data();
   args.num_trees = trees.num_trees;
-  args.row_bytes = rows.size() / trees.num_trees;
   Bytes out(16 * trees.num_trees);
   args.out = out.data();
-  const Scratch scratch(arena_bytes(0, args.row_bytes));
-  active_path().checks.tags[carryless](args, scratch.get());
+  active_path().checks.tags[carryless](args);
   return out;
 }
 
@@ -213,12 +218,15 @@ void run_answers(Digests& digests, Random& random, const Shape& shape, std::size
   const std::string name = named("answer", shape);
   const TreeSet trees(shape.num_trees, shape.num_leaves, random);
   const Bytes table = random.bytes((shared ? 1 : shape.num_trees) * shape.num_leaves * row_bytes);
+  const Bytes digests_of_table = digests_of(table, row_bytes);
+  digests.note(name, digests_of_table);
   Bytes rows(shape.num_trees * row_bytes), tags(16 * shape.num_trees), chosen(rows.size());
   for (int party = 0; party < 2; ++party) {
     Bytes plain(rows.size()), answers(rows.size()), own_tags(tags.size());
     AnswerArgs args = {table.data(), shared, row_bytes, nullptr, 0};
     answer(trees.view(party), args, plain.data(), 1);
-    AuthenticateArgs checked = {&trees.key, table.data(), shared, row_bytes, nullptr, nullptr, 0};
+    AuthenticateArgs checked = {
+        &trees.key, table.data(), digests_of_table.data(), shared, row_bytes, nullptr, nullptr, 0};
     authenticate(trees.view(party), checked, answers.data(), own_tags.data(), 1);
     require(plain == answers, name + ": the two answers differ");
     digests.note(name, answers);
@@ -231,9 +239,10 @@ void run_answers(Digests& digests, Random& random, const Shape& shape, std::size
     std::memcpy(&chosen[tree * row_bytes], &table[row * row_bytes], row_bytes);
   }
   require(rows == chosen, name + ": answers do not XOR to the chosen rows");
-  require(expected_tags(trees, rows, false) == tags, name + ": a tag does not fit");
+  const Bytes own = digests_of(rows, row_bytes);
+  require(expected_tags(trees, own, false) == tags, name + ": a tag does not fit");
   if (has_carryless_multiply()) {
-    require(expected_tags(trees, rows, true) == tags, name + ": the two multiplications differ");
+    require(expected_tags(trees, own, true) == tags, name + ": the two multiplications differ");
   }
 }
 
@@ -400,8 +409,8 @@ void run_threads(Digests& digests, Random& random) {
       add_shares(trees, hints, 1, 4, acc, num_threads);
       const Trees view = trees.view(0);
       answer(view, {table.data(), true, 16, nullptr, 0}, answers.data(), num_threads);
-      authenticate(view, {&trees.key, table.data(), true, 16, nullptr, nullptr, 0}, rows.data(),
-                   tags.data(), num_threads);
+      authenticate(view, {&trees.key, table.data(), table.data(), true, 16, nullptr, nullptr, 0},
+                   rows.data(), tags.data(), num_threads);
       require(answers == rows, "threads: the two answers differ");
       const LeafKeys keys = {{trees.key, trees.key, trees.key}};
       const Bytes words(kHashBytes * shape.num_trees), delta(32 * kLowLeaves);

@@ -157,6 +157,11 @@ void replay_check(const Case& known) {
 
   const Bytes table = known.bytes("table");
   AuthenticateArgs args = {};
+  Bytes digests(16 * tree.num_leaves);
+  row_digests(known.bytes("row_key", 16).data(), tree.num_leaves,
+              {nullptr, table.data(), table.size() / tree.num_leaves, digests.data()});
+  known.expect(digests, "digests");
+  args.digests = digests.data();
   args.key = &tree.key;
   args.table = table.data();
   args.row_bytes = table.size() / tree.num_leaves;
