@@ -320,6 +320,7 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
         "check_gen": check,
         "verify": np.frombuffer(fold, dtype=np.uint8),
         "match": module.match(candidates, 21),
+        "stable_order": module.stable_order(alpha, threads),
     }
 
 

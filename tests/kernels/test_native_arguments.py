@@ -102,6 +102,7 @@ def good_calls() -> dict[str, dict[str, object]]:
             "width": 8,
             "num_threads": 1,
         },
+        "stable_order": {"keys": trees.alpha},
         "match": {"candidates": np.zeros((3, 4), dtype=np.uint32), "num_bins": 5},
     }
 
@@ -132,6 +133,7 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
     growable = {
         ("convert", "states"),
         ("row_digests", "rows"),
+        ("stable_order", "keys"),
         ("gather", "acc"),
         ("gather", "slots"),
         ("verify", "delta_high"),
@@ -204,6 +206,7 @@ def test_malformed_arrays_are_refused(kernel: str, name: str) -> None:
         ("authenticate", {"digests": np.zeros((1, 10, 16), dtype=np.uint8)}),
         ("tags", {"digests": np.zeros((3, 15), dtype=np.uint8)}),
         ("gather", {"width": 7}),
+        ("stable_order", {"num_threads": -1}),
         ("match", {"num_bins": 0}),
         ("match", {"num_bins": -1}),
         ("match", {"num_bins": 1 << 40}),

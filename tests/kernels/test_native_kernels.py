@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.reference import dpf_reference as oracle
+from torchfsl.kernels import portable
 
 native = pytest.importorskip("torchfsl.kernels._native", reason="the native extension is not built")
 
@@ -320,6 +321,16 @@ def test_match_agrees_with_the_reference(num_items: int, num_bins: int) -> None:
         found = native.match(candidates, num_bins)
         assert found.dtype == np.int64
         assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 33_000, 70_000, 300_000])
+@pytest.mark.parametrize("kept", [2**64 - 1, 2**63 | 7, 2**64 - 2**46, 0])
+def test_the_order_of_keys_is_numpys_stable_one_whatever_the_threads(size: int, kept: int) -> None:
+    """Different keys, few different ones, ones that differ in their first 18 bits alone, equal."""
+    keys = np.random.default_rng(size).integers(0, 2**64, size, dtype=np.uint64) & np.uint64(kept)
+    for num_threads in (1, 2, 3):
+        order = native.stable_order(keys, num_threads)
+        np.testing.assert_array_equal(order, portable.stable_order(keys))
 
 
 def test_match_is_maximal() -> None:

@@ -234,6 +234,12 @@ def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.i
     The rule is that of `cuckoo.match`. Running time depends on the candidates.
     """
 
+def stable_order(keys: npt.NDArray[np.uint64], num_threads: int = 1) -> npt.NDArray[np.uint32]:
+    """Indices `uint32[m]` of the keys `uint64[m]` in their order, equal ones in their own.
+
+    At most 2**32 keys. Running time depends on the keys.
+    """
+
 def aes_ceiling(num_blocks: int, num_threads: int = 1) -> float:
     """Seconds in which each thread hashes `num_blocks` blocks of a buffer in its own cache.
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from torchfsl.crypto import kdf
 from torchfsl.fsl.suite import NUM_HASHES
-from torchfsl.kernels.backends import kernels
+from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Indices
 
@@ -40,7 +40,7 @@ def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
     for i in range(NUM_HASHES):
         context = kdf.frame(label.encode(), bytes([i]), m.to_bytes(8, "little"))
         key = kdf.derive(hash_seed, kdf.LABEL_PERMUTATION, context)
-        table[i] = np.argsort(kdf.stream(key, 8 * m).view("<u8"), kind="stable")
+        table[i] = kernels().stable_order(kdf.stream(key, 8 * m).view("<u8"), num_threads())
     table.setflags(write=False)
     return table
 

@@ -25,6 +25,7 @@ from torchfsl.kernels.portable.trees import (
     gather,
     hint_gen,
     match,
+    stable_order,
     tree_eval,
     tree_gen,
 )
@@ -32,5 +33,5 @@ from torchfsl.kernels.portable.trees import (
 __all__ = [
     "accumulate", "accumulate_batch", "answer", "authenticate", "check_gen", "convert",
     "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "ring_multiply",
-    "row_digests", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
+    "row_digests", "stable_order", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
 ]  # fmt: skip

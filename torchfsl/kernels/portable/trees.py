@@ -270,6 +270,11 @@ def gather(
         lanes[...] = ring.add(lanes, source[row])
 
 
+def stable_order(keys: Positions, num_threads: int = 1) -> npt.NDArray[np.uint32]:
+    """Indices `uint32[m]` of the keys `uint64[m]` in their order, equal keys in that of indices."""
+    return np.argsort(keys, kind="stable").astype(np.uint32)
+
+
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching of items to bins in item order; see `cuckoo.match` for the rule."""
     num_items = candidates.shape[1]

@@ -241,6 +241,18 @@ void gather(const In& acc, const In& slots, const InOut& out, std::int64_t width
   gather_as<std::uint64_t>(acc, slots, out, width, threads);
 }
 
+Out<std::uint32_t> stable_order(const In& keys, std::int64_t num_threads) {
+  const std::uint64_t* values = data_of<std::uint64_t>(keys, "keys", 1);
+  const std::size_t count = keys.shape(0);
+  const unsigned threads = checked_threads(num_threads);
+  Buffer<std::uint32_t> out({count});
+  {
+    nb::gil_scoped_release release;
+    fsl::stable_order(values, count, out.data(), threads);
+  }
+  return out.release();
+}
+
 Out<std::int64_t> match(const In& candidates, std::int64_t num_bins) {
   if (num_bins < 0 || num_bins > std::int64_t{1} << 32) refuse("num_bins must be in [0, 2**32]");
   const std::size_t count = candidates.ndim() == 2 ? candidates.shape(1) : 0;
@@ -284,6 +296,7 @@ NB_MODULE(_native, m) {
   define_products(m);
   m.def("gather", gather, "acc"_a, "slots"_a, "out"_a, "width"_a, "num_threads"_a = 1);
   m.def("match", match, "candidates"_a, "num_bins"_a);
+  m.def("stable_order", stable_order, "keys"_a, "num_threads"_a = 1);
   m.def("aes_ceiling", aes_ceiling, "num_blocks"_a, "num_threads"_a = 1);
   m.def("cpu_path", [] { return fsl::active_path().name; });
 }

@@ -63,4 +63,9 @@ void ring_multiply(const RingArgs<std::uint64_t>& args, unsigned num_threads);
 void match(const std::uint32_t* candidates, std::size_t num_items, std::size_t num_bins,
            std::int64_t* bin_of);
 
+// Indices of the keys in their order, `out [num_keys]`; equal keys in the order of their indices.
+// Throws std::invalid_argument if an index may not fit 32 bits.
+void stable_order(const std::uint64_t* keys, std::size_t num_keys, std::uint32_t* out,
+                  unsigned num_threads);
+
 }  // namespace fsl

@@ -375,6 +375,29 @@ void run_gather(Random& random) {
   require(gathered(acc, slots, kRows, 2, 2, 3) == expected, "gather: a wrong sum of narrow rows");
 }
 
+// The order of keys that are all different, and of keys of which many are equal or agree in all
+// bits that are looked at first.
+void run_order(Random& random) {
+  for (const std::size_t count : {0u, 1u, 2u, 40000u, 100000u}) {
+    for (const std::uint64_t kept : {~std::uint64_t{0}, std::uint64_t{0x8000000000000007},
+                                     ~(std::uint64_t{0xffffffff} << 14)}) {
+      std::vector<std::uint64_t> keys(count);
+      for (std::uint64_t& key : keys) {
+        key = (random.below(std::uint64_t{1} << 32) << 32 | random.below(std::uint64_t{1} << 32)) &
+              kept;
+      }
+      for (const unsigned num_threads : {1u, 3u}) {
+        std::vector<std::uint32_t> order(count);
+        stable_order(keys.data(), count, order.data(), num_threads);
+        for (std::size_t i = 1; i < count; ++i) {
+          const auto a = order[i - 1], b = order[i];
+          require(keys[a] < keys[b] || (keys[a] == keys[b] && a < b), "order: a wrong order");
+        }
+      }
+    }
+  }
+}
+
 // Every unit of work is handed out once, for any number of threads.
 void run_ranges() {
   for (const std::size_t units : {0u, 1u, 2u, 7u, 64u, 1000u, 100003u}) {
@@ -458,6 +481,7 @@ std::vector<Digest> run_shapes() {
   run_field(digests, random);
   run_ring<std::uint32_t>(digests, random);
   run_ring<std::uint64_t>(digests, random);
+  run_order(random);
   run_ranges();
   run_threads(digests, random);
   return digests.all();
