@@ -217,6 +217,16 @@ def gather_case(shape: Shape) -> Case:
     )  # fmt: skip
 
 
+def order_case(shape: Shape) -> Case:
+    """The order of as many keys as the index space has rows: a permutation of a session."""
+    m = shape.trees * shape.rows // 3
+    keys = np.random.default_rng(4).integers(0, 2**64, m, dtype=np.uint64)
+    return Case(
+        "order of keys", shape, lambda threads: kernels().stable_order(keys, threads),
+        m, "keys", 0, 8 * m + 4 * m,
+    )  # fmt: skip
+
+
 def shapes(small: bool) -> list[Shape]:
     """Full shapes, or ones that take a moment."""
     trees, table = (96, 96) if small else (13_008, 1_752)

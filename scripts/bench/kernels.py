@@ -9,7 +9,8 @@ memory, but for one line that adds a single report again and again from the cach
 the rate of the fixed-key hash on data in the first-level cache, with as many threads, measured
 after every call for as long as the call took. Rates are those of the best call; a share is the
 best call's blocks a second through the best ceiling, and beside it stands the median over the
-calls, each against the ceiling right after it. A gather has no AES and no share.
+calls, each against the ceiling right after it. Row digests, a gather and the order of keys have no
+AES and no share.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from scripts.bench.kernel_cases import (
     Keys,
     client_cases,
     gather_case,
+    order_case,
     retrieval_cases,
     server_cases,
     shapes,
@@ -107,7 +109,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         if shape.row > 1:
             cases += retrieval_cases(keys)
         if shape.nu == 0:
-            cases.append(gather_case(shape))
+            cases += [gather_case(shape), order_case(shape)]
         for case in cases:
             first = None
             for threads in options.threads:
