@@ -31,7 +31,9 @@ from torchfsl.fsl.dpf import psr
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.row_tables import RowTables
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
+from torchfsl.types import Bytes
 
 
 @pytest.mark.parametrize("secure", [True, False])

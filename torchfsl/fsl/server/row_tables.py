@@ -20,7 +20,6 @@ from torchfsl.fsl.server import sizes
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Bytes
 
-
 Tables: TypeAlias = tuple[list[Bytes], list[Bytes]]
 """Rows of a segment and their digests, `psr.tables` and `psr.digest_rows`."""
 
