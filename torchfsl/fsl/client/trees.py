@@ -132,9 +132,10 @@ class ClientTrees:
             raise ProtocolError("the two servers hold different models: nothing may go on")
         found: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):
-            keys = [context.mac_key(segment, round_number)]
-            keys.append(psr.row_key(plan, segment, bytes(first[-1])))
-            found[segment.name] = psr.decode(segment, *keys, pair, self.selection(segment).leaves)
+            mac_key = context.mac_key(segment, round_number)
+            row_key = psr.row_key(plan, segment, bytes(first[-1]))
+            leaves = self.selection(segment).leaves
+            found[segment.name] = psr.decode(segment, mac_key, row_key, pair, leaves)
         return {s.name: self._rows_by_index(s, found[s.name]) for s in plan.retrieving}
 
     def _rows_by_index(
