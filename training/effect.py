@@ -28,6 +28,13 @@ def _steps(config: Config) -> bool:
     return config.local.optimizer != "gradient"
 
 
+def _can_batch(config: Config) -> bool:
+    plain = config.local.precision == "float32" and not config.local.clip_norm
+    one = config.local.optimizer == "gradient" and config.device == "cpu"
+    rows = config.aggregation in ("plain", "fsl")
+    return config.is_recommender and plain and one and rows
+
+
 def _falls(config: Config) -> bool:
     return _steps(config) and config.local.lr_decay != 1
 
@@ -120,6 +127,9 @@ _SETTINGS: Final = (
     Use("local.lr_decay_rounds", _falls, "local.lr_decay"),
     Use("local.weight_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
     Use("local.adam_eps", lambda c: c.local.optimizer == "adam", 'local.optimizer = "adam"'),
+    Use(
+        "local.together", _can_batch, "recommenders on cpu, with one gradient of float32 unclipped"
+    ),
     Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),

@@ -35,6 +35,11 @@ def begin_local_training(
     for group in optimizer.param_groups:
         group["lr"] = rate
     model.train()
+    freeze_statistics(model)
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    """Let BatchNorm normalise by its running statistics, and leave them as they are."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

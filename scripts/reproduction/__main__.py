@@ -31,6 +31,7 @@ from scripts.reproduction import (
     hashing,
     privhfl_cells,
     privhfl_costs,
+    recommendation,
     report,
     sefl,
     sefl_parties,
@@ -96,6 +97,7 @@ RUNS = {
     "table7": "accuracy by share of the weights",
     "table8": "accuracy by share of TREC's word rows",
     "beyond": "runs that the paper does not have",
+    "recommendation": "recommenders on Amazon Beauty and Sports (--cell PRESET-DATASET)",
 }
 PRIVHFL = {
     "privhfl-accuracy": ("accuracy by queries and answering clients", privhfl_cells.accuracy_cells),
@@ -136,6 +138,16 @@ def main() -> int:
             ],
             seeds=options.seed, data=options.data, runs=RUN_FOLDER, command=command,
         )  # fmt: skip
+    elif options.table == "recommendation":
+        recommendation.run_recommenders(
+            options.cell or ["din-beauty", "din-sports", "din-small-beauty"],
+            options.seed,
+            data=options.data,
+            runs=RUN_FOLDER,
+            rounds=options.rounds,
+            fsl_rounds=options.fsl_rounds,
+            command=command,
+        )
     else:
         try:
             accuracy.run_cells(
@@ -221,15 +233,17 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
     runs.add_argument(
         "--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both"
     )
-    runs.add_argument("--cell", nargs="+", metavar="NAME", help="privhfl-...: only these")
+    runs.add_argument(
+        "--cell", nargs="+", metavar="NAME", help="privhfl-..., recommendation: only these"
+    )
     runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
     runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     runs.add_argument(
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 60 of sesa, 30 of systems, 14 of 8 and 24 of 4 "
-        "clients of sefl",
+        "TREC, 300 of 100 users for din-auc, 600 for recommendation, 60 of sesa, 30 of systems, 14 "
+        "of 8 and 24 of 4 clients of sefl",
     )
     runs.add_argument(
         "--server-rate",

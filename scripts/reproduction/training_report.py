@@ -55,7 +55,7 @@ def accuracy() -> str:
                 "rounds", "upload a client and round", "times dense", "rounds also run by both servers")  # fmt: skip
         parts.append(f"### {dataset}\n\n" + table(head, rows) + "\n" + _same_models(mine))
     parts.append("![Accuracy against upload](results/accuracy.png)\n")
-    parts.append(_stamp(runs))
+    parts.append(stamp_of(runs))
     return "\n".join(parts)
 
 
@@ -111,7 +111,7 @@ _MEANS = (
 )
 
 
-def _stamp(runs: list[Figures]) -> str:
+def stamp_of(runs: list[Figures]) -> str:
     """Commands, dates and machine of several runs."""
     commands = sorted({f"`{command(r)}`" for r in runs})
     dates = sorted({r["date"] for r in runs})
@@ -234,7 +234,7 @@ def mega_elements() -> str:
         f"everything take {size(_dense_bytes(runs[0]))}.\n\n"
         + table(("rows sent", "paper", "ours", "seeds", "upload a client and round"), rows)
         + "\n\n"
-        + _stamp(runs)
+        + stamp_of(runs)
     )
 
 
@@ -276,7 +276,7 @@ def beyond() -> str:
         "its rates; the preset `textcnn` of the README has rates of its own and is not comparable.\n\n"
         + table(head, rows)
         + "\n\n"
-        + _stamp(extra)
+        + stamp_of(extra)
     )
 
 

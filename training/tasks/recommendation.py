@@ -29,6 +29,8 @@ ITEMS, CATEGORIES, USERS = (
     "category_embedding.weight",
     "user_embedding.weight",
 )
+INPUTS: Final = (USERS, ITEMS, CATEGORIES, ITEMS, CATEGORIES, None)
+"""By argument of a recommender's forward the table whose ids it holds."""
 Split = Literal["validation", "test"]
 _HELD_OUT: Final[dict[Split, int]] = {"test": 1, "validation": 2}
 """Items at the end of a sequence that training never sees; the first of them is asked for."""
