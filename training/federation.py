@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.errors import ParameterError
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sesa import OneServer, SesaPlan
@@ -138,7 +139,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
             l2_bound=l2_bound,
             noise_sigma=noise_sigma,
         )
-    rows: int | dict[str, int] | None = None
+    rows: int | Mapping[str, int] | None = None
     if engine.rows is not None and task.widths is not None:
         # One plan for all: the narrow send as much as the widest, who need not be known then.
         of_each = [rows_by_segment(handle, rows) for rows in task.widths.rows]
@@ -146,15 +147,25 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
     elif engine.rows is not None and task.retrieves:
         rows = task.rows_per_client
     counts = config.sesa.mean == "owners" or config.server.mean == "trained"
-    return engine.plan(
-        handle,
-        max_clients=config.clients_per_round,
-        min_clients=config.min_clients,
-        rows_per_client=rows,
-        above_break_even=config.above_break_even,
-        malicious_security=config.malicious_security,
-        lane="count" if counts else "none",
-    )
+    try:
+        return engine.plan(
+            handle,
+            max_clients=config.clients_per_round,
+            min_clients=config.min_clients,
+            rows_per_client=rows,
+            above_break_even=config.above_break_even,
+            malicious_security=config.malicious_security,
+            lane="count" if counts else "none",
+        )
+    except ParameterError as error:
+        cost, remedy, _ = str(error).partition(": pass above_break_even=")
+        if not remedy:
+            raise
+        raise ConfigError(
+            f"{cost}: add --above-break-even dense to send such segments whole (clients then "
+            "download them whole, too), --above-break-even keep to keep the trees, or let a client "
+            "send less"
+        ) from error
 
 
 def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> SesaPlan:

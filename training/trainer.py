@@ -100,6 +100,7 @@ class Trainer:
     def measure(self, figures: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
         """Any figures of the servers' model, and those of the mean model as `mean_...`."""
         self.federation.load_global_model()
+        self.federation.model.eval()
         found = figures(self.federation.model)
         if self.mean is not None:
             self.federation.load(self.mean.state)

@@ -16,7 +16,7 @@ def test_wrapping_a_model_works_as_printed(capsys: pytest.CaptureFixture[str]) -
     torch.set_num_threads(1)
     text = (DOCS / "wrap-your-model.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     scope: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"wrap-your-model.md, block {number}", "exec"), scope)  # noqa: S102
@@ -52,7 +52,7 @@ def test_every_refusal_that_the_page_lists_is_one_the_engine_makes() -> None:
     package = DOCS.parent / "torchfsl"
     source = " ".join(p.read_text() for p in package.rglob("*.py")).replace('"\n', "")
     source = re.sub(r'\s*f?"', "", re.sub(r'"\s*\n\s*f?"', "", source))
-    assert len(said) == 8
+    assert len(said) == 9
     for message in said:
         for part in message.strip(". ").split("..."):
             words = re.sub(r"weight_decay=0\.01|decoder\.weight|Linear", "", part).split("  ")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,13 @@ def test_a_regulariser_over_whole_tables_covers_the_retrieved_rows_exactly(
             np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
+def fit_one_step(handle: Handle) -> None:
+    ids, label = batch_of(0)
+    handle.optimizers[0].zero_grad()
+    nn.functional.mse_loss(handle.model(ids), label).backward()
+    handle.optimizers[0].step()
+
+
 def one(rows: Rows, **options: Any) -> tuple[Task, Handle, Any]:
     engine = SubmodelEngine(rows=rows)
     task = Task(engine, 2, build=Wide, rows_per_client=26, **options)
@@ -201,6 +209,60 @@ def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
     held = len(rnd.rows["factors.weight"])
     assert any(f"{held} of 60 rows of factors.weight" in n for n in info.value.__notes__)
     assert any("k_max" in n and "26" in n for n in info.value.__notes__)
+
+
+def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, 2, build=Wide, rows_per_client=5)
+    handle, named = task.handles[0], len(torch.unique(rows_of(0)["factors"]))
+    assert named > 5
+    with pytest.raises(ParameterError) as info:
+        with engine.round(task.client(task.begin(), 0), rows=rows_of(0), handle=handle):
+            handle.model(batch_of(0)[0])
+    assert (
+        f"rows= named {named} rows of segment 'rows4', and its budget k_max is 5, so that only the "
+        f"first ones were fetched: make a plan with rows_per_client={named} or more"
+    ) in str(info.value)
+
+
+def test_a_lookup_of_an_absent_row_between_rounds_warns_until_the_rows_are_there() -> None:
+    task, handle, round_ = one(Rows())
+    with round_ as rnd:
+        fit_one_step(handle)
+    rnd.submit()
+    present = batch_of(0)[0]
+    absent = torch.tensor([[i for i in range(ITEMS) if i not in rows_of(0)["factors"].tolist()]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle.model(present)
+        handle.rows_of([(absent,)])
+    with pytest.warns(UserWarning, match=r"factors\.weight: rows were looked up outside a round"):
+        assert handle.model(absent).isnan().all()
+    handle.complete(task.state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not handle.model(absent).isnan().any()
+
+
+def test_the_warning_of_an_incomplete_state_dict_is_the_same_whatever_is_missing() -> None:
+    task, handle, round_ = one(Rows(), min_clients=1)
+    with round_ as rnd:
+        fit_one_step(handle)
+    rnd.submit()
+    said = []
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            handle.model.state_dict()
+        said.append([str(w.message) for w in heard])
+        task.finish()
+        link = task.begin()
+        rows = {"factors": torch.tensor([1, 2]), "linear": torch.tensor([3])}
+        with task.engine.round(task.client(link, 0), rows=rows, handle=handle) as rnd:
+            pass
+        rnd.submit()
+    assert said[0] == said[1]
+    assert "this state_dict holds none of their values" in said[0][0]
 
 
 def test_user_code_that_stumbles_over_nan_hears_which_rows_are_there() -> None:

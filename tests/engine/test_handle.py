@@ -722,3 +722,13 @@ def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
                 in text) == replaced  # fmt: skip
         assert f"a residual of {8 * plan.segment('rest').m}" in text
         handle.remove()
+
+
+def test_a_handle_prints_the_buffers_that_travel_nowhere() -> None:
+    def printed(engine: SubmodelEngine) -> str:
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+        return repr(engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+
+    left = "4 buffers neither sent nor loaded (1.running_mean, 1.running_var, ...)"
+    assert left in printed(SubmodelEngine())
+    assert "buffers" not in printed(SubmodelEngine(buffers="average"))

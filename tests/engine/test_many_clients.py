@@ -243,3 +243,13 @@ def test_too_few_reports_name_min_clients_and_submit() -> None:
     task.begin()
     with pytest.raises(ProtocolError, match=r"min_clients.*rnd\.submit\(\)"):
         task.finish()
+
+
+def test_a_client_number_that_cannot_be_one_gets_no_personal_parts() -> None:
+    _, handle, _ = personal_task(("users",))
+    before = handle.model.users.weight.detach().clone()
+    for number in (-1, 1 << 64, "ann", 1.5, True):
+        with pytest.raises(ParameterError, match="client_id"):
+            handle.personal.switch_to(number)
+    handle.personal.switch_to(7)  # in no round yet: the tensors of attach
+    assert torch.equal(handle.model.users.weight, before)

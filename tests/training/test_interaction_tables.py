@@ -75,6 +75,13 @@ def test_parquet_gives_the_same(tmp_path: Path) -> None:
         ("user=uid,user=sku", LINES, "'user=sku' is not to be read"),
         ("user=uid,item=sku,time=kind", LINES, "neither a number nor a date"),
         (COLUMNS, LINES.replace("2024-01-02", ""), "column at is empty in 1 of 8 lines"),
+        (COLUMNS, LINES.replace("ann,pear", "ann,"), "column sku is empty in 1 of 8 lines"),
+        (COLUMNS, LINES.replace("2024-01-02", "soon"), "holds 'soon' in line 6, which is neither"),
+        (
+            COLUMNS,
+            LINES.replace("2024-01-02", "17"),
+            "holds '17' in line 6, which is a number, while '2024-01-03' is a date: choose one",
+        ),
         (COLUMNS, "uid,sku,at\na,b,1\n", "no user of 1 has 3 events"),
         (COLUMNS, 'uid,sku,at\na,"b,1\n', "cannot be read as csv"),
     ],
@@ -84,6 +91,17 @@ def test_a_table_that_cannot_be_used_is_told_why(
 ) -> None:
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
         load_table(table(tmp_path, text), columns)
+
+
+def test_dates_kept_as_text_are_told_so(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    dates = ["2024-01-01", "2024-01-02", "2024-01-03"]
+    columns = {"uid": ["a"] * 3, "sku": ["x", "y", "z"], "at": dates}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "text.parquet")
+    with pytest.raises(ValueError, match="column at holds dates as text"):
+        load_table(tmp_path / "text.parquet", COLUMNS)
 
 
 def test_an_absent_file_is_named(tmp_path: Path) -> None:

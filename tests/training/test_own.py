@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from training.cli import main
+from training.compare import main as compare
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-experiments.md").read_text()
 (MODULE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -81,3 +82,70 @@ def test_an_incomplete_task_is_told_what_it_lacks(
     write(folder, "list_one", listed)
     said = complaint(capsys, "own", "--task", "list_one:Taste")
     assert "build_model returns a list" in said
+
+
+def test_a_budget_by_table_is_taken_and_one_that_is_none_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_budget(text: str) -> str:
+        return MODULE.replace("rows_per_client = 40", f"rows_per_client = {text}")
+
+    write(folder, "by_table", with_budget('{"0": 40}'))
+    command = ["own", "--task", "by_table:Taste", "--rounds", "1", "--clients-per-round", "2"]
+    assert main([*command, "--out", "run", "--quiet", "--threads", "1"]) == 0
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert [s["k_max"] for s in summary["segments"] if s["policy"] == "rows"] == [40]
+    write(folder, "odd_budget", with_budget('{"0": 0}'))
+    said = complaint(capsys, "own", "--task", "odd_budget:Taste", "--out", "other")
+    assert "a whole number, or one by table, not {'0': 0}" in said
+
+
+def test_a_table_too_small_for_trees_is_told_with_the_options(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "small_table", MODULE.replace("2000", "60"))
+    said = complaint(capsys, "own", "--task", "small_table:Taste")
+    assert "trees for 40 of 60 positions cost" in said
+    assert "--above-break-even dense to send such segments whole" in said
+    assert "above_break_even=" not in said
+    command = ["own", "--task", "small_table:Taste", "--rounds", "1", "--clients-per-round", "2"]
+    options = ["--above-break-even", "dense", "--out", "run", "--quiet", "--threads", "1"]
+    assert main([*command, *options]) == 0
+
+
+def test_batch_norm_is_warned_of_and_evaluated_by_its_statistics(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = MODULE.replace(
+        "torch.nn.Linear(16, 2)", "torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2)"
+    )
+    looks = "assert not any(m.training for m in model.modules())\n        with torch.no_grad():"
+    write(folder, "with_norm", text.replace("with torch.no_grad():", looks))
+    command = ["own", "--task", "with_norm:Taste", "--rounds", "1", "--clients-per-round", "2"]
+    assert main([*command, "--out", "run", "--threads", "1"]) == 0
+    assert "BatchNorm (1) normalises by the statistics that build_model gives it" in caplog.text
+
+
+def test_targets_that_are_no_classes_are_told_with_the_remedy(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = "torch.from_numpy(self.liked[items])"
+    write(folder, "float_targets", MODULE.replace(labels, f"{labels}.float()"))
+    said = complaint(capsys, "own", "--task", "float_targets:Taste")
+    assert "labels of dtype torch.float32: give int64 classes, or None and a model" in said
+
+
+def test_the_page_of_a_run_is_made_by_the_command_of_the_guide(folder: Path) -> None:
+    (command,) = re.findall(
+        r"^python -m training (compare runs/mine --html .*)", PAGE, re.MULTILINE
+    )
+    write(folder, "to_show", MODULE)
+    run = ["own", "--task", "to_show:Taste", "--rounds", "1", "--clients-per-round", "2"]
+    assert main([*run, "--out", "runs/mine", "--quiet", "--threads", "1"]) == 0
+    assert compare(command.split()[1:]) == 0
+    assert "accuracy" in (folder / "mine.html").read_text()
+    listed = set(
+        re.findall(r"^\| `([\w.]+/?)` \|", PAGE.split("## What a run leaves")[1], re.MULTILINE)
+    )
+    there = {path.name + "/" * path.is_dir() for path in (folder / "runs" / "mine").iterdir()}
+    assert listed == there

@@ -38,6 +38,11 @@ class Exchange:
         return tables | rest | self._buffers
 
     @property
+    def left_buffers(self) -> list[str]:
+        """Names of floating-point buffers, BatchNorm's say, that no plan names."""
+        return [name for name in self._inventory.buffers if name not in self._buffers]
+
+    @property
     def segment_tensors(self) -> dict[str, tuple[TensorSpec, ...]]:
         """Segments and their tensors as a plan describes them."""
         segments = {

@@ -12,7 +12,14 @@ import torch
 
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.wanted import RowIds, by_table, segment_indices, zeros_for_missing
+from torchfsl.engine.wanted import (
+    RowIds,
+    by_table,
+    num_named,
+    segment_indices,
+    zeros_for_missing,
+)
+from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.plan import SubmodelPlan
@@ -39,8 +46,11 @@ class Fetcher(Protocol):
 
 def asked_rows(
     handle: Handle, segments: list[Segment], rows: RowIds | None, residual: Residual
-) -> dict[str, npt.NDArray[np.int64]]:
-    """By retrieving segment what to fetch: the caller's ids, then rows owed, at most k_max.
+) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, Asked]]:
+    """What to fetch: the caller's ids, then rows owed, at most k_max.
+
+    Returns:
+        The indices by retrieving segment, and by table what the caller named and may have.
 
     Raises:
         ParameterError: an unknown table, or ids that are none.
@@ -49,7 +59,12 @@ def asked_rows(
     retrieved = [t for s in segments for t in tables[s.name]]
     whole = [t for t in handle.inventory.all_tables if t not in retrieved]
     wanted = by_table(rows, retrieved, whole) if segments else {}
-    return {s.name: segment_indices(s, tables[s.name], wanted, residual) for s in segments}
+    named = {
+        table.name: Asked(s.name, num_named(tables[s.name], wanted), s.k_max)
+        for s in segments
+        for table in tables[s.name]
+    }
+    return {s.name: segment_indices(s, tables[s.name], wanted, residual) for s in segments}, named
 
 
 def write_rows(
@@ -112,7 +127,7 @@ def fetched_model(
         raise ParameterError(
             "the plan retrieves rows privately: pass rows=, the ids that the evaluation will use"
         )
-    asked = asked_rows(handle, segments, rows, Residual())
+    asked, _ = asked_rows(handle, segments, rows, Residual())
     absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
     handle.personal.switch_to(client.client_id)
     before = Snapshot(handle.model, handle.inventory, handle.held_rows)

@@ -26,6 +26,7 @@ from torchfsl.engine.residual import Residual
 from torchfsl.engine.residuals import Residuals
 from torchfsl.engine.status import Status, warn_at_attach
 from torchfsl.engine.watch import saving
+from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.guards import Guards
 from torchfsl.engine.watch.optimizers import (
     check_optimizer,
@@ -80,7 +81,7 @@ class Handle:
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
             self.model, self.optimizers, self.inventory, self._guards,
-            rows=rows, source=source, check=check, noised=self._noised,
+            rows=rows, source=source, check=check, noised=self._noised, held=self.held_rows,
         )  # fmt: skip
         warn_at_attach(self.model, self.inventory, hooked=saving.is_hooked(self.model))
         self._rounds = 0
@@ -95,10 +96,14 @@ class Handle:
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Handle({type(self.model).__name__}, {len(self.recorder.tables)} tables by row, "
-            f"{len(self.inventory.rest)} other parameters)"
-        )
+        parts = [
+            f"{len(self.recorder.tables)} tables by row",
+            f"{len(self.inventory.rest)} other parameters",
+        ]
+        if left := self.exchange.left_buffers:
+            some = ", ".join(left[:2]) + ", ..." * (len(left) > 2)
+            parts.append(f"{len(left)} buffers neither sent nor loaded ({some})")
+        return f"Handle({type(self.model).__name__}, {', '.join(parts)})"
 
     # --- what is there ------------------------------------------------------------------------
 
@@ -141,7 +146,8 @@ class Handle:
             ProtocolError: a round is open.
         """
         self.recorder.check_closed()
-        return find_rows(self.model, self.inventory.all_tables, batches, call)
+        with self.held_rows.dry():
+            return find_rows(self.model, self.inventory.all_tables, batches, call)
 
     def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Give rows that are absent after private retrievals their values of `state`, in place.
@@ -234,12 +240,17 @@ class Handle:
 
     # --- the round ----------------------------------------------------------------------------
 
-    def begin_round(self, present: Mapping[str, torch.Tensor] | None = None) -> None:
+    def begin_round(
+        self,
+        present: Mapping[str, torch.Tensor] | None = None,
+        asked: Mapping[str, Asked] | None = None,
+    ) -> None:
         """Take the state of now as the start of a round and record from here on.
 
         Args:
             present: by table name, the ids of the only rows that the client holds (int64,
                 increasing), after a private retrieval; None when it holds every row.
+            asked: by table name what that retrieval asked for, for messages.
 
         Raises:
             ParameterError: the set of trained parameters or a weight decay changed since attach.
@@ -250,7 +261,7 @@ class Handle:
         self.close_round()
         self._guards.check_unchanged()
         self.validate()
-        self.recorder.begin(present)
+        self.recorder.begin(present, asked or {})
         self._rounds += 1
 
     def update(

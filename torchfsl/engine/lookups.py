@@ -99,7 +99,10 @@ class RowAdvice:
     counts: dict[str, npt.NDArray[np.int64]]
 
     def rows_per_client(self, quantile: float = 1.0) -> dict[str, int]:
-        """What `engine.plan(rows_per_client=)` takes so that this share of clients fits."""
+        """What `engine.plan(rows_per_client=)` takes so that this share of clients fits.
+
+        Below 1.0 the others cannot train on all of their rows where rows are fetched privately.
+        """
         if not 0 < quantile <= 1:
             raise ParameterError(f"quantile is {quantile}: choose one in (0, 1]")
         return {

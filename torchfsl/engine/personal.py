@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchfsl.engine.inventory import Inventory
+from torchfsl.submodel.plan import check_number
 
 Kept = tuple[torch.Tensor, torch.Tensor]
 """Rows that differ from the start: ids int64 [r] and values [r, ...]."""
@@ -31,7 +32,15 @@ class PersonalParts:
 
     @torch.no_grad()
     def switch_to(self, client_id: int | None) -> None:
-        """Make the model hold the tensors of this client; keep those of the one before."""
+        """Make the model hold the tensors of this client; keep those of the one before.
+
+        A client that has taken part in no round has the tensors of attach.
+
+        Raises:
+            ParameterError: no client number.
+        """
+        if client_id is not None:
+            client_id = check_number("client_id", client_id)
         if not self.tensors or (self._used and client_id == self._here):
             return
         if self._used:

@@ -25,6 +25,7 @@ from torchfsl.engine.fetched import asked_rows, write_rows
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.wanted import RowIds
+from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
@@ -76,6 +77,7 @@ class TrainingRound:
             raise ParameterError(
                 f"{type(client).__name__} cannot ask the servers for the open round: pass number="
             )
+        self._asked: dict[str, Asked] = {}
         self._given = None if number is None else check_number("number", number)
         self._number = -1
         self._session: RoundSession | None = None
@@ -114,7 +116,7 @@ class TrainingRound:
             handle.exchange.load(clear)
             held = self._retrieving or self._absent == 0.0
             present = self._fetch_rows(indices) if held else None
-            handle.begin_round(present)
+            handle.begin_round(present, self._asked)
         except BaseException:
             before.put_back()
             self._abort()
@@ -261,7 +263,10 @@ class TrainingRound:
             return {
                 s.name: (fixed := self._fixed[s.name])[s.tree_positions(fixed) >= 0] for s in early
             }
-        return asked_rows(self._handle, self._retrieving, self._wanted, self._residual)
+        indices, self._asked = asked_rows(
+            self._handle, self._retrieving, self._wanted, self._residual
+        )
+        return indices
 
     def _fetch_rows(self, asked: dict[str, npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
         """Write the retrieved rows into the tables, NaN everywhere else."""

@@ -77,6 +77,11 @@ def by_table(
     return ids
 
 
+def num_named(tables: list[Table], wanted: Mapping[str, torch.Tensor]) -> int:
+    """How many distinct rows of these tables the caller named."""
+    return sum(len(torch.unique(wanted[t.name])) for t in tables if t.name in wanted)
+
+
 def segment_indices(
     segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], residual: Residual
 ) -> npt.NDArray[np.int64]:
@@ -86,8 +91,7 @@ def segment_indices(
     mentioned = np.concatenate([*parts, owed]).astype(np.int64)
     mentioned = mentioned[segment.tree_positions(mentioned) >= 0]
     distinct, first = np.unique(mentioned, return_index=True)
-    asked = len(np.unique(np.concatenate(parts))) if parts else 0
-    if asked > segment.k_max:
+    if num_named(tables, wanted) > segment.k_max:
         log.warning(
             "segment %s: more rows wanted than the plan's k_max = %d, the first ones are fetched",
             segment.name, segment.k_max,

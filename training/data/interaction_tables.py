@@ -6,6 +6,8 @@ the lines are in time order; without `category` all items share one.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,13 +101,15 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
 
 def _values(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
     column = table.column(name)
-    if column.null_count:
+    values: npt.NDArray[Any] = column.to_numpy()
+    is_text = values.dtype == object
+    num_empty = column.null_count + (int(np.count_nonzero(values == "")) if is_text else 0)
+    if num_empty:
         raise ValueError(
-            f"{path.name}: column {name} is empty in {column.null_count} of {len(column)} lines: "
+            f"{path.name}: column {name} is empty in {num_empty} of {len(column)} lines: "
             "leave these lines out"
         )
-    values: npt.NDArray[Any] = column.to_numpy()
-    return values.astype(np.str_) if values.dtype == object else values
+    return values.astype(np.str_) if is_text else values
 
 
 def _in_time(
@@ -115,11 +119,35 @@ def _in_time(
     if times is None:
         return np.argsort(user_of, kind="stable")
     if times.dtype.kind not in "iufM":
-        raise ValueError(
-            f"{path.name}: column {name} holds {str(times[0])!r}, which is neither a number nor a "
-            "date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing says what comes first"
-        )
+        raise ValueError(f"{path.name}: column {name} {_odd_time(times, path)}")
     return np.lexsort((times, user_of))
+
+
+def _odd_time(times: npt.NDArray[Any], path: Path) -> str:
+    """What to say of times that are read as text: the first one that does not fit."""
+    forms = [_form_of(str(time)) for time in times]
+    odd = next((n for n, form in enumerate(forms) if not form or form != forms[0]), -1)
+    if odd < 0:
+        return f"holds {forms[0]}s as text: store them in their own type"
+    line = f"line {odd + 2}" if path.suffix == ".csv" else f"row {odd}"
+    held = f"holds {str(times[odd])!r} in {line}, which is"
+    if forms[odd]:
+        return f"{held} a {forms[odd]}, while {str(times[0])!r} is a {forms[0]}: choose one form"
+    return (
+        f"{held} neither a number nor a date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing "
+        "says what comes first"
+    )
+
+
+def _form_of(time: str) -> str:
+    """`number`, `date`, or nothing."""
+    with contextlib.suppress(ValueError):
+        float(time)
+        return "number"
+    with contextlib.suppress(ValueError):
+        zone = datetime.datetime.fromisoformat(time).tzinfo
+        return "date" if zone is None else "date with a time zone"
+    return ""
 
 
 def _with_categories(

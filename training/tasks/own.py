@@ -8,7 +8,8 @@ found as `python -m` finds it: in the working folder, or installed.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import nn
 from training.config import Config
 from training.sections import ConfigError
 from training.tasks.task import Task
+
+log = logging.getLogger(__name__)
 
 _MEMBERS = (
     "num_clients", "metric", "retrieves", "rows_per_client", "widths", "build_model", "work",
@@ -41,12 +44,33 @@ def own_task(config: Config) -> Task:
         raise ConfigError(
             f"--task {config.task}: build_model returns a {type(model).__name__}, no module"
         )
-    if task.retrieves and task.rows_per_client < 1:
+    if task.retrieves and not _is_budget(task.rows_per_client):
         raise ConfigError(
             f"--task {config.task}: clients fetch rows privately (retrieves), so rows_per_client, "
-            "the public number of rows that each fetches at most, must be set"
+            "the public number of rows that each fetches at most, must be set: a whole number, or "
+            f"one by table, not {task.rows_per_client!r}"
         )
+    _warn_of_norms(model)
     return task
+
+
+def _is_budget(given: object) -> bool:
+    of_each = list(given.values()) if isinstance(given, Mapping) else [given]
+    return bool(of_each) and all(type(one) is int and one >= 1 for one in of_each)
+
+
+def _warn_of_norms(model: nn.Module) -> None:
+    norms = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+    ]
+    if norms:
+        log.warning(
+            "BatchNorm (%s) normalises by the statistics that build_model gives it, in training "
+            "and in evaluation: no client changes them and no server averages them. GroupNorm and "
+            "LayerNorm have none", ", ".join(norms),
+        )  # fmt: skip
 
 
 def _maker(name: str) -> Callable[[Config], Any]:

@@ -8,8 +8,10 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
+from training.sections import ConfigError
 from training.tasks.widths import Shards, Widths
 
 Ids = npt.NDArray[np.int64]
@@ -20,10 +22,20 @@ class Batch:
     """Arguments of the model's forward, and int64 `[B]` classes.
 
     Without labels the model itself returns the losses, one for each example.
+
+    Raises:
+        ConfigError: labels of another dtype.
     """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor | None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and self.labels.dtype != torch.int64:
+            raise ConfigError(
+                f"a Batch has labels of dtype {self.labels.dtype}: give int64 classes, or None and "
+                "a model that takes the targets, too, and returns the loss of each example"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +63,9 @@ class Task(Protocol):
     num_clients: int
     retrieves: bool = False
     """Whether clients fetch only the embedding rows of their `Work`, privately."""
-    rows_per_client: int = 0
-    """Where they do: the public number of rows that each fetches and sends at most."""
+    rows_per_client: int | Mapping[str, int] = 0
+    """Where they do: the public number of rows that each fetches and sends at most, of all tables
+    of a width together; or by table (or segment)."""
     metric: str
     """The metric that curves show first; larger is better."""
 

@@ -7,6 +7,7 @@ ends.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -33,6 +34,21 @@ _NOT_ZERO: Final = (
 _WHOLE: Final = "Rows(top=..., find='scan'), or rows=None"
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a round asked for of the segment that a table is in.
+
+    Attributes:
+        segment: its name.
+        named: distinct rows that the caller named.
+        k_max: the plan's budget, above which rows were not fetched.
+    """
+
+    segment: str
+    named: int
+    k_max: int
+
+
 class PresentRows:
     """The rows of one table that hold numbers in this round.
 
@@ -42,9 +58,10 @@ class PresentRows:
         num_missed: lookups of other rows that were noticed.
     """
 
-    def __init__(self, table: Table, ids: torch.Tensor) -> None:
-        """Mark them: a byte a table row."""
+    def __init__(self, table: Table, ids: torch.Tensor, asked: Asked | None) -> None:
+        """Mark them: a byte a table row. Messages say what was `asked`, where that is known."""
         self._table, self.ids = table, ids.to(table.weight.device)
+        self._asked = asked
         self.whole = ids.numel() == table.num_rows
         self._mark = torch.zeros(table.num_rows, dtype=torch.bool, device=self.ids.device)
         self._mark[self.ids] = True
@@ -80,9 +97,21 @@ class PresentRows:
         more = ", ..." if distinct.numel() > _SHOWN else ""
         return ParameterError(
             f"{self._table.name}: {distinct.numel()} rows were looked up that had not been "
-            f"retrieved ({some}{more}); {self.ids.numel()} were: pass every row the batches use as "
-            "rows= to engine.round, as handle.rows_of(batches) finds them, at most the plan's "
-            "k_max of them"
+            f"retrieved ({some}{more}); {self.ids.numel()} were: {self._remedy()}"
+        )
+
+    def _remedy(self) -> str:
+        asked = self._asked
+        if asked is not None and asked.named > asked.k_max:
+            return (
+                f"rows= named {asked.named} rows of segment {asked.segment!r}, and its budget "
+                f"k_max is {asked.k_max}, so that only the first ones were fetched: make a plan "
+                f"with rows_per_client={asked.named} or more, or train on fewer rows a round"
+            )
+        most = "the plan's k_max of them" if asked is None else f"k_max = {asked.k_max} of them"
+        return (
+            "pass every row the batches use as rows= to engine.round, as handle.rows_of(batches) "
+            f"finds them, at most {most}"
         )
 
     @torch.no_grad()

@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Rows
+from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.guards import Guards
 from torchfsl.engine.watch.hooks import LookupHook, StepHooks
 from torchfsl.engine.watch.optimizers import owner
 from torchfsl.engine.watch.rest import BufferWatch, HiddenGradients, RestWatch, unscale_factor
+from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.table import Check, Source, TableChange, TableWatch
 from torchfsl.errors import ProtocolError
 
@@ -50,6 +52,7 @@ class Recorder:
         source: Source,
         check: Check,
         noised: bool,
+        held: HeldRows,
     ) -> None:
         """Nothing is recorded before `begin`.
 
@@ -62,6 +65,7 @@ class Recorder:
             source: see `SubmodelEngine`.
             check: see there.
             noised: whether Opacus adds noise to the gradients.
+            held: which rows the client holds between rounds.
         """
         self._optimizers, self._inventory, self._guards = optimizers, inventory, guards
         self._rows, self._source, self._noised = rows, source, noised
@@ -69,9 +73,10 @@ class Recorder:
         if rows is not None:
             for table in inventory.all_tables:
                 trainer = owner(optimizers, table.weight)
-                self.tables.append(
-                    TableWatch(table, rows, trainer, source=source, check=check, noised=noised)
+                watch = TableWatch(
+                    table, rows, trainer, source=source, check=check, noised=noised, held=held
                 )
+                self.tables.append(watch)
         self._rest, self._buffers = RestWatch(inventory.rest), BufferWatch(model)
         self._local = RestWatch(inventory.local)
         self._hidden = HiddenGradients()
@@ -91,11 +96,12 @@ class Recorder:
     # --- the round ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def begin(self, present: Mapping[str, torch.Tensor] | None) -> None:
+    def begin(self, present: Mapping[str, torch.Tensor] | None, asked: Mapping[str, Asked]) -> None:
         """Take the state of now as the start of a round; see `Handle.begin_round`."""
         self.present = None if present is None else dict(present)
         for watch in self.tables:
-            watch.begin(None if present is None else present[watch.table.name])
+            name = watch.table.name
+            watch.begin(None if present is None else present[name], asked.get(name))
         for watched in (self._rest, self._local, self._buffers):
             watched.begin()
         self._guards.begin()

@@ -45,11 +45,10 @@ class SaveHook(_Inert):
     def __call__(self, *_: Any) -> None:
         """Called with what torch gives."""
         for table in self._tables:
-            num_absent = self._held.num_absent(table)
-            if num_absent:
+            if self._held.num_absent(table):
                 warnings.warn(
-                    f"{table.name}: {num_absent} of {table.num_rows} rows are not at this client "
-                    "after a private retrieval, so this state_dict holds none of their values: "
+                    f"{table.name}: rows are missing at this client after a private retrieval, so "
+                    "this state_dict holds none of their values: "
                     "handle.complete(server_model.state) fills them in, "
                     "handle.load(server_model.state) takes the servers' model",
                     stacklevel=3,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -20,6 +24,7 @@ class HeldRows:
         self._held: dict[str, tuple[tuple[int, int], torch.Tensor]] = {}
         self._zeros: dict[str, int] = {}
         self._may_lack: set[str] = set()
+        self._dry = False
 
     def lack(self, table: Table, num_absent: int, *, zero: bool) -> None:
         """So many rows of `table` are absent now: zero in a round, else NaN."""
@@ -46,6 +51,28 @@ class HeldRows:
         """Ids of the rows with numbers, without padding; None when it may be any row."""
         state, ids = self._held.get(table.name, (None, None))
         return ids if state == _state_of(table) else None
+
+    @contextlib.contextmanager
+    def dry(self) -> Iterator[None]:
+        """Around a pass whose results are dropped: nobody is warned of absent rows in it."""
+        self._dry = True
+        try:
+            yield
+        finally:
+            self._dry = False
+
+    def warn_of_lookup(self, table: Table, ids: torch.Tensor) -> None:
+        """Outside a round, on the CPU: warn where one of `ids` is known to be absent."""
+        if self._dry or self.of(table) is None or ids.device.type != "cpu":
+            return
+        flat = ids.reshape(-1).to(torch.int64).clamp(0, table.num_rows - 1)
+        if bool(table.weight.detach()[flat, 0].isnan().any()):
+            warnings.warn(
+                f"{table.name}: rows were looked up outside a round that are not at this client "
+                "after a private retrieval, so they are NaN: handle.complete(server_model.state) "
+                "fills them in, handle.load(server_model.state) takes the servers' model",
+                stacklevel=3,
+            )
 
 
 def _state_of(table: Table) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.policies import Rows
-from torchfsl.engine.watch.absent import PresentRows
+from torchfsl.engine.watch.absent import Asked, PresentRows
 from torchfsl.engine.watch.guards import still_message
 from torchfsl.engine.watch.optimizers import (
     broken_state,
@@ -21,6 +21,7 @@ from torchfsl.engine.watch.optimizers import (
     start_afresh,
 )
 from torchfsl.engine.watch.saved import SavedRows, StartOfRound, gradient_rows, nonzero_rows
+from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.touched import touched_rows
 from torchfsl.engine.watch.untouched import (
     ChecksumCheck,
@@ -64,9 +65,10 @@ class TableWatch:
         source: Source,
         check: Check,
         noised: bool,
+        held: HeldRows,
     ) -> None:
         """Nothing is recorded before `begin`."""
-        self.table, self.rows = table, rows
+        self.table, self.rows, self._held = table, rows, held
         self._optimizer, self._source = optimizer, source
         self._check_kind, self._noised = check, noised
         self._touched, self._device = touched_rows(table.weight), table.weight.device
@@ -88,17 +90,18 @@ class TableWatch:
     # --- the round ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def begin(self, present: torch.Tensor | None) -> None:
+    def begin(self, present: torch.Tensor | None, asked: Asked | None = None) -> None:
         """Start recording.
 
         Args:
             present: int64, increasing: the only rows the client holds, after a retrieval.
+            asked: what the retrieval asked for, for messages.
         """
         weight, delta = self.weight, self._source == "delta"
         if self._device != weight.device:
             self._touched, self._device = touched_rows(self.table.weight), weight.device
         self._touched.clear()
-        self.present = None if present is None else PresentRows(self.table, present)
+        self.present = None if present is None else PresentRows(self.table, present, asked)
         if self.present is not None:
             ids = self.present.ids
             start_afresh(self._optimizer, self.table.weight, ids, but=self._last_present)
@@ -130,10 +133,11 @@ class TableWatch:
         Raises:
             ParameterError: of a row that the client does not hold.
         """
-        if not self._recording or self.rows.find == "scan":
-            return
         if ids.is_nested:
             ids = ids.values()
+        if not self._recording:
+            self._held.warn_of_lookup(self.table, ids)
+            return
         if self.present is not None:
             self.present.note_lookup(ids)
         if not torch.is_grad_enabled() and getattr(module, "max_norm", None) is None:
