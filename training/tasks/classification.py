@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models import Sharded
 from training.data.prf import Stream
 from training.tasks import metrics
-from training.tasks.task import Batch, Ids, Work
+from training.tasks.task import Batch, Budget, Ids, Work
 from training.tasks.widths import Widths
 
 _EVALUATION_BATCH = 500
@@ -125,7 +125,7 @@ class ClassificationTask:
 
     metric = "accuracy"
     retrieves = False
-    rows_per_client = 0
+    rows_per_client: Budget = 0
     widths: Widths | None = None
 
     def __init__(

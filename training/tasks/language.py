@@ -11,7 +11,7 @@ from torch import nn
 from training.data.prf import Stream
 from training.data.text import Text, Words
 from training.tasks.classification import LocalPlan
-from training.tasks.task import Batch, Work
+from training.tasks.task import Batch, Budget, Work
 
 _EVALUATION_BATCH = 64
 MOST_LOG = 20.0
@@ -42,7 +42,7 @@ class LanguageTask:
 
     metric = "log_likelihood"
     retrieves = False
-    rows_per_client = 0
+    rows_per_client: Budget = 0
     widths = None
 
     def __init__(

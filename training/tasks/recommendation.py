@@ -22,7 +22,7 @@ from training.data.prf import Stream
 from training.recommendation_section import Recommendation
 from training.tasks import metrics
 from training.tasks.ranking import Ranking
-from training.tasks.task import Batch, Ids, Work
+from training.tasks.task import Batch, Budget, Ids, Work
 
 ITEMS, CATEGORIES, USERS = (
     "item_embedding.weight",
@@ -82,7 +82,7 @@ class RecommendationTask:
                 f"{needed}: raise it or shorten the history"
             )
         self.data, self.settings, self.seed = data, settings, seed
-        self.rows_per_client = settings.rows_per_client
+        self.rows_per_client: Budget = settings.rows_per_client
         self.num_clients = data.num_users
         self._network = network
         with torch.device("meta"):
@@ -208,7 +208,7 @@ class RecommendationTask:
             )
             needed = {*history.tolist(), int(known[position]), *negatives.tolist()} - items
             kinds = self._kinds(needed) - categories
-            if cost + len(needed) + len(kinds) > self.rows_per_client:
+            if cost + len(needed) + len(kinds) > self.settings.rows_per_client:
                 break
             cost += len(needed) + len(kinds)
             items |= needed

@@ -15,6 +15,8 @@ from training.sections import ConfigError
 from training.tasks.widths import Shards, Widths
 
 Ids = npt.NDArray[np.int64]
+Budget = int | Mapping[str, int]
+"""Rows, of tables of one width together, or by table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Task(Protocol):
     num_clients: int
     retrieves: bool = False
     """Whether clients fetch only the embedding rows of their `Work`, privately."""
-    rows_per_client: int | Mapping[str, int] = 0
+    rows_per_client: Budget = 0
     """Where they do: the public number of rows that each fetches and sends at most, of all tables
     of a width together; or by table (or segment)."""
     metric: str
