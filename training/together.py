@@ -234,7 +234,8 @@ def _size(work: Work) -> tuple[int, ...]:
     """What decides with whom a client is batched: the shape of its largest argument."""
     if not work.batches:
         return (0,)
-    return tuple(max((tensor.shape for tensor in work.batches[0].inputs), key=len))[::-1]
+    largest = max(work.batches[0].inputs, key=lambda tensor: tensor.dim())
+    return tuple(largest.shape)[::-1]
 
 
 def _stack(parts: Sequence[Tensor]) -> Tensor:
@@ -242,5 +243,5 @@ def _stack(parts: Sequence[Tensor]) -> Tensor:
     shape = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
     whole = parts[0].new_zeros(len(parts), *shape)
     for place, part in enumerate(parts):
-        whole[(place, *(slice(size) for size in part.shape))] = part
+        whole[place][tuple(slice(size) for size in part.shape)] = part
     return whole
