@@ -25,7 +25,7 @@ from training.sections import (
     Sesa,
 )
 
-Aggregation = Literal["plain", "dense", "fsl", "sesa", "sefl"]
+Aggregation = Literal["plain", "dense", "fsl", "sesa", "sefl", "central"]
 AboveBreakEven = Literal["error", "dense", "keep"]
 WIDTHS = "-widths"
 """How the names of presets end whose clients have different widths."""
@@ -60,7 +60,8 @@ class Config:
         seed: of everything but keys, masks and hash seeds.
         dropouts: share of the cohort, in [0, 1), that starts a round and never submits: the same
             clients under every aggregation. `sesa` plans for as many.
-        aggregation: how updates are summed, see `training.federation`.
+        aggregation: how updates are summed, see `training.federation`; `central` trains without
+            clients, see `training.central`.
         above_break_even: what `fsl` does with a segment whose trees cost more than dense shares:
             refuse, switch to dense shares, or keep the trees.
         malicious_security: of `fsl`: check words on trees, by which servers refuse malformed
@@ -175,6 +176,11 @@ class Config:
             raise ConfigError(
                 "server.mean is 'trained', whose number plain and fsl open: choose one of them, or "
                 "'cohort'; presets ...-widths have sesa.mean"
+            )
+        if self.aggregation == "central" and (not self.is_recommender or self.dropouts):
+            raise ConfigError(
+                "aggregation is central, which pools the samples of a recommender's users: choose "
+                "such a preset, and no dropouts"
             )
         if self.aggregation != "sesa":
             return

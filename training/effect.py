@@ -119,7 +119,11 @@ _SETTINGS: Final = (
         lambda c: c.partition.scheme == "dirichlet",
         'partition.scheme = "dirichlet"',
     ),
-    Use("local.batch_size", _has_parts, "other presets: of a recommender a user is one batch"),
+    Use(
+        "local.batch_size",
+        lambda c: _has_parts(c) or c.aggregation == "central",
+        "other presets, and --aggregation central: of a recommender a user is one batch",
+    ),
     Use("local.epochs", _has_parts, "other presets: of a recommender a user is one batch"),
     Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
     Use("local.lr", _steps, 'local.optimizer = "sgd" or "adam"'),
@@ -158,8 +162,26 @@ _SETTINGS: Final = (
 _BY_AGGREGATION: Final = (
     Use("above_break_even", lambda c: c.aggregation == "fsl", "fsl"),
     Use("malicious_security", lambda c: c.aggregation == "fsl", "fsl"),
-    Use("rest", lambda c: c.aggregation not in ("dense", "sefl"), "plain, fsl and sesa"),
-    Use("encoding.ring_bits", lambda c: c.aggregation != "sesa", "plain, dense and fsl"),
+    Use("rest", lambda c: c.aggregation not in ("dense", "sefl", "central"), "plain, fsl and sesa"),
+    Use(
+        "encoding.ring_bits",
+        lambda c: c.aggregation not in ("sesa", "central"),
+        "plain, dense and fsl",
+    ),
+    *(
+        Use(path, lambda c: c.aggregation != "central", "all others")
+        for path in (
+            "encoding.frac_bits",
+            "encoding.clip",
+            "encoding.rounding",
+            "min_clients",
+            "local.optimizer",
+            "local.loss",
+            "local.loss_divisor",
+            "local.clip_norm",
+            "local.precision",
+        )
+    ),
     *(
         Use(f"sefl.{name}", lambda c: c.aggregation == "sefl", "sefl")
         for name in ("slots", "l2_norm", "noise", "delta")

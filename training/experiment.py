@@ -84,9 +84,10 @@ def run_experiment(
     plot_curves(records, task.metric, baselines, title, folder / "curves.png")
     if test:
         console.say("test  " + "  ".join(f"{name} {value:.4f}" for name, value in test.items()))
+    exact = summary["exact_rounds"]
     console.say(
-        f"{summary['exact_rounds']} of {summary['rounds']} rounds exact, {task.metric} "
-        f"{summary['metrics'].get(task.metric, float('nan')):.4f}, "
+        ("" if exact is None else f"{exact} of {summary['rounds']} rounds exact, ")
+        + f"{task.metric} {summary['metrics'].get(task.metric, float('nan')):.4f}, "
         f"model {summary['model_sha256'][:16]}, files in {folder}"
     )
     return summary

@@ -231,7 +231,7 @@ def _aggregation(
         return OneServer(plan, model(), widths)
     if isinstance(plan, SeflPlan):
         return AggregatorAndKeyHolder(plan, model())
-    if config.aggregation == "plain":
+    if config.aggregation in ("plain", "central"):  # the latter holds the model there
         return Plain(plan, model())
     if config.servers == "in-process":
         return TwoServers(plan, (model(), model()))

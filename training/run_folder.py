@@ -119,10 +119,10 @@ def summarise(
         "client_seconds": float(np.mean([r.client_seconds for r in records])),
         "server_seconds_per_round": float(np.mean([r.server_seconds for r in records])),
         **({} if messages is None else {"messages": dict(messages)}),
-        "exact_rounds": sum(record.exact for record in records),
+        "exact_rounds": _exact(records),
         "exact_retrieval_rounds": (
             sum(bool(record.exact_retrieval) for record in records)
-            if federation.retrieves
+            if federation.retrieves and _exact(records) is not None
             else None
         ),
         "clipped_values": sum(record.clipped_values for record in records),
@@ -138,6 +138,13 @@ def summarise(
             "python": platform.python_version(),
         },
     }
+
+
+def _exact(records: list[RoundRecord]) -> int | None:
+    """How many rounds were; None where nothing is summed."""
+    if any(record.exact is None for record in records):
+        return None
+    return sum(bool(record.exact) for record in records)
 
 
 def _mean(figures: list[dict[str, float]]) -> dict[str, float]:

@@ -85,7 +85,8 @@ class Local:
         adam_eps: of `adam`. Fresh moments make every step of Adam as large as the rate, however
             small the gradient; a larger eps keeps words that are learnt from moving on.
         weight_decay: of `sgd` and `adam`.
-        batch_size: examples a batch (`din` takes all samples of the user as one).
+        batch_size: examples a batch (recommenders take all samples of the user as one; under
+            `central` these are pooled and cut to this size).
         epochs: passes over the client's examples.
         steps: stop after so many batches; 0 for no limit.
         loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with

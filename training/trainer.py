@@ -15,6 +15,7 @@ from torchfsl.engine.residual import Residual
 from torchfsl.submodel.aggregation import Receipt
 from training.aggregations.dropout import Dropout, DroppedOut
 from training.averaging import MeanModel
+from training.central import CentralTraining
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation
@@ -38,7 +39,7 @@ class RoundRecord:
         dropouts: clients that started the round and never submitted; they count in the means.
         client_seconds: mean a client: training and cryptography.
         server_seconds: all servers together, for the whole round.
-        exact: see `Audit`.
+        exact: see `Audit`; None where nothing is summed.
         exact_retrieval: see `Audit`.
         clipped_values: values of all clients that the fixed-point range cut.
     """
@@ -52,7 +53,7 @@ class RoundRecord:
     dropouts: int = 0
     client_seconds: float = 0.0
     server_seconds: float = 0.0
-    exact: bool = False
+    exact: bool | None = False
     exact_retrieval: bool | None = None
     clipped_values: int = 0
 
@@ -81,6 +82,7 @@ class Trainer:
         self.residuals = {} if residuals is None else residuals
         self.mean = mean
         self._together: Together | None = None
+        self._central: CentralTraining | None = None
 
     def run(self, first_round: int, done: Callable[[RoundRecord], bool | None]) -> None:
         """Run the rounds from `first_round` to the last; `done` hears of each, True stops."""
@@ -121,6 +123,8 @@ class Trainer:
         """One round: every client of the cohort trains and submits; the sum is applied."""
         record, audit = RoundRecord(number), self.federation.audit
         cohort = self.cohort(number)
+        if self.config.aggregation == "central":
+            return self._run_central(number, cohort)
         gone = self.dropouts(number, cohort)
         start = time.perf_counter()
         audit.open_round(number, cohort)
@@ -144,6 +148,18 @@ class Trainer:
         record.client_seconds = trained / len(cohort)
         record.server_seconds = audit.aggregation.server_seconds
         return record
+
+    def _run_central(self, number: int, cohort: list[int]) -> RoundRecord:
+        """The samples of a cohort, trained in one place."""
+        start = time.perf_counter()
+        if self._central is None:
+            self._central = CentralTraining(
+                self.task.build_model(), self.federation.server_model, self.config.local.batch_size
+            )
+        works = [self.task.work(number, client) for client in cohort]
+        self._central.run(works, Stream(self.config.seed, "central", number))
+        seconds = (time.perf_counter() - start) / len(cohort)
+        return RoundRecord(number, client_seconds=seconds, exact=None)
 
     def dropouts(self, number: int, cohort: list[int]) -> set[int]:
         """The clients of a cohort that never submit: a function of (seed, round)."""

@@ -20,7 +20,8 @@ from training.sections import ConfigError
 
 SMALL = {"data": "synthetic", "rounds": 1}
 RUNS = [
-    ("din", "fsl"), ("din-published", "dense"), ("din", "plain"), ("textcnn", "plain"),
+    ("din", "fsl"), ("din-published", "dense"), ("din", "plain"), ("din", "central"),
+    ("textcnn", "plain"),
     ("mf", "plain"), ("ncf", "plain"), ("deepfm", "plain"), ("sasrec", "plain"),
     ("cnn-mnist", "plain"), ("mlp-mnist-widths", "sesa"), ("mlp-mnist-widths", "plain"),
     ("lstm-wikitext2", "plain"), ("transformer-wikitext2", "fsl"),
