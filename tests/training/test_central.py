@@ -21,11 +21,13 @@ from training.sections import ConfigError, Server
 from training.trainer import Trainer
 
 
-def central(optimizer: Any = "adam", batch_size: int = 7) -> Config:
+def central(  # a large eps: of a gradient of zero, Adam would step by the rounding error
+    optimizer: Any = "adam", batch_size: int = 7
+) -> Config:
     config = small_config("din", "central")
     local = dataclasses.replace(config.local, batch_size=batch_size)
     return dataclasses.replace(
-        config, local=local, server=Server(optimizer=optimizer, lr=0.05, momentum=0.0)
+        config, local=local, server=Server(optimizer=optimizer, lr=0.05, eps=1e-3)
     )
 
 
@@ -39,7 +41,9 @@ def test_it_is_torchs_own_loop_on_the_cohorts_samples(optimizer: str) -> None:
     model.norm.eval()
     kinds: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
     own = kinds.get(optimizer, torch.optim.Adam)(
-        model.parameters(), lr=0.05, **({} if optimizer == "sgd" else {"betas": (0.9, 0.99)})
+        model.parameters(),
+        lr=0.05,
+        **({} if optimizer == "sgd" else {"betas": (0.9, 0.99), "eps": 1e-3}),
     )
     record = trainer.run_round(1)
     assert record.exact is None
@@ -71,7 +75,7 @@ def test_it_is_torchs_own_loop_on_the_cohorts_samples(optimizer: str) -> None:
         assert moved.any()
         return
     for name, value in names.items():
-        np.testing.assert_allclose(mine[name], value.detach().numpy(), rtol=0, atol=1e-3)
+        np.testing.assert_allclose(mine[name], value.detach().numpy(), rtol=0, atol=1e-4)
 
 
 def test_a_central_run_is_written_down_without_claims_of_exactness(tmp_path: Path) -> None:
