@@ -47,7 +47,8 @@ class CentralTraining:
         torch.manual_seed(stream.torch_seed())
         self._model.train()
         freeze_statistics(self._model)
-        for chosen in order.split(self._batch_size):
+        for start in range(0, len(order), self._batch_size):
+            chosen = order[start : start + self._batch_size]
             output = self._model(*(tensor[chosen] for tensor in inputs))
             loss = functional.cross_entropy(output, labels[chosen])
             found = torch.autograd.grad(loss, list(self._parameters.values()))

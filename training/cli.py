@@ -57,7 +57,10 @@ examples
   python -m training din --rounds 20                        synthetic data, a minute
   python -m training din --data FOLDER                      FOLDER has sequences.txt.gz ("user item
                                                             item ...", a line a user, oldest first)
-                                                            and item2attributes.json.gz
+                                                            and item2attributes.json.gz; or it
+                                                            is MovieLens as it is unpacked
+                                                            (ratings.dat, u.data or ratings.csv), or
+                                                            has RecBole's NAME.inter and NAME.item
   python -m training din --data FILE.csv --columns user=uid,item=sku,time=at
   python -m training own --task my_model:Task               your own model, in my_model.py
   python -m training lstm-wikitext2 --data FOLDER           FOLDER has wiki.train.tokens,

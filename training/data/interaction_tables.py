@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,28 @@ def load_table(path: Path, columns: str) -> Interactions:
     table = _read(path)
     names = _mapping(columns, table.column_names, path)
     arrays = {role: _values(table, name, path) for role, name in names.items()}
+    return from_columns(arrays, path, time_name=names.get("time", ""))
+
+
+def from_columns(
+    arrays: Mapping[str, npt.NDArray[Any]], path: Path, *, time_name: str = "time"
+) -> Interactions:
+    """Interactions of events, one a line.
+
+    Args:
+        arrays: of equal length: `user`, `item` and, if known, `time` and `category`.
+        path: for messages.
+        time_name: likewise.
+
+    Raises:
+        ValueError: no user has three events, times are none, or an item has two categories.
+    """
     users, items = arrays["user"], arrays["item"]
     kept, user_of, counts = np.unique(users, return_inverse=True, return_counts=True)
     keep = counts[user_of] >= SHORTEST
     if not keep.any():
         raise ValueError(f"{path}: no user of {len(kept)} has {SHORTEST} events or more")
-    order = _in_time(arrays.get("time"), user_of, names.get("time", ""), path)
+    order = _in_time(arrays.get("time"), user_of, time_name, path)
     order = order[keep[order]]
     _, first_lines, item_of = np.unique(items[order], return_index=True, return_inverse=True)
     ends = np.flatnonzero(np.diff(user_of[order])) + 1

@@ -69,8 +69,9 @@ def load_interactions(folder: Path) -> Interactions:
     for name in (SEQUENCES, ATTRIBUTES):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder} has no {name}: --data for din names a folder with {SEQUENCES} and "
-                f"{ATTRIBUTES}, or is 'synthetic'"
+                f"{folder} has no {name}: --data of a recommender names a folder with {SEQUENCES} "
+                f"and {ATTRIBUTES}, or with files of MovieLens or RecBole, or a CSV or Parquet "
+                "file, or is 'synthetic'"
             )
     raw = [_numbers(line, folder) for line in _lines(folder / SEQUENCES)]
     raw = [sequence for sequence in raw if len(sequence) >= SHORTEST]

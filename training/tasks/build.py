@@ -16,8 +16,9 @@ from training.checkpoint import CheckpointFolder
 from training.config import READS, Config
 from training.data import partition
 from training.data.interaction_tables import SUFFIXES, load_table
-from training.data.interactions import load_interactions, synthetic_interactions
+from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
+from training.data.rating_folders import load_folder
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary, load_images, load_sentences
 from training.data.text import Text, load_text, synthetic_text
@@ -63,7 +64,7 @@ def _recommender(config: Config) -> Task:
     elif Path(config.data).suffix in SUFFIXES:
         data = load_table(Path(config.data), settings.columns)
     else:
-        data = load_interactions(Path(config.data))
+        data = load_folder(Path(config.data))
     return RecommendationTask(
         data, settings, network=recommender(config), seed=config.seed, evaluate=config.evaluate
     )
