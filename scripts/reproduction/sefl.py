@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.results import FOLDER, write_result
 from training.config import Config
 from training.federation import build
 from training.language_section import Language
@@ -74,7 +76,7 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
         "runs": {
             model: {
                 f"{share:g}": {
-                    str(seed): run(
+                    str(seed): kept(
                         config_of(data, model, f"{TABLE_BLOCK}", 1, seed, rounds, share), runs
                     )
                     for seed in seeds
@@ -106,7 +108,7 @@ def figure4(
         "seed": seed,
         "runs": {
             model: {
-                form: run(config_of(data, model, form, 4, seed, rounds), runs)
+                form: kept(config_of(data, model, form, 4, seed, rounds), runs)
                 for form in forms(blocks)
             }
             for model in MODELS
@@ -187,6 +189,21 @@ def name_of(config: Config) -> str:
         f"-dropouts{config.dropouts:g}-seed{config.seed}"
         + ("" if config.aggregation == "plain" else f"-{config.aggregation}")
     )
+
+
+def kept(config: Config, runs: Path) -> dict[str, Any]:
+    """A run from its file among the results, or made now, with machine and date.
+
+    So a table or figure can be completed on another day, or elsewhere, and each run says where.
+    """
+    path = FOLDER / "sefl" / f"{name_of(config)}-{config.rounds}rounds.json"
+    if path.exists():
+        print(f"{path.stem}: is here", flush=True)
+    else:
+        stamp = {"machine": bench_measure.machine(), "date": time.strftime("%Y-%m-%d")}
+        write_result(path, {**run(config, runs), **stamp})
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def run(config: Config, runs: Path) -> dict[str, Any]:

@@ -72,7 +72,14 @@ def _dropouts() -> str:
         + table(head, rows)
         + "\n\n"
         + stamp(figures)
+        + _where(figures)
     )
+
+
+def _where(figures: dict[str, Any]) -> str:
+    """Machines and dates of runs that were not all made with the table."""
+    found = sorted({f"{r['machine']}, {r['date']}" for r in _runs(figures) if "machine" in r})
+    return f"\nRuns: {'; '.join(found)}.\n" if len(found) > 1 else ""
 
 
 def _same(figures: dict[str, Any]) -> str:
@@ -127,7 +134,7 @@ def _blocks() -> str:
         "the planner sends all of these models as dense shares.\n"
     )
     parts.append(_untied(figures))
-    parts.append("![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures))
+    parts.append("![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures) + _where(figures))
     return title + "\n".join(parts)
 
 

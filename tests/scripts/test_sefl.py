@@ -51,6 +51,16 @@ def test_a_run_is_read_again_once_it_is_there(tmp_path: Path) -> None:
     assert sefl.run(small(sefl.MODELS[0]), tmp_path) == run
 
 
+def test_a_run_among_the_results_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = sefl.kept(small(sefl.MODELS[0]), tmp_path / "runs")
+    assert {"machine", "date"} <= set(first)
+    monkeypatch.setattr(sefl, "run", None)
+    assert sefl.kept(small(sefl.MODELS[0]), tmp_path / "other") == first
+
+
 def test_costs_are_of_rounds_whose_sums_are_right() -> None:
     config = small(sefl.MODELS[0])
     plain, dense = (sefl_costs.one_round(config, name) for name in ("plain", "dense"))
@@ -69,7 +79,10 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = {"environment": {"cores": 2, "cpu": "X", "backend": "native"}, "date": "today",
               "command": "scripts/reproduce sefl --data here"}  # fmt: skip
     shares = {"0": {"0": run(300.0), "1": run(302.0)}, "0.75": {"0": run(330.0), "1": run(332.2)}}
-    forms = {form: run(200.0 + 10 * number) for number, form in enumerate(sefl.forms())}
+    forms = {
+        form: {**run(200.0 + 10 * number), "machine": f"machine {number % 2}", "date": "then"}
+        for number, form in enumerate(sefl.forms())
+    }
     results = {
         "sefl-table1": {
             **shared,
@@ -96,6 +109,7 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         "every round exact: yes. The first round of each row was run under `plain`, `fsl`" in page
     )
+    assert page.count("Runs: machine 0, then; machine 1, then.") == 1
     assert len(sefl_report.curves()) == 4
     results.clear()
     assert sefl_report.section().count("Not run yet") == 3
