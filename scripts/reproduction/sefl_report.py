@@ -134,7 +134,9 @@ def _blocks() -> str:
         "the planner sends all of these models as dense shares.\n"
     )
     parts.append(_untied(figures))
-    parts.append("![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures) + _where(figures))
+    parts.append(
+        "![Perplexity by block size](results/sefl.png)\n\n" + stamp(figures) + _where(figures)
+    )
     return title + "\n".join(parts)
 
 
