@@ -180,7 +180,9 @@ def test_what_a_server_holds_is_predicted_exactly(name: str) -> None:
         rows = np.zeros((segment.m, segment.row_bytes), dtype=np.uint8)
         parts = psr.tables(segment, psr.empty_bins(segment), rows)
         tables += sum(part.nbytes for part in parts if not np.shares_memory(part, rows))
-        tables += sum(part.nbytes for part in psr.digest_rows(segment, bytes(16), parts))
+        tables += sum(
+            part.nbytes for part in psr.digest_rows(plan, segment, bytes(16), rows, parts)
+        )
     assert tables == needs.tables
     sums = [part for s in plan.with_trees for part in BinSums(plan, s, 0)._sums]
     assert sum(part.nbytes for part in sums) == needs.accumulators

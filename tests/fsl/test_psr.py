@@ -151,9 +151,10 @@ def test_servers_with_other_rows_answer_with_their_own() -> None:
     assert table(first, models[0]).tobytes() == changed.tobytes() != before
 
 
-def test_digests_are_shared_only_under_one_key_and_are_those_of_the_rows() -> None:
+@pytest.mark.parametrize("nu", [0, 1])
+def test_digests_are_shared_only_under_one_key_and_are_those_of_the_rows(nu: int) -> None:
     segment = make_segment(
-        "t", "rows", (20, 2), k_max=3, tau=2, theta=3, nu=1, stash=1, retrieve=True
+        "t", "rows", (20, 2), k_max=3, tau=2, theta=3, nu=nu, stash=1, retrieve=True
     )
     segment = dataclasses.replace(segment, check_bytes=32, tag_bytes=16)
     plan = make_plan(segment)

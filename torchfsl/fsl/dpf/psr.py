@@ -42,9 +42,9 @@ def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) ->
         plan: gives the hash seed.
         segment: a retrieving segment.
         rows: `[m, row_bytes]`, the rows' raw bytes in index order.
-        bins: of `empty_bins`; rows of another version are overwritten, padding stays zero.
+        bins: of `empty_bins`; rows of another version are overwritten, padding stays as it is.
     """
-    items = _whole_rows(segment, rows)
+    items = _whole_rows(rows)
     for places, slots in _places(plan, segment, bins):
         places[slots] = items
 
@@ -54,7 +54,7 @@ def holds(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) -> b
     for places, slots in _places(plan, segment, bins):
         for start in range(0, segment.m, _CHUNK):
             part = slice(start, start + _CHUNK)
-            found = places[slots[part]].view(np.uint8).reshape(-1, segment.row_bytes)
+            found = places[slots[part]].view(np.uint8).reshape(-1, rows.shape[1])
             if not np.array_equal(found, rows[part]):
                 return False
     return True
@@ -83,15 +83,15 @@ def _places(
     """A group's bins as one row after the other, and where each row of the model lies there."""
     groups = (group for group in segment.groups if not group.is_stash)
     for group, table in zip(groups, bins, strict=True):
-        places = _whole_rows(segment, table.reshape(-1, segment.row_bytes))
+        places = _whole_rows(table.reshape(-1, table.shape[2] >> group.nu))
         permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
             yield places, slots
 
 
-def _whole_rows(segment: TreeSegment, rows: Bytes) -> npt.NDArray[np.void]:
+def _whole_rows(rows: Bytes) -> npt.NDArray[np.void]:
     """Rows that are copied at once, not byte by byte."""
-    whole = np.dtype((np.void, segment.row_bytes))
+    whole = np.dtype((np.void, rows.shape[1]))
     return np.ascontiguousarray(rows).view(whole)[:, 0]
 
 
@@ -109,21 +109,42 @@ def row_key(plan: Plan, segment: TreeSegment, model_rows: bytes) -> bytes:
     )
 
 
-def digest_rows(segment: TreeSegment, key: bytes, tables: list[Bytes]) -> list[Bytes]:
-    """Digests of the rows of laid out tables, `[bins or 1, leaves, 16]`; none without tags.
+def digest_rows(
+    plan: Plan, segment: TreeSegment, key: bytes, rows: Bytes, tables: list[Bytes]
+) -> list[Bytes]:
+    """Digests of the row blocks of laid out tables, `[bins or 1, leaves, 16]`; none without tags.
 
     Args:
+        plan: gives the hash seed.
         segment: a retrieving segment.
         key: of `row_key`.
-        tables: as `lay_out` left them.
+        rows: `[m, row_bytes]`.
+        tables: of `tables`, with these rows.
     """
     width = segment.tag_bytes
+    if width and not segment.nu:
+        return _placed_digests(plan, segment, key, rows, tables)
     found = []
     for table in tables:
-        rows = table.reshape(-1, table.shape[2])
-        digests = kernels().row_digests(key, rows, num_threads()) if width else rows[:, :0]
+        blocks = table.reshape(-1, table.shape[2])
+        digests = kernels().row_digests(key, blocks, num_threads()) if width else blocks[:, :0]
         found.append(digests.reshape(*table.shape[:2], width))
     return found
+
+
+def _placed_digests(
+    plan: Plan, segment: TreeSegment, key: bytes, rows: Bytes, tables: list[Bytes]
+) -> list[Bytes]:
+    """Where a block is a row: each row's digest is made once, and brought to where the row lies."""
+    own: Bytes = kernels().row_digests(key, np.ascontiguousarray(rows), num_threads())
+    no_row = kernels().row_digests(key, np.zeros((1, segment.row_bytes), dtype=np.uint8))
+    bins = [
+        np.broadcast_to(no_row, (*table.shape[:2], segment.tag_bytes)).copy()
+        for group, table in zip(segment.groups, tables, strict=True)
+        if not group.is_stash
+    ]
+    lay_out(plan, segment, own, bins)
+    return [*bins, own[None]] if segment.stash else bins
 
 
 def answer(

@@ -75,7 +75,7 @@ class _Bins:
             psr.lay_out(plan, segment, rows[name], self.tables[name])
             key = psr.row_key(plan, segment, model_rows)
             tables = psr.tables(segment, self.tables[name], rows[name])
-            self.digests[name] = psr.digest_rows(segment, key, tables)
+            self.digests[name] = psr.digest_rows(plan, segment, key, rows[name], tables)
 
     def hold(self, plan: Plan, rows: Mapping[str, Bytes], model_rows: bytes) -> bool:
         return self._model_rows == model_rows and all(
