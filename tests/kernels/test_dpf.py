@@ -209,10 +209,13 @@ def test_answers_of_every_alpha_sum_to_the_row_there(num_leaves: int, shared_tab
     assert np.array_equal(answers[0] ^ answers[1], wanted)
 
 
+@pytest.mark.parametrize("values_a_row", [1, 2])
 @pytest.mark.parametrize("bits", RING_BITS)
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-def test_gathering_adds_the_named_slots_modulo_the_ring(bits: int, dtype: type) -> None:
-    width, values_a_row, m = bits // 8, 2, 11
+def test_gathering_adds_the_named_slots_modulo_the_ring(
+    bits: int, dtype: type, values_a_row: int
+) -> None:
+    width, m = bits // 8, 50
     acc = random_bytes("acc", 29, values_a_row * width)
     start = random_bytes("out", m, values_a_row * width)
     slots = np.random.default_rng(1).integers(0, 29, size=(3, m)).astype(dtype)

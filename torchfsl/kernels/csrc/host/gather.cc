@@ -61,21 +61,40 @@ void gather_range(const GatherArgs<Slot>& args, std::size_t sum, std::size_t beg
   }
 }
 
+// The same for rows of one value, whose addresses and loops would take longer than their sums.
+template <class Slot, class Lane>
+void gather_values(const GatherArgs<Slot>& args, std::size_t sum, std::size_t begin,
+                   std::size_t end) {
+  const Slot* slots = args.slots + sum * args.num_rows;
+  const std::size_t known = args.num_rows - std::min(args.num_rows, kPrefetchRows);
+  const auto add = [&](std::size_t x) {
+    add_row<Lane>(args.out + x * sizeof(Lane), args.acc + slots[x] * sizeof(Lane), sizeof(Lane));
+  };
+  std::size_t x = begin;
+  for (; x < std::min(end, known); ++x) {
+    __builtin_prefetch(args.acc + slots[x + kPrefetchRows] * sizeof(Lane));
+    add(x);
+  }
+  for (; x < end; ++x) add(x);
+}
+
 template <class Slot>
 using GatherRange = void (*)(const GatherArgs<Slot>&, std::size_t, std::size_t, std::size_t);
 
 template <class Slot>
-GatherRange<Slot> choose_gather(unsigned width) {
+GatherRange<Slot> choose_gather(unsigned width, bool one_value) {
   switch (width) {
     case 2:
       return gather_range<Slot, add_row<std::uint16_t>>;
     case 3:
       return gather_range<Slot, add_packed_row<3>>;
     case 4:
+      if (one_value) return gather_values<Slot, std::uint32_t>;
       return gather_range<Slot, add_row<std::uint32_t>>;
     case 6:
       return gather_range<Slot, add_packed_row<6>>;
     case 8:
+      if (one_value) return gather_values<Slot, std::uint64_t>;
       return gather_range<Slot, add_row<std::uint64_t>>;
     default:
       return gather_range<Slot, add_row<unsigned __int128>>;
@@ -94,7 +113,7 @@ void gather_all(const GatherArgs<Slot>& args, unsigned num_threads) {
       std::max<std::size_t>(64, 8192 / std::max<std::size_t>(1, args.row_bytes));
   const std::size_t num_tiles = (args.num_rows + tile - 1) / tile;
   const unsigned threads = usable_threads(num_threads, num_tiles, total * 4);
-  const GatherRange<Slot> range = choose_gather<Slot>(args.width);
+  const GatherRange<Slot> range = choose_gather<Slot>(args.width, args.row_bytes == args.width);
   const auto pass = [&](std::size_t first, std::size_t last) {
     run_parallel(num_tiles, threads, [&](Ranges& ranges) {
       for (std::size_t begin, end; ranges.next(begin, end);) {

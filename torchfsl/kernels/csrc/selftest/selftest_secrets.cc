@@ -275,14 +275,16 @@ void run_gather(Secrets& secrets) {
   std::vector<std::uint64_t> slots(3 * 100);
   for (std::uint64_t& slot : slots) slot = random.below(200);
   for (const unsigned width : kWidths) {
-    const std::size_t row_bytes = 5 * width;
-    const Bytes acc = secrets.hidden(200 * row_bytes);
-    Bytes out = secrets.hidden(100 * row_bytes);
-    measured([&] {
-      gather(GatherArgs<std::uint64_t>{acc.data(), 200, slots.data(), 3, 100, row_bytes, width,
-                                       out.data()},
-             1);
-    });
+    for (const std::size_t row_values : {1u, 5u}) {
+      const std::size_t row_bytes = row_values * width;
+      const Bytes acc = secrets.hidden(200 * row_bytes);
+      Bytes out = secrets.hidden(100 * row_bytes);
+      measured([&] {
+        gather(GatherArgs<std::uint64_t>{acc.data(), 200, slots.data(), 3, 100, row_bytes, width,
+                                         out.data()},
+               1);
+      });
+    }
   }
 }
 

@@ -357,22 +357,24 @@ void run_ring(Digests& digests, Random& random) {
 }
 
 // So many narrow rows that sums are taken one after the other.
+template <class Value>
 void run_gather(Random& random) {
-  constexpr std::size_t kRows = (std::size_t{1} << 20) + 3, kSlots = 5000;
-  const Bytes acc = random.bytes(2 * kSlots);
+  constexpr std::size_t kRows = (std::size_t{1} << 20) + 3, kSlots = 5000, kBytes = sizeof(Value);
+  const Bytes acc = random.bytes(kBytes * kSlots);
   std::vector<std::uint32_t> slots(3 * kRows);
   for (std::uint32_t& slot : slots) slot = static_cast<std::uint32_t>(random.below(kSlots));
-  Bytes expected(2 * kRows);
+  Bytes expected(kBytes * kRows);
   for (std::size_t x = 0; x < kRows; ++x) {
-    unsigned sum = 0xffff;
+    auto sum = static_cast<Value>(-1);
     for (std::size_t i = 0; i < 3; ++i) {
-      const std::uint8_t* value = &acc[2 * slots[i * kRows + x]];
-      sum += value[0] | static_cast<unsigned>(value[1]) << 8;
+      Value value;
+      std::memcpy(&value, &acc[kBytes * slots[i * kRows + x]], kBytes);
+      sum = static_cast<Value>(sum + value);
     }
-    expected[2 * x] = static_cast<std::uint8_t>(sum);
-    expected[2 * x + 1] = static_cast<std::uint8_t>(sum >> 8);
+    std::memcpy(&expected[kBytes * x], &sum, kBytes);
   }
-  require(gathered(acc, slots, kRows, 2, 2, 3) == expected, "gather: a wrong sum of narrow rows");
+  require(gathered(acc, slots, kRows, kBytes, kBytes, 3) == expected,
+          "gather: a wrong sum of narrow rows");
 }
 
 // The order of keys that are all different, and of keys of which many are equal or agree in all
@@ -477,7 +479,9 @@ std::vector<Digest> run_shapes() {
   run_batch(random, {20, 600}, 4, 72, 1);
   run_batch(random, {300, 7}, 4, 4, 2);
   run_batch(random, {100, 240}, 4, 72, 3);
-  run_gather(random);
+  run_gather<std::uint16_t>(random);
+  run_gather<std::uint32_t>(random);
+  run_gather<std::uint64_t>(random);
   run_field(digests, random);
   run_ring<std::uint32_t>(digests, random);
   run_ring<std::uint64_t>(digests, random);
