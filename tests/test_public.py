@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PUBLIC = [
     "BlockTopK", "Client", "Dense", "Fixed", "FixedPoint", "Plan", "RandomK", "Residual", "Rows",
     "Server", "ServerAdam", "ServerFTRL", "ServerLazyAdam", "ServerModel", "ServerRowAdagrad",
-    "ServerSGD", "SubmodelEngine", "TopK", "backend", "begin_round", "explain", "finish_round",
-    "run_round", "simulate",
+    "ServerSGD", "SubmodelEngine", "TopK", "backend", "begin_round", "estimate", "explain",
+    "finish_round", "run_round", "simulate",
 ]  # fmt: skip
 """Beside them `__version__`."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchfsl.engine.residual import Residual as Residual
     from torchfsl.engine.simulation import simulate as simulate
     from torchfsl.fsl.client.client import Client as Client
+    from torchfsl.fsl.estimate import estimate as estimate
     from torchfsl.fsl.explain import explain as explain
     from torchfsl.fsl.plan.plan import Plan as Plan
     from torchfsl.fsl.round import begin_round as begin_round
@@ -61,6 +62,7 @@ _HOMES = {
     "TopK": "engine.policies",
     "backend": "kernels.backends",
     "begin_round": "fsl.round",
+    "estimate": "fsl.estimate",
     "explain": "fsl.explain",
     "finish_round": "fsl.round",
     "run_round": "fsl.round",

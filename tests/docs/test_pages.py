@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import torchfsl
-from scripts.generate import figures, settings_page, site_hooks
+from scripts.generate import figures, scale_table, settings_page, site_hooks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -102,6 +102,11 @@ def test_the_reference_of_settings_is_that_of_the_dataclasses() -> None:
     assert settings_page.PAGE.read_text() == settings_page.page(), (
         "stale: python -m scripts.generate.settings_page"
     )
+
+
+def test_the_table_of_scale_is_that_of_the_script_and_its_rates() -> None:
+    text = scale_table.PAGE.read_text()
+    assert text == scale_table.written(text), "stale: python -m scripts.generate.scale_table"
 
 
 def test_the_reference_has_every_public_name() -> None:

@@ -1,4 +1,4 @@
-"""The `torchfsl` command: serve, certs, status, close, abandon, backup, restore, doctor."""
+"""The `torchfsl` command: serve, certs, status, close, abandon, backups, doctor, estimate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from torchfsl.errors import FslError, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
-from torchfsl.service import serving
+from torchfsl.service import estimating, serving
 from torchfsl.version import __version__
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -68,7 +68,6 @@ Its session is a new one, its first round is round 1, and rounds that the old ta
 taken off the plan's max_rounds.
 """
 
-
 _DOCTOR = """\
 Check this machine and, with the settings of a server, whether it would work with them: keys and
 certificates, addresses, the state folder, open files, the other server. Takes the options of serve,
@@ -115,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     serving.add_options(doctor)
     doctor.set_defaults(run=_doctor)
+    estimating.add_command(commands)
     return parser
 
 

@@ -1,0 +1,119 @@
+"""Writes the table of docs/scale.md: what rounds of 10^4 to 10^6 clients take, up to 2^31 rows.
+
+    python -m scripts.generate.scale_table             # from the rates in results/scale-rates.json
+    python -m scripts.generate.scale_table --measure   # measures them on this machine first
+
+Tables too long for one plan are cut into equal parts, each with a plan of its own, and a client
+takes part in all of them with its whole budget of rows, so that nobody learns how its rows fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.bench.measure import environment
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.estimate import Estimate, estimate
+from torchfsl.fsl.measuring import Rates, measured_rates, rows_plan
+from torchfsl.fsl.plan.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "scale.md"
+RATES = ROOT / "results" / "scale-rates.json"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+
+CLIENTS: Final = (10**4, 10**5, 10**6)
+LOG_ROWS: Final = (20, 24, 28, 31)
+WIDTH, K_MAX, CORES, BANDWIDTH = 8, 256, 64, 25.0
+
+
+def cut(rows: int, clients: int) -> tuple[int, Plan]:
+    """Parts of a table, a power of two, and the plan of one.
+
+    Raises:
+        ParameterError: no number of parts helps.
+    """
+    parts = 1
+    while True:
+        try:
+            return parts, rows_plan(rows // parts, WIDTH, K_MAX, clients)
+        except ParameterError:
+            if parts >= 1 << 12:
+                raise
+            parts *= 2
+
+
+def row(clients: int, log_rows: int, rates: Rates) -> str:
+    """One line of the table."""
+    parts, plan = cut(1 << log_rows, clients)
+    one = estimate(plan, cores=CORES, bandwidth=BANDWIDTH, rates=rates)
+    hours = parts * one.server_core_hours
+    wire = parts * max(one.received_bytes, one.sent_bytes)
+    need = parts * max(one.compute_seconds, one.network_seconds) / 3600
+    cells = (
+        f"10^{len(str(clients)) - 1}", f"2^{log_rows}", parts, size(parts * one.upload_bytes),
+        size(parts * one.download_bytes), size(wire), f"{hours:,.3g}" if hours < 1000
+        else f"{hours:,.0f}", size(parts * one.memory_bytes), size(parts * one.disk_bytes),
+        f"{max(1, -int(-need // 1)):,}", limit(one),
+    )  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def limit(one: Estimate) -> str:
+    """What takes longer."""
+    return "network" if one.network_seconds > one.compute_seconds else "cores"
+
+
+def size(number: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} PB"
+
+
+def table() -> str:
+    """The part of the page between the marks."""
+    stored: dict[str, Any] = json.loads(RATES.read_text())
+    rates = Rates(**stored["rates"])
+    where = stored["environment"]
+    head = (
+        "clients", "rows", "plans", "upload a client", "download a client", "traffic of a server",
+        "core-hours of a server", "memory of a server", "disk of a server", "machines a server",
+        "what they wait for",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += [row(clients, log_rows, rates) for log_rows in LOG_ROWS for clients in CLIENTS]
+    told = (
+        f"Rows of {WIDTH} values, 64-bit ring, {K_MAX} rows a client, retrieval with tags, checks "
+        f"on; machines of {CORES} cores and {BANDWIDTH:.0f} Gbit/s, a round an hour. Rates of one "
+        f"core of {where['cpu']} ({where['cpu_path']}), {where['date']}: "
+        f"{rates.server_blocks / 1e6:,.0f} million AES blocks a second of a server, all its work "
+        f"included, {1e3 * rates.report_seconds:.1f} ms a report beside them."
+    )
+    return "\n".join([told, "", *lines, ""])
+
+
+def written(text: str) -> str:
+    """The page with its table made anew."""
+    head, _, rest = text.partition(BEGIN)
+    return head + BEGIN + table() + END + rest.partition(END)[2]
+
+
+def main() -> None:
+    """Write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", action="store_true", help="measure the rates first")
+    if parser.parse_args().measure:
+        found = {"environment": environment(), "rates": dataclasses.asdict(measured_rates())}
+        RATES.write_text(json.dumps(found, indent=1) + "\n")
+    PAGE.write_text(written(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

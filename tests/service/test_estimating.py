@@ -1,0 +1,49 @@
+"""`torchfsl estimate`: of a table or of a plan in a file, with what it says of bad options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchfsl.fsl import estimate as estimating
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.estimate import estimate
+from torchfsl.fsl.measuring import Rates, rows_plan
+from torchfsl.service.command import main
+
+RATES = Rates(0.003, 4e8, 0.004, 7e8, 0.01, 5e7)
+TABLE = ["--rows", "5000", "--width", "8", "--rows-per-client", "32", "--clients", "40"]
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimating, "measured_rates", lambda: RATES)
+
+
+def test_a_table_and_the_same_plan_in_a_file_give_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = rows_plan(5000, 8, 32, 40)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    options = ["--cores", "4", "--bandwidth", "10", "--within", "60", "--prices", "0.05", "0.1"]
+    assert main(["estimate", *TABLE, *options]) == 0
+    assert main(["estimate", "--plan", str(tmp_path / "plan.json"), *options]) == 0
+    out = capsys.readouterr().out
+    told = estimate(plan, cores=4, bandwidth=10.0, within=60.0, rates=RATES, prices=(0.05, 0.1))
+    assert out == f"{told}\n{told}\n"
+    assert f"{predict(plan).upload_bytes / 1000:.3g} kB up" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], TABLE[:-2], ["--plan", "plan.json", *TABLE], ["--plan", "nowhere.json"],
+     [*TABLE, "--cores", "0"], [*TABLE[:-1], "0"]],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", *options])
+    assert ended.value.code == 2
+    assert "torchfsl: " in capsys.readouterr().err

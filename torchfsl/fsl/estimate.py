@@ -1,0 +1,154 @@
+"""What a round will take: bytes, core-hours, memory, disk, machines, money.
+
+Bytes and memory are counted (`torchfsl.fsl.costs`); seconds are counts over rates, measured on this
+machine or given. Of both servers the mean is told: which of them gets a client's long messages is
+drawn anew for each client.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl import messages
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.measuring import Rates, measured_rates
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.plan import check_number
+
+_GIGABIT: Final = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A round of `clients`; of the servers it is told what one of them takes.
+
+    Attributes:
+        clients: that report.
+        upload_bytes: of a client, to both servers together.
+        download_bytes: of a client, from both.
+        client_core_seconds: of a client, without its training.
+        received_bytes: of a server, from clients and from the other one.
+        sent_bytes: of a server.
+        server_core_hours: of a server.
+        memory_bytes: of a server: its model and what it works with at most.
+        disk_bytes: of a server: the reports of a round, the model before and after, the sums.
+        compute_seconds: with `cores`.
+        network_seconds: with `bandwidth`.
+        machines: of a server, to be done within the time given: as many as compute or network want,
+            whichever is more. One server is one process of one machine today, so above 1 says that
+            the plan has to be split, or the time longer.
+        cost: of both servers; None without prices.
+    """
+
+    clients: int
+    upload_bytes: int
+    download_bytes: int
+    client_core_seconds: float
+    received_bytes: int
+    sent_bytes: int
+    server_core_hours: float
+    memory_bytes: int
+    disk_bytes: int
+    compute_seconds: float
+    network_seconds: float
+    machines: int
+    cost: float | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.clients:,} clients, each {_bytes(self.upload_bytes)} up, "
+            f"{_bytes(self.download_bytes)} down, {self.client_core_seconds:.3g} core-seconds",
+            f"each server receives {_bytes(self.received_bytes)} and sends "
+            f"{_bytes(self.sent_bytes)}: {self.network_seconds:,.3g} s of its network",
+            f"each server computes {self.server_core_hours:,.3g} core-hours: "
+            f"{self.compute_seconds:,.3g} s of its cores",
+            f"each server holds {_bytes(self.memory_bytes)} of memory and "
+            f"{_bytes(self.disk_bytes)} of disk",
+            f"machines a server, for a round in the time given: {self.machines:,}",
+        ]
+        if self.cost is not None:
+            lines.append(f"rough cost of a round, both servers: {self.cost:,.2f}")
+        return "\n".join(lines)
+
+
+def estimate(
+    plan: Plan,
+    *,
+    clients: int | None = None,
+    cores: int = 1,
+    bandwidth: float = 1.0,
+    within: float = 3600.0,
+    rates: Rates | None = None,
+    prices: tuple[float, float] | None = None,
+) -> Estimate:
+    """What a round of a plan takes.
+
+    Args:
+        plan: public plan.
+        clients: that report; the plan's `max_clients` when None.
+        cores: of one server's machine.
+        bandwidth: of one server's machine, gigabits a second, both ways alike.
+        within: seconds that a round may take.
+        rates: of a core; measured on this machine when None, which takes some seconds.
+        prices: of a core-hour and of a gigabyte sent, in any currency.
+
+    Raises:
+        ParameterError: more clients than the plan allows, or a number that is not above 0.
+    """
+    count = plan.max_clients if clients is None else check_number("clients", clients)
+    if not 1 <= count <= plan.max_clients:
+        raise ParameterError(
+            f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more"
+        )
+    for name, value in (("cores", cores), ("bandwidth", bandwidth), ("within", within)):
+        if not 0 < value < math.inf:
+            raise ParameterError(f"{name} is {value!r}: give a number above 0")
+    rates = measured_rates() if rates is None else rates
+    costs = predict(plan)
+    received, sent = traffic(plan, count)
+    seconds = rates.server(plan, count)
+    model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)
+    compute, network = seconds / cores, max(received, sent) / (bandwidth * _GIGABIT)
+    return Estimate(
+        clients=count,
+        upload_bytes=costs.upload_bytes,
+        download_bytes=costs.download_bytes,
+        client_core_seconds=rates.client(plan),
+        received_bytes=received,
+        sent_bytes=sent,
+        server_core_hours=seconds / 3600,
+        memory_bytes=model + costs.server_memory_bytes,
+        disk_bytes=received + 2 * model + 8 * sum(s.m * s.tau for s in plan.segments),
+        compute_seconds=compute,
+        network_seconds=network,
+        machines=max(1, math.ceil(compute / within), math.ceil(network / within)),
+        cost=None if prices is None else 2 * (seconds / 3600 * prices[0] + sent / 1e9 * prices[1]),
+    )
+
+
+def traffic(plan: Plan, clients: int) -> tuple[int, int]:
+    """Bytes that one server receives and sends in a round, mean of both.
+
+    A client's messages go half to each, and one server passes on to the other what both need.
+    """
+    costs = predict(plan)
+    relayed = messages.max_bytes(plan, Kind.REPORT_RELAY)
+    if plan.early:
+        relayed += messages.max_bytes(plan, Kind.TREES_RELAY)
+    both = clients * relayed + 2 * costs.opening_bytes
+    return (
+        (clients * costs.upload_bytes + both) // 2,
+        (clients * costs.download_bytes + both) // 2,
+    )
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.4g} PB"
