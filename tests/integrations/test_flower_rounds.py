@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from tests.support.flower_grid import HereGrid, quiet
-from tests.support.flower_task import Recorder, build, plan_of, replayed, words_of
+from tests.support.flower_task import WORDS, Recorder, build, plan_of, replayed, words_of
+from torchfsl import Fixed, Rows
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.integrations.flower import SubmodelAveraging, client_round
 from torchfsl.integrations.flower.node import local_folder
@@ -106,6 +108,25 @@ def test_a_round_that_does_not_open_leaves_the_model_and_the_next_goes_on(run_id
     run.start(2)
     assert run.opened == {2: (0, 1)}
     run.assert_exact()
+
+
+def test_weights_of_clients_are_those_of_the_plans_lane(run_id: int) -> None:
+    recorder = Recorder(weighted=True)
+    grid = HereGrid(recorder.app, [{}] * 3, run_id=run_id)
+    run = Run(recorder, grid, plan={"lane": "weight", "max_weight": 3}, fraction_evaluate=0.0)
+    run.start(1)
+    assert run.strategy.opened is not None
+    assert run.strategy.opened.num_clients == 3
+    assert run.strategy.opened.total_weight == 1 + 2 + 3
+
+
+def test_a_plan_with_sessions_is_refused_by_clients(run_id: int) -> None:
+    everything = torch.arange(WORDS)
+    recorder = Recorder(rows=Rows(choose=Fixed({"words": everything})))
+    grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+    plan = {"max_epochs": 3, "rows_per_client": None}
+    Run(recorder, grid, plan=plan, fraction_evaluate=0.0).start(1)
+    assert all("max_epochs above 1" in reply.error.reason for reply in grid.replies)
 
 
 def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def build(rows: Rows | None = None) -> tuple[SubmodelEngine, Handle]:
     return engine, engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), local=["own"])
 
 
-def plan_of(engine: SubmodelEngine, handle: Handle, **options: int) -> Plan:
+def plan_of(engine: SubmodelEngine, handle: Handle, **options: Any) -> Plan:
     return engine.plan(
         handle,
         above_break_even="keep",
@@ -58,7 +59,7 @@ def train(handle: Handle, client: int) -> float:
     loss = torch.nn.functional.cross_entropy(handle.model(words), words[:, 0] % 2)
     loss.backward()
     handle.optimizers[0].step()
-    return float(loss)
+    return loss.item()
 
 
 class Recorder:
@@ -66,6 +67,7 @@ class Recorder:
 
     Args:
         rows: policy of tables.
+        weighted: client n has weight n + 1.
         inside: called with the client's number inside its round, after training.
 
     Attributes:
@@ -73,10 +75,14 @@ class Recorder:
     """
 
     def __init__(
-        self, rows: Rows | None = None, inside: Callable[[int], None] = lambda client: None
+        self,
+        rows: Rows | None = None,
+        inside: Callable[[int], None] = lambda client: None,
+        *,
+        weighted: bool = False,
     ) -> None:
         self.sent: dict[int, dict[int, Update]] = {}
-        self.rows, self.inside = rows, inside
+        self.rows, self.inside, self.weighted = rows, inside, weighted
         self.app = ClientApp()
         self.app.train()(self._train)
         self.app.evaluate()(self._evaluate)
@@ -85,7 +91,8 @@ class Recorder:
         engine, handle = build(self.rows)
         client = int(context.node_config["partition-id"])
         asked = {"words": words_of(client)}
-        with client_round(message, context, engine, rows=asked) as rnd:
+        weight = client + 1 if self.weighted else 1
+        with client_round(message, context, engine, rows=asked, weight=weight) as rnd:
             loss = train(handle, client)
             self.inside(client)
         assert rnd.update is not None
