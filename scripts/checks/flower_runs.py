@@ -121,6 +121,7 @@ def run(
     digest = replay(out, Plan.from_json(told.pop("plan")), opened)
     good = told["model_sha256"] == digest and opened == wanted and told["array_bytes"] == 0
     told |= {"run_round": digest, "opened": opened, "seconds": round(time.monotonic() - started, 1)}
+    print(f"[{name}] {'ok' if good else 'NOT OK'} {told}", file=sys.stderr, flush=True)
     return {"ok": good, **told}
 
 
@@ -238,10 +239,14 @@ def wait_for(path: Path) -> None:
     """Until a file is there.
 
     Raises:
-        TimeoutError: it was not, in time.
+        RuntimeError: the ServerApp failed.
+        TimeoutError: it was not there in time.
     """
     deadline = time.monotonic() + PATIENCE
     while not path.exists():
+        failed = path.with_name("failed")
+        if failed.exists():
+            raise RuntimeError(f"the ServerApp failed: {failed.read_text()}")
         if time.monotonic() >= deadline:
             raise TimeoutError(f"{path.name} was not written")
         time.sleep(0.1)

@@ -14,7 +14,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimate import estimate, traffic
-from torchfsl.fsl.measuring import Rates, measured_rates, rows_plan, spent_in_round
+from torchfsl.fsl.measuring import Rates, measured_rates, num_trees, rows_plan, spent_in_round
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
@@ -26,7 +26,7 @@ from torchfsl.submodel.segments import MAX_POSITIONS, SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
-RATES = Rates(0.003, 4e8, 0.004, 7e8, 0.01, 5e7)
+RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)
 LARGEST = 1 << 31
 
 
@@ -81,7 +81,8 @@ def test_seconds_are_counts_over_rates_and_machines_are_as_many_as_the_slower_pa
     cost = predict(plan)
     found = estimate(plan, clients=50, cores=2, bandwidth=1.0, rates=RATES)
     share = 4000 * 8 * 8
-    seconds = 50 * (0.004 + cost.server_aes_blocks / 7e8) + 0.01 + share / 5e7
+    trees = num_trees(plan) * 2e-6
+    seconds = 50 * (0.004 + trees + cost.server_aes_blocks / 7e8) + share / 5e7
     assert found.server_core_hours == pytest.approx(seconds / 3600)
     assert found.compute_seconds == pytest.approx(seconds / 2)
     assert found.machines == 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.integrations.flower import SubmodelAveraging, client_round
 from torchfsl.integrations.flower.node import local_folder
 from torchfsl.service import LocalServers
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -238,3 +243,54 @@ def test_a_node_does_not_follow_a_message_to_servers_that_it_has_no_certificate_
             client_round(message, context, build()[0], rows=words_of(0)).__enter__()
     finally:
         local_folder(run_id).rmdir()
+
+
+def deployed(servers: LocalServers, clients: int) -> list[dict[str, Any]]:
+    tls = str(servers.tls)
+    return [{"torchfsl-tls": tls, "torchfsl-name": f"client-{n}"} for n in range(clients)]
+
+
+def test_a_round_in_which_server_1_is_killed_and_started_again_finishes(
+    tmp_path: Path, run_id: int
+) -> None:
+    with LocalServers(tmp_path, clients=2) as servers:
+        servers.start()
+
+        def restart(client: int) -> None:
+            if client == 0 and 1 not in recorder.sent:
+                servers.kill(1)
+                servers.start(1)
+
+        recorder = Recorder(inside=restart)
+        grid = HereGrid(recorder.app, deployed(servers, 2), run_id=run_id)
+        run = Run(recorder, grid, servers=servers.urls, tls=servers.tls,
+                  plan={"min_clients": 2}, fraction_evaluate=0.0)  # fmt: skip
+        run.start(2)
+        assert run.opened == {1: (0, 1), 2: (0, 1)}
+        run.assert_exact()
+
+
+def test_a_client_that_is_killed_between_trees_and_report_is_left_out(
+    tmp_path: Path, run_id: int
+) -> None:
+    with LocalServers(tmp_path, clients=3) as servers:
+        servers.start()
+        recorder = Recorder()
+        grid = HereGrid(recorder.app, deployed(servers, 3), run_id=run_id)
+        ended = []
+
+        def die(node: int) -> None:
+            if node == 0:
+                command = [sys.executable, "-m", "tests.support.flower_killed"]
+                command += [",".join(servers.urls), str(servers.tls), "client-0", "1"]
+                ended.append(subprocess.run(command, cwd=ROOT, check=False).returncode)
+                raise RuntimeError("no reply came")
+
+        grid.before = die
+        run = Run(recorder, grid, servers=servers.urls, tls=servers.tls,
+                  plan={"min_clients": 2}, fraction_evaluate=0.0)  # fmt: skip
+        run.start(1)
+        assert ended == [-signal.SIGKILL]
+        assert "round applied" in servers.log(0)
+        assert run.opened == {1: (1, 2)}
+        run.assert_exact()

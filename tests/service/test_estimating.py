@@ -12,7 +12,7 @@ from torchfsl.fsl.estimate import estimate
 from torchfsl.fsl.measuring import Rates, rows_plan
 from torchfsl.service.command import main
 
-RATES = Rates(0.003, 4e8, 0.004, 7e8, 0.01, 5e7)
+RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)
 TABLE = ["--rows", "5000", "--width", "8", "--rows-per-client", "32", "--clients", "40"]
 
 

@@ -1,9 +1,10 @@
 """How fast this machine does the work of a round: measured on small rounds through both servers.
 
-A server's core-seconds are fitted as `fixed + AES blocks / rate` a client and `fixed + bytes of a
-share / rate` a round; a client's as `fixed + AES blocks / rate`. Rounds of two sizes, each with
-few and with many clients, give the six numbers. Time is that of the processor, over all threads, so
-that neighbours on the machine disturb less; they still do, by sharing its caches.
+A client's core-seconds are fitted as `fixed + trees x each`; a server's as `fixed + trees x each +
+AES blocks / rate` a client, and bytes of a share / rate a round. Rounds of three sizes, with few
+and with many clients, give the numbers: few trees, many trees, and few trees over a long table.
+Time is that of the processor, over all threads, so that neighbours on the machine disturb less;
+they still do, by sharing its caches.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.types import Float64
 
-_SIZES: Final = ((1 << 12, 32), (1 << 16, 256))
+_SIZES: Final = ((1 << 13, 64), (1 << 15, 512), (1 << 18, 64))
 """Rows, and rows a client, of the rounds that rates are fitted to."""
 
-_COHORTS: Final = (16, 80)
+_COHORTS: Final = (16, 48)
 _REPEAT: Final = 3
 _TABLE: Final = "table"
 
@@ -43,18 +45,18 @@ class Rates:
 
     Attributes:
         client_seconds: of a client, whatever the plan.
-        client_blocks: AES blocks a second, of a client.
+        client_tree_seconds: of a client for each of its trees.
         report_seconds: of a server for each client, whatever the plan.
+        tree_seconds: of a server for each tree of a client.
         server_blocks: AES blocks a second, of a server, all work that grows with them included.
-        round_seconds: of a server for each round, whatever the plan.
         share_bytes: bytes of its share that a server gathers, opens and applies a second.
     """
 
     client_seconds: float
-    client_blocks: float
+    client_tree_seconds: float
     report_seconds: float
+    tree_seconds: float
     server_blocks: float
-    round_seconds: float
     share_bytes: float
 
     def __post_init__(self) -> None:
@@ -66,12 +68,13 @@ class Rates:
 
     def client(self, plan: Plan) -> float:
         """Core-seconds of a client in a round, without its training."""
-        return self.client_seconds + predict(plan).client_aes_blocks / self.client_blocks
+        return self.client_seconds + num_trees(plan) * self.client_tree_seconds
 
     def server(self, plan: Plan, clients: int) -> float:
         """Core-seconds of one server in a round of so many clients."""
-        each = self.report_seconds + predict(plan).server_aes_blocks / self.server_blocks
-        return clients * each + self.round_seconds + share_bytes(plan) / self.share_bytes
+        trees = self.report_seconds + num_trees(plan) * self.tree_seconds
+        each = trees + predict(plan).server_aes_blocks / self.server_blocks
+        return clients * each + share_bytes(plan) / self.share_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +102,37 @@ def rows_plan(rows: int, width: int, k_max: int, clients: int, **options: Any) -
 
 def measured_rates() -> Rates:
     """Rates of this machine and this process's threads; takes some seconds."""
-    sizes = []
+    counts, clients, servers, closing = [], [], [], []
     for rows, k_max in _SIZES:
         plan = rows_plan(rows, 8, k_max, max(_COHORTS))
-        few, many = (spent_in_round(plan, clients, _REPEAT) for clients in _COHORTS)
+        few, many = (spent_in_round(plan, cohort, _REPEAT) for cohort in _COHORTS)
         each = (many.server - few.server) / (_COHORTS[1] - _COHORTS[0])
-        closing = max(few.server - _COHORTS[0] * each, 0.0)
-        sizes.append((predict(plan), share_bytes(plan), many.client, each, closing))
-    (small, share, client, each, closing), (large, more, client_2, each_2, closing_2) = sizes
-    client_fixed, client_rate = _line(
-        small.client_aes_blocks, client, large.client_aes_blocks, client_2
-    )
-    fixed, rate = _line(small.server_aes_blocks, each, large.server_aes_blocks, each_2)
-    round_fixed, share_rate = _line(share, closing, more, closing_2)
-    return Rates(client_fixed, client_rate, fixed, rate, round_fixed, share_rate)
+        counts.append((1.0, num_trees(plan), predict(plan).server_aes_blocks))
+        clients.append(many.client)
+        servers.append(each)
+        closing.append((share_bytes(plan), max(few.server - _COHORTS[0] * each, 1e-9)))
+    fixed, tree, block = _fit(np.array(counts), np.array(servers))
+    client_fixed, client_tree = _fit(np.array(counts)[:, :2], np.array(clients))
+    share, seconds = closing[-1]  # the longest table
+    return Rates(client_fixed, client_tree, fixed, tree, 1 / block, share / seconds)
 
 
-def _line(x: int, y: float, x_2: int, y_2: float) -> tuple[float, float]:
-    """Fixed part and rate of the line through two points, neither below zero."""
-    rate = (x_2 - x) / max(y_2 - y, 1e-9)
-    return max(y - x / rate, 0.0), rate
+def num_trees(plan: Plan) -> int:
+    """Trees of a client."""
+    return sum(segment.num_trees for segment in plan.with_trees)
+
+
+def _fit(counts: Float64, seconds: Float64) -> list[float]:
+    """Seconds of each count, none below nothing: least squares relative to what was measured."""
+    scaled, ones = counts / seconds[:, None], np.ones(len(seconds))
+    found = np.zeros(counts.shape[1])
+    used = np.ones(counts.shape[1], dtype=bool)
+    while True:
+        found[:] = 0.0
+        found[used] = np.linalg.lstsq(scaled[:, used], ones, rcond=None)[0]
+        if (found >= 0).all():
+            return [float(value) if value else 1e-15 for value in found]
+        used &= found > 0
 
 
 def spent_in_round(plan: Plan, clients: int, repeat: int = 2) -> Spent:

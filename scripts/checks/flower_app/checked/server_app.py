@@ -53,13 +53,22 @@ class _Counted(SubmodelAveraging):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Two rounds."""
+    """Two rounds; what fails is written down, too."""
+    try:
+        _run(grid, context)
+    except Exception as error:
+        (Path(str(context.run_config["out"])) / "failed").write_text(repr(error))
+        raise
+
+
+def _run(grid: Grid, context: Context) -> None:
     config, out = context.run_config, Path(str(context.run_config["out"]))
     nodes = int(config["nodes"])
     engine, handle = build()
     where: dict[str, Any] = {"servers": "local"}
     if config["servers"] != "local":
         where = {"servers": str(config["servers"]).split(","), "tls": Path(str(config["tls"]))}
+        where["replace"] = True  # one run after the other on the same two servers
     strategy = _Counted(
         engine, handle, plan_of(engine, handle, max_clients=nodes), **where,
         min_available_nodes=nodes, min_train_nodes=nodes, min_evaluate_nodes=nodes,
