@@ -94,8 +94,7 @@ def table() -> str:
         f"on; machines of {CORES} cores and {BANDWIDTH:.0f} Gbit/s, a round an hour. Rates of one "
         f"core of {where['cpu']} ({where['cpu_path']}), {where['date']}: "
         f"{rates.server_blocks / 1e6:,.0f} million AES blocks a second of a server, all its work "
-        f"included; beside them {1e3 * rates.report_seconds:.1f} ms a report and "
-        f"{1e6 * rates.tree_seconds:.1f} us a tree."
+        f"included, {1e3 * rates.report_seconds:.1f} ms a report beside them."
     )
     return "\n".join([told, "", *lines, ""])
 

@@ -114,7 +114,8 @@ def measured_rates() -> Rates:
     fixed, tree, block = _fit(np.array(counts), np.array(servers))
     client_fixed, client_tree = _fit(np.array(counts)[:, :2], np.array(clients))
     share, seconds = closing[-1]  # the longest table
-    return Rates(client_fixed, client_tree, fixed, tree, 1 / block, share / seconds)
+    rate = 1 / max(block, 1e-12)  # a block takes more than that
+    return Rates(client_fixed, client_tree, fixed, tree, rate, share / seconds)
 
 
 def num_trees(plan: Plan) -> int:
@@ -131,7 +132,7 @@ def _fit(counts: Float64, seconds: Float64) -> list[float]:
         found[:] = 0.0
         found[used] = np.linalg.lstsq(scaled[:, used], ones, rcond=None)[0]
         if (found >= 0).all():
-            return [float(value) if value else 1e-15 for value in found]
+            return [float(value) for value in found]
         used &= found > 0
 
 
