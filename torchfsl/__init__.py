@@ -7,8 +7,6 @@ and `privhfl`, which asks models instead of adding updates; `engine` and `servic
 `errors`, `types`, `version` and `faces` (how names load late); see docs/architecture.md.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from torchfsl.faces import lazily
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from torchfsl.engine.residual import Residual as Residual
     from torchfsl.engine.simulation import simulate as simulate
     from torchfsl.fsl.client.client import Client as Client
-    from torchfsl.fsl.estimate import estimate as estimate
+    from torchfsl.fsl.estimates.estimate import estimate as estimate
     from torchfsl.fsl.explain import explain as explain
     from torchfsl.fsl.plan.plan import Plan as Plan
     from torchfsl.fsl.round import begin_round as begin_round
@@ -62,7 +60,7 @@ _HOMES = {
     "TopK": "engine.policies",
     "backend": "kernels.backends",
     "begin_round": "fsl.round",
-    "estimate": "fsl.estimate",
+    "estimate": "fsl.estimates.estimate",
     "explain": "fsl.explain",
     "finish_round": "fsl.round",
     "run_round": "fsl.round",

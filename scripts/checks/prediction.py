@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from scripts.bench.measure import environment
 from scripts.checks.outcome import report
-from torchfsl.fsl.estimate import estimate
-from torchfsl.fsl.measuring import measured_rates, rows_plan, spent_in_round
+from torchfsl.fsl.estimates.estimate import estimate
+from torchfsl.fsl.estimates.measuring import measured_rates, rows_plan, spent_in_round
 
 SIZES: Final = ((1 << 14, 64), (1 << 17, 256), (1 << 19, 512))
 """Rows of 8 values, and rows a client."""

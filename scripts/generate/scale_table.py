@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from scripts.bench.measure import environment
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.estimate import Estimate, estimate
-from torchfsl.fsl.measuring import Rates, measured_rates, rows_plan
+from torchfsl.fsl.estimates.estimate import Estimate, estimate
+from torchfsl.fsl.estimates.measuring import Rates, measured_rates, rows_plan
 from torchfsl.fsl.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,14 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
-from torchfsl.fsl.estimate import estimate, traffic
-from torchfsl.fsl.measuring import Rates, measured_rates, num_trees, rows_plan, spent_in_round
+from torchfsl.fsl.estimates.estimate import estimate, traffic
+from torchfsl.fsl.estimates.measuring import (
+    Rates,
+    measured_rates,
+    num_trees,
+    rows_plan,
+    spent_in_round,
+)
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan

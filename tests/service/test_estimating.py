@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from torchfsl.fsl import estimate as estimating
 from torchfsl.fsl.costs import predict
-from torchfsl.fsl.estimate import estimate
-from torchfsl.fsl.measuring import Rates, rows_plan
+from torchfsl.fsl.estimates import estimate as estimating
+from torchfsl.fsl.estimates.estimate import estimate
+from torchfsl.fsl.estimates.measuring import Rates, rows_plan
 from torchfsl.service.command import main
 
 RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)

@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from torchfsl.fsl.estimate import estimate
+    from torchfsl.fsl.estimates.estimate import estimate
 
     plan = _plan(options)
     found = estimate(
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    from torchfsl.fsl.measuring import rows_plan
+    from torchfsl.fsl.estimates.measuring import rows_plan
 
     table = (options.rows, options.width, options.rows_per_client)
     if options.plan is not None:

@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -24,6 +24,7 @@ class _Counted(SubmodelAveraging):
     bytes = 0
     array_bytes = 0
     messages = 0
+    failures: ClassVar[list[str]] = []
 
     def configure_train(self, *arguments: Any) -> Iterable[Message]:
         """Counted."""
@@ -45,6 +46,8 @@ class _Counted(SubmodelAveraging):
         listed = list(messages)
         for message in listed:
             self.messages += 1
+            if message.has_error():
+                self.failures.append(message.error.reason)
             if message.has_content():
                 self.bytes += size_of(message.content)
                 self.array_bytes += sum(array_bytes(r) for r in message.content.values())
@@ -88,6 +91,7 @@ def _run(grid: Grid, context: Context) -> None:
         "messages": strategy.messages,
         "bytes": strategy.bytes,
         "array_bytes": strategy.array_bytes,
+        "failures": strategy.failures,
     }
     (out / "found.json.part").write_text(json.dumps(found))
     (out / "found.json.part").rename(out / "found.json")

@@ -14,7 +14,7 @@ from typing import Final
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import messages
 from torchfsl.fsl.costs import predict
-from torchfsl.fsl.measuring import Rates, measured_rates
+from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.plan import check_number
