@@ -13,9 +13,11 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
+from torchfsl.fsl.estimates import measuring
 from torchfsl.fsl.estimates.estimate import estimate, traffic
 from torchfsl.fsl.estimates.measuring import (
     Rates,
+    Spent,
     measured_rates,
     num_trees,
     rows_plan,
@@ -122,11 +124,19 @@ def test_rates_that_are_none_are_refused() -> None:
         dataclasses.replace(RATES, client_seconds=float("inf"))
 
 
-@pytest.mark.slow
-def test_rates_are_measured_by_rounds_of_this_machine() -> None:
-    rates = measured_rates()
-    assert 1e5 < rates.server_blocks < 1e11
-    spent = spent_in_round(rows_plan(1 << 14, 8, 64, 16), 16, repeat=1)
+def test_rates_are_those_by_which_the_rounds_took_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spent(plan: Plan, clients: int, repeat: int) -> Spent:
+        return Spent(RATES.client(plan), RATES.server(plan, clients))
+
+    monkeypatch.setattr(measuring, "spent_in_round", spent)
+    found = dataclasses.asdict(measured_rates())
+    assert found == pytest.approx(dataclasses.asdict(RATES), rel=1e-3)
+
+
+def test_a_round_is_run_to_measure_it() -> None:
+    spent = spent_in_round(rows_plan(256, 2, 4, 2), 2, repeat=1)
     assert spent.server > 0
     assert spent.client > 0
 
