@@ -17,7 +17,7 @@ import torch
 
 from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
-from torchfsl.engine import round as engine_round
+from torchfsl.engine import fetched
 from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
@@ -70,7 +70,7 @@ def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
     with contextlib.ExitStack() as patched:
         patched.enter_context(mock.patch.object(cuckoo, "place", _place_but_the_guess))
         if not on:
-            off = mock.patch.object(engine_round, "zeros_for_missing", lambda _, *found: found)
+            off = mock.patch.object(fetched, "zeros_for_missing", lambda _, *found: found)
             patched.enter_context(off)
         with contextlib.suppress(ParameterError):
             ids = torch.tensor(rows)

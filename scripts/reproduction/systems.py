@@ -38,7 +38,11 @@ from training.tasks.task import Ids, Task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer
 
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+AGGREGATIONS: tuple[Aggregation, ...] = tuple(
+    way for way in get_args(Aggregation) if way != "central"
+)
+"""All but central training, which is a yardstick for recommenders."""
+
 ROUNDS, EVERY, EPOCHS = 30, 5, 2
 SECAGG_SHARES = 5
 _SESA: dict[TaskName, Sesa] = {

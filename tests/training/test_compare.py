@@ -109,8 +109,8 @@ def test_a_run_without_patience_left_stops_and_is_not_taken_up_again(
     )  # fmt: skip
     folder = str(tmp_path / "run")
     command = [
-        "din", "--rounds", "6", "--clients-per-round", "3", "--aggregation", "plain", "--quiet",
-        "--eval-every", "1", "--patience", "2", "--out", folder,
+        "din-published", "--rounds", "6", "--clients-per-round", "3", "--aggregation", "plain",
+        "--quiet", "--eval-every", "1", "--patience", "2", "--out", folder,
     ]  # fmt: skip
     assert cli.main(command) == 0
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
