@@ -114,7 +114,8 @@ def main() -> int:
     if (options.table == "sefl") != (options.part is not None):
         parser.error("sefl takes --table 1, --table costs or --figure 4, and the others none")
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
-    command = re.sub(r"--data \S+", "--data DATA", line)  # where data lie is nobody's business
+    command = re.sub(r"--data \S+", "--data DATA", line)  # where things lie is nobody's business
+    command = re.sub(r"--(\w+)-python \S+", r"--\1-python .venv-\1/bin/python", command)
     if options.table == "report":
         report.write()
     elif options.table in TABLES:
