@@ -35,7 +35,7 @@ def tree_gen(
         roots0: `[T, 16]` root states of party 0, control bit 0.
         roots1: `[T, 16]` root states of party 1, control bit 1.
         alpha: `uint64[T]`, the selected leaf, in [0, 2**depth).
-        depth: d, in [0, 48].
+        depth: d, in [0, 56].
         num_threads: as above.
 
     Returns:

@@ -28,7 +28,7 @@ from torchfsl.privhfl.lane import Lane
 from torchfsl.types import Bytes
 
 _LOW_BITS: Final = 7
-_MAX_DEPTH: Final = 48
+_MAX_DEPTH: Final = 56
 _WORD: Final = 16
 
 

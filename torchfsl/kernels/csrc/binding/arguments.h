@@ -138,10 +138,10 @@ using ByteBuffer = Buffer<std::uint8_t>;
 // The checked arguments that describe one party's trees.
 struct TreeArguments {
   TreeArguments(const nb::bytes& key_bytes, const In& roots, const In& cw, const In& cw_right,
-                std::int64_t num_leaves)
+                std::int64_t num_leaves, unsigned max_depth = kMaxExpandedDepth)
       : key(schedule_of(key_bytes)) {
-    if (num_leaves < 1 || num_leaves > std::int64_t{1} << kMaxDepth) {
-      refuse("num_leaves must be in [1, 2**48]");
+    if (num_leaves < 1 || num_leaves > std::int64_t{1} << max_depth) {
+      refuse("num_leaves must be in [1, 2**48]");  // callers with other limits have checked theirs
     }
     trees.key = &key;
     trees.num_leaves = static_cast<std::size_t>(num_leaves);

@@ -21,7 +21,7 @@ namespace {
 
 nb::tuple tree_gen(const nb::bytes& key_bytes, const In& roots0, const In& roots1, const In& alpha,
                    std::int64_t depth, std::int64_t num_threads) {
-  if (depth < 0 || depth > fsl::kMaxDepth) refuse("depth must be in [0, 48]");
+  if (depth < 0 || depth > fsl::kMaxDepth) refuse("depth must be in [0, 56]");
   const fsl::KeySchedule key = schedule_of(key_bytes);
   const std::size_t count = roots0.ndim() ? roots0.shape(0) : 0;
   const std::size_t levels = static_cast<std::size_t>(depth);
@@ -70,8 +70,8 @@ Bytes tree_eval(const nb::bytes& key, const In& roots, const In& cw, const In& c
 nb::tuple tree_path(const nb::bytes& key, const In& roots, const In& cw, const In& cw_right,
                     const In& x, std::int64_t num_threads) {
   const std::size_t depth = cw.ndim() ? cw.shape(0) : 0;
-  if (depth > fsl::kMaxDepth) refuse("depth must be in [0, 48]");
-  const TreeArguments arguments(key, roots, cw, cw_right, std::int64_t{1} << depth);
+  if (depth > fsl::kMaxDepth) refuse("depth must be in [0, 56]");
+  const TreeArguments arguments(key, roots, cw, cw_right, std::int64_t{1} << depth, fsl::kMaxDepth);
   const std::size_t count = arguments.trees.num_trees;
   fsl::TreePathArgs args = {};
   args.trees = arguments.trees;

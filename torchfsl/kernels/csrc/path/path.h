@@ -132,7 +132,9 @@ inline constexpr std::size_t kStageLevels = 9;
 inline constexpr std::size_t kStageRegisters = std::size_t{1} << kStageLevels;
 inline constexpr std::size_t kChunkLeaves = 64;
 inline constexpr std::size_t kChunkBytes = 8192;
-inline constexpr unsigned kMaxDepth = 48;
+// Levels of a tree; one that is expanded has fewer, so that sizes fit into 64 bits.
+inline constexpr unsigned kMaxDepth = 56;
+inline constexpr unsigned kMaxExpandedDepth = 48;
 inline constexpr std::size_t kMaxPayload = std::size_t{1} << 24;
 
 constexpr std::size_t arena_bytes(unsigned depth, std::size_t payload) {
