@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,22 @@ def test_absent_rows_are_zero_where_the_policy_says_so() -> None:
     with fetched_model(handle, task.client(link, 0), {"item": [4], "user": [2], "words": [5]}):
         assert not handle.model.item.weight.isnan().any()
         assert int((handle.model.item.weight[1:] != 0).any(1).sum()) == 1
+
+
+def test_a_lookup_of_a_row_that_was_not_fetched_is_warned_of() -> None:
+    task = Task(SubmodelEngine())
+    link, handle = task.begin(), task.handles[0]
+    handle.model.eval()
+    model, few = handle.model, {"item": [4], "user": [2], "words": [5]}
+    with torch.no_grad(), warnings.catch_warnings(action="error"):
+        with fetched_model(handle, task.client(link, 0), wanted(BATCH)):
+            model(BATCH)
+        with (
+            fetched_model(handle, task.client(link, 0), few),
+            pytest.warns(UserWarning, match="fetched_model has those that its rows= names"),
+        ):
+            assert model(BATCH).isnan().any()
+        assert not model(BATCH).isnan().any()
 
 
 def test_an_evaluation_inside_a_round_or_without_rows_is_refused_and_nothing_is_sent() -> None:

@@ -103,8 +103,8 @@ def fetched_model(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The servers' model in this client's module, to evaluate it: a fetch, and no report.
 
-    Rows that were not asked for are NaN, or zero under `Rows(absent="zero")`. Leaving the block
-    puts the module back to what it was.
+    Rows that were not asked for are NaN, of which lookups on the CPU warn, or zero under
+    `Rows(absent="zero")`. Leaving the block puts the module back to what it was.
 
     Args:
         handle: attached to the module.
@@ -134,6 +134,10 @@ def fetched_model(
     try:
         clear, found = client.fetch(asked)
         handle.exchange.load(clear)
-        yield write_rows(handle, segments, asked, found, absent)
+        present = write_rows(handle, segments, asked, found, absent)
+        if absent != 0.0:  # so that lookups of other rows are warned of
+            for table in (t for s in segments for t in handle.inventory.tables[s.name]):
+                handle.held_rows.note(table, present[table.name])
+        yield present
     finally:
         before.put_back()

@@ -70,7 +70,8 @@ class HeldRows:
             warnings.warn(
                 f"{table.name}: rows were looked up outside a round that are not at this client "
                 "after a private retrieval, so they are NaN: handle.complete(server_model.state) "
-                "fills them in, handle.load(server_model.state) takes the servers' model",
+                "fills them in, handle.load(server_model.state) takes the servers' model; "
+                "fetched_model has those that its rows= names",
                 stacklevel=3,
             )
 
