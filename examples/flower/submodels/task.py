@@ -59,20 +59,23 @@ def make_task(config: Mapping[str, Any]) -> Any:
     """The task that the run configuration names."""
     if config["task"] == "classifier":
         return Classifier()
+    from models import DIN
     from training.data.interactions import load_interactions, synthetic_interactions
+    from training.recommendation_section import Recommendation
     from training.tasks.recommendation import RecommendationTask
 
     if config["data"] == "synthetic":
         data = synthetic_interactions(0, users=200, items=3000, categories=20, length=(5, 20))
     else:
         data = load_interactions(Path(config["data"]))
-    return RecommendationTask(data, seed=0, dim=18, history=20, negatives=1, rows_per_client=100)
+    settings = Recommendation(history=20, negatives=1, rows_per_client=100)
+    return RecommendationTask(data, settings, network=DIN, seed=0)
 
 
 def attach(task: Any) -> tuple[SubmodelEngine, Handle]:
     """A model with the task's first weights, wrapped."""
     model = task.build_model()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.03)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
     engine = SubmodelEngine(buffers="average")
     return engine, engine.attach(model, optimizer)
 
