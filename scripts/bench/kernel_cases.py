@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -199,6 +200,28 @@ def retrieval_cases(keys: Keys) -> Iterator[Case]:
             KEY, OTHER_KEY, *keys.trees, table, digests, threads
         ),
         rows, "rows", shape.tree_blocks + shape.trees * shape.leaves, table.nbytes,
+    )  # fmt: skip
+
+
+def one_tree_cases(log_rows: int, row_bytes: int) -> Iterator[Case]:
+    """Answers to one tree over a whole table: a leaf a row, and one bit a row."""
+    shape = Shape(f"{row_bytes} bytes a row, one tree", 1, 1 << log_rows, 0, row_bytes // 4, 4)
+    rng = np.random.default_rng(5)
+    table = aligned_zeros(1, shape.rows, row_bytes)
+    table[:] = rng.integers(0, 256, table.shape, dtype=np.uint8)
+    keys = Keys(shape)
+    yield Case(
+        "answer", shape, lambda threads: kernels().answer(KEY, *keys.trees, table, threads),
+        shape.rows, "rows", shape.tree_blocks, table.nbytes,
+    )  # fmt: skip
+    blocks = dataclasses.replace(shape, rows=shape.rows // 128)
+    bit_keys = Keys(blocks)
+    yield Case(
+        "answer by bits", shape,
+        lambda threads: kernels().answer_bits(
+            KEY, OTHER_KEY, *bit_keys.trees[:3], bit_keys.leaf0, table, threads
+        ),
+        shape.rows, "rows", blocks.tree_blocks + blocks.rows, table.nbytes,
     )  # fmt: skip
 
 

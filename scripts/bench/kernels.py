@@ -2,15 +2,15 @@
 
     python -m scripts.bench.kernels [--small] [--threads 1 2] [--json FILE]
 
-Shapes: 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8 rows), and DIN's
-table of 197,372 rows of 18 values in bins. A kernel counts what it computes: keys, rows of the
-index space, or bytes, and AES blocks. Reports that are added together differ and are read from
-memory, but for one line that adds a single report again and again from the cache. The ceiling is
-the rate of the fixed-key hash on data in the first-level cache, with as many threads, measured
-after every call for as long as the call took. Rates are those of the best call; a share is the
-best call's blocks a second through the best ceiling, and beside it stands the median over the
-calls, each against the ceiling right after it. Row digests, a gather and the order of keys have no
-AES and no share.
+Shapes: 13,008 bins of 240 rows with 64-bit values (leaf blocks of 1, 2, 4 and 8 rows), DIN's table
+of 197,372 rows of 18 values in bins, and one tree over 2**20 rows of 64 bytes, for answers alone. A
+kernel counts what it computes: keys, rows of the index space, or bytes, and AES blocks. Reports
+that are added together differ and are read from memory, but for one line that adds a single report
+again and again from the cache. The ceiling is the rate of the fixed-key hash on data in the
+first-level cache, with as many threads, measured after every call for as long as the call took.
+Rates are those of the best call; a share is the best call's blocks a second through the best
+ceiling, and beside it stands the median over the calls, each against the ceiling right after it.
+Row digests, a gather and the order of keys have no AES and no share.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torchfsl
@@ -27,6 +28,7 @@ from scripts.bench.kernel_cases import (
     Keys,
     client_cases,
     gather_case,
+    one_tree_cases,
     order_case,
     retrieval_cases,
     server_cases,
@@ -98,26 +100,33 @@ def figures_of(case: Case, threads: int, small: bool) -> dict[str, Any]:
     }
 
 
+def all_cases(small: bool) -> Iterator[Case]:
+    """Of all shapes; the arrays of one shape at a time."""
+    for shape in shapes(small):
+        keys = Keys(shape)
+        yield from client_cases(keys)
+        yield from server_cases(keys)
+        if shape.row > 1:
+            yield from retrieval_cases(keys)
+        if shape.nu == 0:
+            yield gather_case(shape)
+            yield order_case(shape)
+    yield from one_tree_cases(14 if small else 20, 64)
+
+
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All figures, printed as they come."""
     figures: list[dict[str, Any]] = []
     print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'threads':>9}{'ms':>10}{'M/s':>10} {'':5}"
           f"{'M blocks/s':>11}{'ceiling':>9}{'median':>8}{'GB/s':>7}{'times one':>11}")  # fmt: skip
-    for shape in shapes(options.small):
-        keys = Keys(shape)
-        cases = [*client_cases(keys), *server_cases(keys)]
-        if shape.row > 1:
-            cases += retrieval_cases(keys)
-        if shape.nu == 0:
-            cases += [gather_case(shape), order_case(shape)]
-        for case in cases:
-            first = None
-            for threads in options.threads:
-                row = figures_of(case, threads, options.small)
-                first = first or row["seconds"]
-                row["times_first"] = first / row["seconds"]
-                figures.append(row)
-                show(row)
+    for case in all_cases(options.small):
+        first = None
+        for threads in options.threads:
+            row = figures_of(case, threads, options.small)
+            first = first or row["seconds"]
+            row["times_first"] = first / row["seconds"]
+            figures.append(row)
+            show(row)
     return figures
 
 

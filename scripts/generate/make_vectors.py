@@ -24,6 +24,7 @@ import numpy as np
 
 from scripts.generate.primitive_vectors import (
     Json,
+    bit_vectors,
     check_vectors,
     drawn,
     field_vectors,
@@ -246,6 +247,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "kdf": kdf_vectors,
     "trees": tree_vectors,
     "hints": hint_vectors,
+    "bits": bit_vectors,
     "checks": check_vectors,
     "permutations": permutation_vectors,
     "matchings": matching_vectors,

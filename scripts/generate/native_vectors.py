@@ -60,6 +60,13 @@ def lines() -> Iterator[str]:
         same = {"table": "".join(case["rows"]), "check_word": case["check_word"]}
         same |= {"row_key": case["row_key"], "digests": "".join(case["digests"])}
         yield line("check", **place, **tree_fields(case), **same, **by_party)
+    for case in cases("bits"):
+        by_party = {f"answer{party}": answer for party, answer in enumerate(case["answers"])}
+        rows = case["rows"]
+        place = {"num_leaves": -(-len(rows) // 128), "alpha": case["row"] // 128}
+        same = {"num_rows": len(rows), "table": "".join(rows)}
+        same |= {name: case[name] for name in ("key_bits", "word")}
+        yield line("bits", **place, **tree_fields(case), **same, **by_party)
     for case in cases("matchings"):
         columns = [item[i] for i in range(3) for item in case["candidates"]]
         yield line(

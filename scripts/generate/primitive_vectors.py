@@ -137,6 +137,31 @@ def check_vectors() -> Json:
     return {"cases": cases}
 
 
+def bit_vectors() -> Json:
+    """Answers by one bit a row, over tables of one block of 128 rows and of more."""
+    cases = []
+    for row, num_rows, row_bytes in ((0, 1, 16), (128, 129, 5), (77, 300, 3), (383, 384, 1)):
+        name, leaf, num_leaves = f"bits {row}", row // 128, -(-num_rows // 128)
+        key, key_bits = drawn(f"key {name}", 16), drawn(f"key bits {name}", 16)
+        roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
+        words, *leaves = dpf_reference.tree_gen(
+            key, roots[0], roots[1], leaf, dpf_reference.depth_of(num_leaves)
+        )
+        word = dpf_reference.bit_word(key_bits, *leaves, row % 128)
+        rows = [drawn(f"row {name} {i}", row_bytes) for i in range(num_rows)]
+        answers = []
+        for root in roots:
+            states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
+            answers.append(dpf_reference.bit_answer(key_bits, states, word, rows).hex())
+        cases.append({
+            "key": key.hex(), "key_bits": key_bits.hex(), "row": row,
+            "roots": [r.hex() for r in roots], "rows": [r.hex() for r in rows],
+            "correction_words": [w.packed().hex() for w in words],
+            "right_bits": [w.right_bit for w in words], "word": word.hex(), "answers": answers,
+        })  # fmt: skip
+    return {"cases": cases}
+
+
 def permutation_vectors() -> Json:
     """Public permutations: rows in the stable order of 64-bit keys."""
     cases = []

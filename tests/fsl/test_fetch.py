@@ -41,7 +41,7 @@ def servers_of(plan: Plan, **more: int) -> tuple[Server, Server]:
     return first, second
 
 
-@pytest.fixture(params=["open keys", "sealed", "session"])
+@pytest.fixture(params=["open keys", "sealed", "session", "by bits"])
 def plan(request: pytest.FixtureRequest) -> Plan:
     plan = mixed_plan(min_clients=3)
     if request.param == "sealed":
@@ -49,6 +49,8 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     if request.param == "session":  # which has no early termination
         segments = tuple(dataclasses.replace(s, nu=0) for s in plan.segments)
         return dataclasses.replace(plan, segments=segments, max_epochs=3)
+    if request.param == "by bits":  # without tags
+        return mixed_plan(min_clients=3, secure=False)
     return plan
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from typing import Any
@@ -61,7 +62,12 @@ def body(plan: Plan, kind: Kind) -> int:
     dense = [s for s in plan.segments if s.policy == "dense"]
     early = [s for s in trees if s.retrieve or plan.max_epochs > 1]
     early_bytes = sum(segment_tree_bytes(s) for s in early)
-    fetched = sum(segment_tree_bytes(s) for s in trees if s.retrieve)
+    by_bits = [s for s in trees if s.retrieve and not s.tag_bytes]  # trees of 128 rows a leaf
+    fetched = sum(segment_tree_bytes(s) for s in trees if s.retrieve and s.tag_bytes)
+    fetched += sum(
+        segment_tree_bytes(dataclasses.replace(s, nu=7)) + 16 * (s.num_bins + s.stash)
+        for s in by_bits
+    )
     late_bytes = sum(segment_tree_bytes(s) for s in trees if s not in early)
     hints = sum((s.num_bins + s.stash) * 2**s.nu * (s.tau + lane) * ring_bytes for s in trees)
     masked = sum((s.m + (plan.lane == "weight")) * ring_bytes for s in dense)
@@ -72,6 +78,11 @@ def body(plan: Plan, kind: Kind) -> int:
     )  # fmt: skip
     answers = sum(
         (s.num_bins + s.stash) * (2**s.nu * s.tau * item[s.tensors[0].dtype] + s.tag_bytes)
+        for s in trees if s.retrieve
+    )  # fmt: skip
+    fetch_answers = sum(
+        (s.num_bins + s.stash)
+        * ((1 if s in by_bits else 2**s.nu) * s.tau * item[s.tensors[0].dtype] + s.tag_bytes)
         for s in trees if s.retrieve
     )  # fmt: skip
     return {
@@ -88,8 +99,8 @@ def body(plan: Plan, kind: Kind) -> int:
         Kind.FETCH: 48 + fetched,
         Kind.FETCH_COMMIT: 48 + 32,
         Kind.FETCH_RELAY: 16 + fetched,
-        Kind.FETCH_ANSWER: 64 + answers + 32 + 16,
-        Kind.FETCH_MODEL: 64 + answers + 32 + 16 + clear,
+        Kind.FETCH_ANSWER: 64 + fetch_answers + 32 + 16,
+        Kind.FETCH_MODEL: 64 + fetch_answers + 32 + 16 + clear,
         Kind.SHARE_COMMIT: 32,
         Kind.COUNTS: 64 + sum(s.m for s in trees) * ring_bytes,
         Kind.SHARE: 32 + sum(s.m * (s.tau + lane) * ring_bytes for s in trees) + masked,

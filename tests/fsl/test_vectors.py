@@ -18,6 +18,8 @@ import pytest
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.dpf import bits
+from torchfsl.fsl.dpf.trees import SelectedLeaves
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -128,6 +130,23 @@ def test_check_words_and_tags() -> None:
         both = array(*case["tags"])
         expected = kernels().tags(key, leaves[0], leaves[1], kernels().row_digests(row_key, row))
         assert np.array_equal(expected[0], both[0] ^ both[1])
+
+
+def test_answers_by_bits() -> None:
+    for case in cases("bits"):
+        key, roots, cw, right = tree_of(case)
+        key_bits, row = bytes.fromhex(case["key_bits"]), case["row"]
+        alpha = np.array([row // 128], dtype=np.uint64)
+        *_, leaf0, leaf1 = kernels().tree_gen(key, *roots, alpha, len(right))
+        leaves = SelectedLeaves(leaf0, leaf1, np.array([row % 128], dtype=np.uint64))
+        word = bits.words(key_bits, leaves)
+        assert word.tobytes().hex() == case["word"]
+        table, answers = array(*case["rows"])[None], []
+        for party, root in enumerate(roots):
+            answer = kernels().answer_bits(key, key_bits, root, cw, right, word, table, 1)
+            assert answer.tobytes().hex() == case["answers"][party]
+            answers.append(answer)
+        assert (answers[0] ^ answers[1]).tobytes().hex() == case["rows"][row]
 
 
 def test_permutations() -> None:

@@ -283,6 +283,9 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
     cw, right, leaf0, leaf1 = module.tree_gen(keys[0], roots[0], roots[1], alpha, depth)
     public = (roots[shape["party"]], cw, right, leaves)
     row = noise(trees, shape["values"] * width)
+    blocks = -(-40 * leaves // 128)  # of 128 rows each
+    bit_trees = (roots[0], *module.tree_gen(keys[0], *roots, alpha * 0, (blocks - 1).bit_length()))
+    bit_trees = bit_trees[:3]
     hints = module.hint_gen(keys[1], leaf0, leaf1, row, slots, shape["nu"], width)
     acc = noise(trees, leaves, hints.shape[1])
     start = acc.copy()
@@ -307,6 +310,17 @@ def run_kernels(module: ModuleType, shape: dict[str, int]) -> dict[str, Any]:
         "hint_gen": hints,
         "accumulate": [start, acc],
         "answer": [module.answer(keys[0], *public, table, threads) for table in tables],
+        "answer_bits": [
+            module.answer_bits(
+                keys[0],
+                keys[2],
+                *bit_trees,
+                noise(trees, 16),
+                np.repeat(table, 40, axis=1),
+                threads,
+            )
+            for table in tables
+        ],
         "authenticate": [
             part
             for table in tables

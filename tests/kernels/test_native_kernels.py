@@ -366,6 +366,10 @@ def digests() -> dict[str, str]:
         row_bytes = int(rng.integers(1, 400)) if num_leaves < 1000 else 40
         table = random_bytes(rng, num_trees, num_leaves, row_bytes)
         note(f"answer {label}", native.answer(K_TREE, *trees.public(0), table, 2))
+        words = random_bytes(rng, num_trees, 16)
+        rows = random_bytes(rng, 1, 128 * num_leaves - num_leaves % 90, 1 + row_bytes % 90)
+        by_bits = native.answer_bits(K_TREE, K_CONVERT, roots, cw, cw_right, words, rows, 2)
+        note(f"answer_bits {label}", by_bits)
         for width in WIDTHS:
             for payload in PAYLOADS[width] if num_leaves < 200 else PAYLOADS[width][:2]:
                 values = random_bytes(rng, num_trees, payload)

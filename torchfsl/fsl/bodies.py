@@ -119,14 +119,16 @@ class AnswerBody(Body):
         """Answers segment by segment and the digest, under `TreeContext.answer_key`."""
         return cls(aead.seal_once(key, b"".join(answers)))
 
-    def unseal(self, plan: Plan, key: bytes) -> Pieces:
-        """The answers, a piece for each segment, and the digest.
+    def unseal(self, plan: Plan, key: bytes, *, fetched: bool = False) -> Pieces:
+        """The answers, of a round or fetched outside it, a piece for each segment, and the digest.
 
         Raises:
             ProtocolError: they were sealed under another key, or altered.
         """
         view = memoryview(aead.unseal(key, self.sealed))
-        answers = by_segment(plan.retrieving, lambda segment: segment.answer_bytes, view)
+        answers = by_segment(
+            plan.retrieving, lambda s: s.fetch_answer_bytes if fetched else s.answer_bytes, view
+        )
         return *answers.values(), view[-DIGEST_BYTES:]
 
     @classmethod

@@ -25,9 +25,10 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
-    FETCH          nonce 16, master seed 16, tag 16, trees to fetch with        client to S_a
+    FETCH          nonce 16, master seed 16, tag 16, trees to fetch with, and
+                   words of 16 where answers carry no tags (`dpf.bits`)         client to S_a
     FETCH_COMMIT   nonce 16, master seed 16, tag 16, commitment 32              client to S_b
-    FETCH_RELAY    nonce 16, trees                                              S_a to S_b
+    FETCH_RELAY    nonce 16, the same                                           S_a to S_b
     FETCH_ANSWER   digests 32 + 32, the answer sealed                           S_b to client
     FETCH_MODEL    the same, tensors outside retrieving segments                S_a to client
 
@@ -160,8 +161,9 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     masked = sum(plan.dense_bytes(s) for s in plan.dense)
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
-    fetched = sum(s.tree_bytes for s in plan.retrieving)
+    fetched = sum(s.fetch_bytes for s in plan.retrieving)
     answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
+    fetch_answers = SEAL_BYTES + DIGEST_BYTES + sum(s.fetch_answer_bytes for s in plan.retrieving)
     clear = sum(t.numel * t.item_bytes for t in plan.clear_tensors)
     sizes = {
         Kind.TREES: 2 * SEED_BYTES + secret + trees,
@@ -177,8 +179,8 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
         Kind.FETCH: 2 * SEED_BYTES + secret + fetched,
         Kind.FETCH_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
         Kind.FETCH_RELAY: SEED_BYTES + fetched,
-        Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + answers,
-        Kind.FETCH_MODEL: 2 * DIGEST_BYTES + answers + clear,
+        Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + fetch_answers,
+        Kind.FETCH_MODEL: 2 * DIGEST_BYTES + fetch_answers + clear,
         Kind.SHARE_COMMIT: DIGEST_BYTES,
         Kind.SHARE: DIGEST_BYTES + _said_share_bytes(plan),
         Kind.COUNTS: 2 * DIGEST_BYTES + counts_bytes(plan),

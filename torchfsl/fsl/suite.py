@@ -19,6 +19,12 @@ SEAL_KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 """The tag of one tree's answer: one element of GF(2**128)."""
 
+BIT_LEVELS: Final = 7
+"""Levels by which trees that fetch by bits end early: a leaf gives the bits of 2**7 rows."""
+
+BIT_WORD_BYTES: Final = 16
+"""What each of them ends in: one bit for every row of a leaf."""
+
 NUM_HASHES: Final = 3
 """Cuckoo hash functions (eta), one public permutation each."""
 

@@ -187,8 +187,8 @@ def early_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
 
 
 def fetch_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:
-    """The public part of a fetch, by segment."""
-    return by_segment(plan.retrieving, _tree_bytes, memoryview(public))
+    """The public part of a fetch, by segment: trees and, where it is by bits, their words."""
+    return by_segment(plan.retrieving, lambda segment: segment.fetch_bytes, memoryview(public))
 
 
 def late_trees(plan: Plan, public: Buffer) -> dict[str, memoryview]:

@@ -139,6 +139,18 @@ def answer(
     Law: the two parties' answers XOR to the table's row at alpha.
     """
 
+def answer_bits(
+    key_tree: bytes,
+    key_bits: bytes,
+    roots: _Bytes,
+    cw: _Bytes,
+    cw_right: _Bytes,
+    words: _Bytes,
+    table: _Bytes,
+    num_threads: int = 1,
+) -> _Bytes:
+    """Answers `[T, R]` by one bit a row of the table `[T or 1, M, R]`; see `portable.bits`."""
+
 def gather(
     acc: _Bytes,
     slots: npt.NDArray[np.uint32] | npt.NDArray[np.uint64],

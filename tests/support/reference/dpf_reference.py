@@ -125,6 +125,25 @@ def convert(key: bytes, state: bytes, num_bytes: int) -> bytes:
     return out[:num_bytes]
 
 
+def bit_word(key: bytes, leaf0: bytes, leaf1: bytes, bit: int) -> bytes:
+    """H(s_0) xor H(s_1) xor the bit, counted from the lowest of the first byte."""
+    both = xor(hash_block(key, seed(leaf0)), hash_block(key, seed(leaf1)))
+    return xor(both, (1 << bit).to_bytes(16, "little"))
+
+
+def bit_answer(key: bytes, states: list[bytes], word: bytes, rows: list[bytes]) -> bytes:
+    """One party's XOR of the rows whose bit is 1: state x has the bits of rows 128 x and on."""
+    total = bytes(len(rows[0]))
+    for number, row in enumerate(rows):
+        state = states[number // 128]
+        block = hash_block(key, seed(state))
+        if control_bit(state):
+            block = xor(block, word)
+        if int.from_bytes(block, "little") >> number % 128 & 1:
+            total = xor(total, row)
+    return total
+
+
 def to_lanes(data: bytes, width: int) -> list[int]:
     """Ring values of packed bytes."""
     return [int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width)]

@@ -12,8 +12,11 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import FetchAnswer, FetchModel, ModelBody
 from torchfsl.fsl.client.trees import ClientTrees, nothing
+from torchfsl.fsl.dpf import bits
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
+from torchfsl.fsl.dpf.trees import bytes_of
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import FetchBody, FetchCommit
@@ -52,8 +55,7 @@ def _check(plan: Plan, rows: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
 def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices]) -> bytes:
     """Upload the trees; their commitment."""
     plan, context = trees.plan, trees.context
-    grown = [tree for s in plan.retrieving for tree in trees.grow(s, wanted[s.name])]
-    public = tuple(piece for tree in grown for piece in tree.pieces())
+    public = tuple(piece for s in plan.retrieving for piece in _public(trees, s, wanted[s.name]))
     first, said = context.public_party, context.fetch_commitment(*public)
     second = 1 - first
     commit = FetchCommit(*trees.heads(second, said), said)
@@ -61,6 +63,15 @@ def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices])
     servers.send(second, commit.message(plan, second, FETCH_ROUND, context.client))
     servers.send(first, body.message(plan, first, FETCH_ROUND, context.client))
     return said
+
+
+def _public(trees: ClientTrees, segment: TreeSegment, wanted: Indices) -> list[memoryview]:
+    grown = trees.grow(segment.fetch_trees, wanted)
+    pieces = [piece for tree in grown for piece in tree.pieces()]
+    if segment.by_bits:
+        key = trees.context.bits_key(segment)
+        pieces.append(bytes_of(bits.words(key, trees.selection(segment).leaves)))
+    return pieces
 
 
 def _read(servers: Transport, trees: ClientTrees, commitment: bytes) -> Fetched:

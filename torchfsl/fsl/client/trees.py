@@ -13,9 +13,9 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement
-from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf import bits, psr
 from torchfsl.fsl.dpf import trees as dpf
-from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
+from torchfsl.fsl.dpf.keys import FETCH_ROUND, ReportContext, TreeContext
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.update import SegmentUpdate
@@ -127,11 +127,17 @@ class ClientTrees:
         plan, context = self.plan, self.context
         seeds = self.master_seeds
         keys = [context.answer_key(seeds[p], p, round_number, bound) for p in (0, 1)]
-        first, second = (a.unseal(plan, key) for a, key in zip(answers, keys, strict=True))
+        fetched = round_number == FETCH_ROUND
+        first, second = (
+            a.unseal(plan, key, fetched=fetched) for a, key in zip(answers, keys, strict=True)
+        )
         if not kdf.digests_equal(bytes(first[-1]), bytes(second[-1])):
             raise ProtocolError("the two servers hold different models: nothing may go on")
         found: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):
+            if fetched and segment.by_bits:
+                found[segment.name] = bits.decode(segment, pair)
+                continue
             mac_key = context.mac_key(segment, round_number)
             row_key = psr.row_key(plan, segment, bytes(first[-1]))
             leaves = self.selection(segment).leaves

@@ -59,6 +59,10 @@ class TreeContext:
         """K_mac of one round's retrieval, public, 16 bytes: tags of two rounds share no key."""
         return self._derive(kdf.LABEL_AUTHENTICATE, segment, round_number.to_bytes(8, "little"))
 
+    def bits_key(self, segment: TreeSegment) -> bytes:
+        """K_bits of trees that fetch by one bit a row, public, 16 bytes."""
+        return self._derive(kdf.LABEL_BITS, segment)
+
     def roots(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
         """Root states `[num_trees, 16]` of one party, bins before stash; control bit = party."""
         return _roots(segment, master_seed, party, self._segment(segment))

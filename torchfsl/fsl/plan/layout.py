@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
+from torchfsl.fsl.suite import BIT_LEVELS, BIT_WORD_BYTES, CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.segments import MAX_POSITIONS, Segment, ceil_div, ceil_shift
 
 
@@ -87,8 +88,12 @@ class TreeSegment(Segment):
             or self.num_bins != NUM_HASHES * ceil_div(self.m, self.theta)
         ):
             raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
-        elif self.num_bins * (ceil_shift(self.theta, self.nu) << self.nu) > MAX_POSITIONS:
+        elif self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
             raise ParameterError(f"{where}: more than {MAX_POSITIONS} slots in its bins: split it")
+
+    def _padded(self, nu: int) -> int:
+        """Positions of a bin, whole leaves of 2**nu."""
+        return ceil_shift(self.theta, nu) << nu
 
     @property
     def mechanism(self) -> str:
@@ -129,6 +134,30 @@ class TreeSegment(Segment):
         if not self.retrieve:
             return 0
         return self.num_trees * ((self.row_bytes << self.nu) + self.tag_bytes)
+
+    @property
+    def by_bits(self) -> bool:
+        """Whether it is fetched outside rounds by one bit a row: retrieved, and without tags."""
+        return self.retrieve and not self.tag_bytes
+
+    @property
+    def fetch_trees(self) -> TreeSegment:
+        """The segment with the trees of a fetch: by bits they end seven levels early."""
+        if not self.by_bits:
+            return self
+        return dataclasses.replace(self, nu=BIT_LEVELS, check_bytes=0)
+
+    @property
+    def fetch_bytes(self) -> int:
+        """Public bytes of a fetch: all trees and, by bits, a word for each."""
+        return self.fetch_trees.tree_bytes + (
+            BIT_WORD_BYTES * self.num_trees if self.by_bits else 0
+        )
+
+    @property
+    def fetch_answer_bytes(self) -> int:
+        """Bytes one server answers in a fetch: by bits single rows, whatever a leaf has."""
+        return self.num_trees * self.row_bytes if self.by_bits else self.answer_bytes
 
 
 @functools.lru_cache(maxsize=128)  # asked for many times a report

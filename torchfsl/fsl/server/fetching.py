@@ -15,7 +15,7 @@ from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import AnswerBody, Body, FetchAnswer, FetchModel, ModelDigest
-from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf import bits, psr
 from torchfsl.fsl.dpf.keys import FETCH_ROUND, TreeContext
 from torchfsl.fsl.dpf.trees import bytes_of, check_trees, decode_groups
 from torchfsl.fsl.messages import Buffer, Kind
@@ -139,8 +139,10 @@ class Fetches:
         if isinstance(body, FetchCommit):
             commitment = body.commitment
         else:
-            check_trees(self._plan.retrieving, *body.public)
             public = bytes(body.public[0])
+            views = fetch_trees(self._plan, public)
+            for segment in self._plan.retrieving:
+                check_trees([segment.fetch_trees], views[segment.name])
             commitment = context.fetch_commitment(public)
         tag = context.upload_tag(seed, self._party, commitment)
         if not kdf.digests_equal(tag, body.tag):
@@ -181,14 +183,15 @@ class Fetches:
         assert fetch.public is not None
         tables, views = self._tables.of(model, digests.rows), fetch_trees(self._plan, fetch.public)
         for segment in self._plan.retrieving:
-            answers, tags = psr.answer(
-                segment,
-                context.tree_key(segment),
-                context.mac_key(segment, FETCH_ROUND),
-                context.roots(segment, fetch.seed, self._party),
-                decode_groups(segment, views[segment.name], 0),
-                *tables[segment.name],
-            )
+            key, view = context.tree_key(segment), views[segment.name]
+            roots = context.roots(segment, fetch.seed, self._party)
+            trees, laid_out = decode_groups(segment.fetch_trees, view, 0), tables[segment.name]
+            if segment.by_bits:
+                words = bits.words_of(segment, view), context.bits_key(segment)
+                parts.append(bytes_of(bits.answer(segment, key, *words, roots, trees, laid_out[0])))
+                continue
+            mac_key = context.mac_key(segment, FETCH_ROUND)
+            answers, tags = psr.answer(segment, key, mac_key, roots, trees, *laid_out)
             parts += [bytes_of(answers), bytes_of(tags)]
         bound = fetch.commitment + digests.clear + digests.rows
         key = context.answer_key(fetch.seed, self._party, FETCH_ROUND, bound)

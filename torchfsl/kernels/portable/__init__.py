@@ -1,10 +1,11 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
 Same functions and same bytes as the native extension; `trees` has the point function and what
-servers do with it, `paths` one path through it, `checks` the defences, `field` and `ring_products`
-matrix products modulo a prime and modulo powers of two.
+servers do with it, `bits` retrieval by one bit a row, `paths` one path through it, `checks` the
+defences, `field` and `ring_products` matrix products modulo a prime and modulo powers of two.
 """
 
+from torchfsl.kernels.portable.bits import answer_bits
 from torchfsl.kernels.portable.checks import (
     authenticate,
     check_gen,
@@ -31,7 +32,8 @@ from torchfsl.kernels.portable.trees import (
 )
 
 __all__ = [
-    "accumulate", "accumulate_batch", "answer", "authenticate", "check_gen", "convert",
-    "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match", "ring_multiply",
+    "accumulate", "accumulate_batch", "answer", "answer_bits", "authenticate", "check_gen",
+    "convert", "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match",
+    "ring_multiply",
     "row_digests", "stable_order", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
 ]  # fmt: skip

@@ -215,6 +215,33 @@ Bytes answer(const nb::bytes& key_tree, const In& roots, const In& cw, const In&
   return out.release();
 }
 
+Bytes answer_bits(const nb::bytes& key_tree, const nb::bytes& key_bits, const In& roots,
+                  const In& cw, const In& cw_right, const In& words, const In& table,
+                  std::int64_t num_threads) {
+  fsl::BitAnswerArgs args = {};
+  args.table = data_of<std::uint8_t>(table, "table", 3);
+  args.num_rows = table.shape(1);
+  args.row_bytes = table.shape(2);
+  if (args.num_rows < 1) refuse("table must have rows");
+  const auto num_leaves = static_cast<std::int64_t>((args.num_rows - 1) / fsl::kBitRows + 1);
+  const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
+  const fsl::Trees& trees = arguments.trees;
+  args.shared_table = table.shape(0) == 1;
+  if (!args.shared_table && table.shape(0) != trees.num_trees) {
+    refuse("table must have one entry, or one a tree");
+  }
+  const fsl::KeySchedule key = schedule_of(key_bits);
+  args.key = &key;
+  args.words = data_of<std::uint8_t>(words, "words", {trees.num_trees, 16});
+  const unsigned threads = checked_threads(num_threads);
+  ByteBuffer out({trees.num_trees, args.row_bytes});
+  {
+    nb::gil_scoped_release release;
+    fsl::answer_bits(trees, args, out.data(), threads);
+  }
+  return out.release();
+}
+
 template <class Slot>
 void gather_as(const In& acc, const In& slots, const InOut& out, std::int64_t width,
                unsigned num_threads) {
@@ -294,6 +321,8 @@ NB_MODULE(_native, m) {
         "num_threads"_a = 1);
   define_checks(m);
   define_products(m);
+  m.def("answer_bits", answer_bits, "key_tree"_a, "key_bits"_a, "roots"_a, "cw"_a, "cw_right"_a,
+        "words"_a, "table"_a, "num_threads"_a = 1);
   m.def("gather", gather, "acc"_a, "slots"_a, "out"_a, "width"_a, "num_threads"_a = 1);
   m.def("match", match, "candidates"_a, "num_bins"_a);
   m.def("stable_order", stable_order, "keys"_a, "num_threads"_a = 1);

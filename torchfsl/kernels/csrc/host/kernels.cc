@@ -14,17 +14,33 @@
 namespace fsl {
 namespace {
 
+// Runs `answers(args, begin, end, arena)` over all units, where `args.out` is to be XORed into.
 // Several threads may hold subtrees of one tree: each XORs its part into `out` under the lock.
-void answer_shared(const Path& path, const Trees& trees, const Partition& partition,
-                   AnswerArgs args, std::size_t begin, std::size_t end, void* arena,
-                   std::uint8_t* out, std::mutex& mutex) {
-  args.first_tree = begin / partition.units_per_tree;
-  const std::size_t last_tree = (end - 1) / partition.units_per_tree;
-  std::vector<std::uint8_t> part((last_tree - args.first_tree + 1) * args.row_bytes);
-  args.out = part.data();
-  path.answer(trees, partition, begin, end, args, arena);
-  const std::lock_guard<std::mutex> lock(mutex);
-  xor_into(out + args.first_tree * args.row_bytes, part.data(), part.size());
+template <class Args, class F>
+void answer_units(const Schedule& plan, const Trees& trees, const Args& args, std::uint8_t* out,
+                  F answers) {
+  std::memset(out, 0, trees.num_trees * args.row_bytes);
+  std::mutex mutex;
+  const std::size_t units_per_tree = plan.partition.units_per_tree;
+  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, 16));
+    Args own = args;
+    own.out = out;
+    own.first_tree = 0;
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      if (!units_per_tree) {
+        answers(own, begin, end, scratch.get());
+        continue;
+      }
+      own.first_tree = begin / units_per_tree;
+      const std::size_t last_tree = (end - 1) / units_per_tree;
+      std::vector<std::uint8_t> part((last_tree - own.first_tree + 1) * args.row_bytes);
+      own.out = part.data();
+      answers(own, begin, end, scratch.get());
+      const std::lock_guard<std::mutex> lock(mutex);
+      xor_into(out + own.first_tree * args.row_bytes, part.data(), part.size());
+    }
+  });
 }
 
 // What a report has for the trees [first, last): some kilobytes in each of its arrays.
@@ -162,20 +178,18 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
 void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads) {
   const Path& path = active_path();
   const Schedule plan = schedule(path, trees, 2 + args.row_bytes / 64, num_threads);
-  std::memset(out, 0, trees.num_trees * args.row_bytes);
-  std::mutex mutex;
-  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
-    const Scratch scratch(arena_bytes(trees.depth, 16));
-    for (std::size_t begin, end; ranges.next(begin, end);) {
-      if (plan.partition.units_per_tree) {
-        answer_shared(path, trees, plan.partition, args, begin, end, scratch.get(), out, mutex);
-      } else {
-        AnswerArgs whole = args;
-        whole.out = out;
-        whole.first_tree = 0;
-        path.answer(trees, plan.partition, begin, end, whole, scratch.get());
-      }
-    }
+  answer_units(plan, trees, args, out, [&](const AnswerArgs& own, auto begin, auto end, void* arena) {
+    path.answer(trees, plan.partition, begin, end, own, arena);
+  });
+}
+
+void answer_bits(const Trees& trees, const BitAnswerArgs& args, std::uint8_t* out,
+                 unsigned num_threads) {
+  const Path& path = active_path();
+  const std::size_t work = 3 + kBitRows * (1 + args.row_bytes / 64);
+  const Schedule plan = schedule(path, trees, work, num_threads);
+  answer_units(plan, trees, args, out, [&](const auto& own, auto begin, auto end, void* arena) {
+    path.answer_bits(trees, plan.partition, begin, end, own, arena);
   });
 }
 

@@ -31,6 +31,10 @@ inline void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned 
 // `out [T, row_bytes]` is overwritten; `args.out` and `args.first_tree` are not used.
 void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads);
 
+// The same; trees have ceil(args.num_rows / kBitRows) leaves.
+void answer_bits(const Trees& trees, const BitAnswerArgs& args, std::uint8_t* out,
+                 unsigned num_threads);
+
 // Seconds that `num_threads` threads take to hash `num_blocks` blocks each in their own cache.
 double aes_ceiling(std::size_t num_blocks, unsigned num_threads);
 

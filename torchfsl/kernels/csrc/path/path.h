@@ -106,6 +106,19 @@ struct AnswerArgs {
   std::size_t first_tree;
 };
 
+// A leaf's state gives the bits of kBitRows rows: its hash, and `words` [T, 16] where its control bit
+// is set.
+struct BitAnswerArgs {
+  const KeySchedule* key;  // of the hash
+  const std::uint8_t* words;
+  const std::uint8_t* table;  // [T or 1, num_rows, row_bytes]
+  bool shared_table;
+  std::size_t num_rows;  // the trees have as many leaves as these need
+  std::size_t row_bytes;
+  std::uint8_t* out;  // rows of the trees from `first_tree` on, XORed into
+  std::size_t first_tree;
+};
+
 // out [R, D] = left [R, C] times right [C, D], numbers modulo 2^32 - 5 and below it, C <= 2^24.
 struct FieldArgs {
   const std::uint32_t* left;
@@ -132,6 +145,7 @@ inline constexpr std::size_t kStageLevels = 9;
 inline constexpr std::size_t kStageRegisters = std::size_t{1} << kStageLevels;
 inline constexpr std::size_t kChunkLeaves = 64;
 inline constexpr std::size_t kChunkBytes = 8192;
+inline constexpr std::size_t kBitRows = 128;
 // Levels of a tree; one that is expanded has fewer, so that sizes fit into 64 bits.
 inline constexpr unsigned kMaxDepth = 56;
 inline constexpr unsigned kMaxExpandedDepth = 48;
@@ -152,13 +166,15 @@ struct Path {
   void (*tree_path)(const TreePathArgs&);
   Partition (*partition)(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                          unsigned num_threads);
-  // The next three process the units [begin, end).
+  // The next four process the units [begin, end).
   void (*tree_eval)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                     std::uint8_t* out, void* arena);
   void (*accumulate)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                      const AccumulateArgs&, void* arena);
   void (*answer)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                  const AnswerArgs&, void* arena);
+  void (*answer_bits)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                      const BitAnswerArgs&, void* arena);
   void (*convert)(const ConvertArgs&, void* arena);
   void (*hint_gen)(const HintArgs&, void* arena);
   // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accumulate.h"
+#include "answer_bits.h"
 #include "authenticate.h"
 #include "field_products.h"
 #include "gf128.h"
@@ -30,6 +31,7 @@ constexpr Path make_path(const char* name) {
           tree_eval<V>,
           accumulate<V>,
           answer<V>,
+          answer_bits<V>,
           convert<V>,
           hint_gen<V>,
           hash_blocks<V>,

@@ -132,8 +132,27 @@ void run_portable(const Trees& trees, std::size_t payload, F kernel) {
   expect(acc == expected);
 }
 
+// Answers by one bit a row, of as many rows as the trees have bits for, or some fewer.
+void answer_by_bits(Input& input, const PeerTrees& trees) {
+  const std::size_t num_rows = kBitRows * trees.num_leaves - input.size(0, kBitRows - 1);
+  const std::size_t row_bytes = input.size(1, 40);
+  const bool shared = input.flag();
+  const KeySchedule key = input.key();
+  const Bytes words = input.bytes(16 * trees.num_trees);
+  const Bytes table = input.bytes((shared ? 1 : trees.num_trees) * num_rows * row_bytes);
+  Bytes out(trees.num_trees * row_bytes), expected(out.size());
+  BitAnswerArgs args = {&key,     words.data(), table.data(),    shared,
+                        num_rows, row_bytes,    expected.data(), 0};
+  answer_bits(trees.view(), args, out.data(), 2);
+  run_portable(trees.view(), 16, [&](auto& view, auto& partition, auto end, void* arena) {
+    kPortablePath.answer_bits(view, partition, 0, end, args, arena);
+  });
+  expect(out == expected);
+}
+
 [[maybe_unused]] void fuzz_retrieval(Input& input) {
   const PeerTrees trees(input);
+  if (trees.num_leaves <= 40) answer_by_bits(input, trees);
   const std::size_t row_bytes = input.size(1, 300);
   const bool shared = input.flag();
   const KeySchedule key = input.key();

@@ -255,6 +255,21 @@ void run_answer(Secrets& secrets) {
   }
 }
 
+void run_answer_bits(Secrets& secrets) {
+  constexpr std::size_t kRows = 1000;
+  const TreeSet trees = with_secret_roots(secrets, kTrees, (kRows - 1) / kBitRows + 1, 0);
+  for (const std::size_t row_bytes : {5u, 72u, 300u}) {
+    Random random(9);
+    const Bytes table = random.bytes(row_bytes * kRows), words = secrets.hidden(16 * kTrees);
+    Bytes answers(row_bytes * kTrees);
+    measured([&] {
+      answer_bits(trees.view(0),
+                  {&trees.key, words.data(), table.data(), true, kRows, row_bytes, nullptr, 0},
+                  answers.data(), 1);
+    });
+  }
+}
+
 void run_verify(Secrets& secrets) {
   const TreeSet trees = with_secret_roots(secrets, kTrees, kLeaves, 1);
   const Bytes key = secrets.hidden(16), words = secrets.hidden(kHashBytes * kTrees);
@@ -355,6 +370,7 @@ constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
                                {"tree_eval", run_tree_eval},
                                {"accumulate", run_accumulate},
                                {"answer", run_answer},
+                               {"answer_bits", run_answer_bits},
                                {"verify", run_verify},
                                {"gather", run_gather}};
 constexpr Kernel kLeaky[] = {{"leaky_branch", run_leaky_branch},

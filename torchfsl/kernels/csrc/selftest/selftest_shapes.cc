@@ -1,6 +1,7 @@
 // Every kernel on trees of many shapes: no level, ragged groups and domains, trees that are cut
 // into subtrees, several stages of expansion, several threads. The laws hold for any correct path;
 // the digests tell whether two paths agree byte for byte.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -246,6 +247,54 @@ void run_answers(Digests& digests, Random& random, const Shape& shape, std::size
   }
 }
 
+// The words that make both parties' bits differ at `alpha`, and there alone.
+Bytes words_for(const TreeSet& trees, const KeySchedule& key,
+                const std::vector<std::uint64_t>& alpha) {
+  Bytes words(16 * trees.num_trees), other(words.size());
+  convert({&key, trees.leaf[0].data(), trees.num_trees, 16, words.data()});
+  convert({&key, trees.leaf[1].data(), trees.num_trees, 16, other.data()});
+  xor_into(words.data(), other.data(), words.size());
+  for (std::size_t tree = 0; tree < trees.num_trees; ++tree) {
+    const std::size_t bit = alpha[tree] % kBitRows;
+    words[16 * tree + bit / 8] ^= static_cast<std::uint8_t>(1 << (bit % 8));
+  }
+  return words;
+}
+
+// Answers by bits XOR to the chosen rows, whatever the number of threads.
+void run_bit_answers(Digests& digests, Random& random, std::size_t num_trees, std::size_t num_rows,
+                     std::size_t row_bytes, bool shared) {
+  const std::size_t num_leaves = (num_rows - 1) / kBitRows + 1;
+  const std::string name = named("answer_bits", {num_trees, num_rows});
+  TreeSet trees(num_trees, num_leaves, random);
+  std::vector<std::uint64_t> alpha(num_trees);
+  for (std::size_t tree = 0; tree < num_trees; ++tree) {
+    alpha[tree] = random.below(num_rows);
+    trees.alpha[tree] = alpha[tree] / kBitRows;
+  }
+  trees.generate();
+  const KeySchedule key = expand_key(random.bytes(16).data());
+  const Bytes words = words_for(trees, key, alpha);
+  const Bytes table = random.bytes((shared ? 1 : num_trees) * num_rows * row_bytes);
+  Bytes rows(num_trees * row_bytes);
+  for (int party = 0; party < 2; ++party) {
+    Bytes answers(rows.size()), same(rows.size());
+    const BitAnswerArgs args = {&key,     words.data(), table.data(), shared,
+                                num_rows, row_bytes,    nullptr,      0};
+    answer_bits(trees.view(party), args, answers.data(), 1);
+    answer_bits(trees.view(party), args, same.data(), 3);
+    require(answers == same, name + ": the number of threads changes a result");
+    digests.note(name, answers);
+    xor_into(rows.data(), answers.data(), rows.size());
+  }
+  for (std::size_t tree = 0; tree < num_trees; ++tree) {
+    const std::uint8_t* row =
+        table.data() + ((shared ? 0 : tree * num_rows) + alpha[tree]) * row_bytes;
+    require(std::equal(row, row + row_bytes, rows.data() + tree * row_bytes),
+            name + ": answers do not XOR to the chosen rows");
+  }
+}
+
 // Several reports at once add up to what they do one by one.
 void run_batch(Random& random, const Shape& shape, unsigned width, std::size_t payload,
                unsigned num_threads) {
@@ -474,6 +523,13 @@ std::vector<Digest> run_shapes() {
     run_answers(digests, random, {3, 700}, row_bytes, true);
   }
   run_answers(digests, random, {1, 9001}, 72, true);
+  for (const std::size_t row_bytes : {1u, 7u, 16u, 24u, 72u, 100u, 300u}) {
+    run_bit_answers(digests, random, 9, 300, row_bytes, false);
+    run_bit_answers(digests, random, 3, 1025, row_bytes, true);
+  }
+  run_bit_answers(digests, random, 2, 1, 16, true);
+  run_bit_answers(digests, random, 1, 100000, 20, true);
+  run_bit_answers(digests, random, 1, 1100000, 4, true);
   for (const unsigned width : kWidths) run_batch(random, {37, 61}, width, 5 * width, 1);
   run_batch(random, {2, 5000}, 8, 8, 1);
   run_batch(random, {20, 600}, 4, 72, 1);

@@ -177,6 +177,23 @@ void replay_check(const Case& known) {
   }
 }
 
+void replay_bits(const Case& known) {
+  const TreeSet tree = made_tree(known);
+  const KeySchedule key = expand_key(known.bytes("key_bits", 16).data());
+  const Bytes word = known.bytes("word", 16), table = known.bytes("table");
+  BitAnswerArgs args = {};
+  args.key = &key;
+  args.words = word.data();
+  args.table = table.data();
+  args.num_rows = known.number("num_rows");
+  args.row_bytes = table.size() / args.num_rows;
+  for (int party = 0; party < 2; ++party) {
+    Bytes answer(args.row_bytes);
+    answer_bits(tree.view(party), args, answer.data(), 1);
+    known.expect(answer, of_party("answer", party));
+  }
+}
+
 void replay_matching(const Case& known) {
   const std::vector<std::uint64_t> wide = known.numbers("candidates");
   const std::vector<std::uint32_t> candidates(wide.begin(), wide.end());
@@ -211,6 +228,7 @@ std::size_t replay_vectors(const std::string& file) {
   const std::map<std::string, void (*)(const Case&)> kinds = {{"tree", replay_tree},
                                                               {"hint", replay_hint},
                                                               {"check", replay_check},
+                                                              {"bits", replay_bits},
                                                               {"matching", replay_matching},
                                                               {"product", replay_product}};
   std::ifstream lines(file);
