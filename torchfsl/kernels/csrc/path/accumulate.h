@@ -138,8 +138,10 @@ void add_small(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
   constexpr std::size_t kRegisters = 16 / payload;
   constexpr std::size_t kLeaves = kRegisters * V::kLanes;
   std::size_t i = 0;
-  for (; i + 8 * V::kLanes <= count; i += 8 * V::kLanes) {
-    add_small_step<V, payload, width, negate, 8>(a, i, acc);
+  if constexpr (!encrypts_in_calls<V>) {
+    for (; i + 8 * V::kLanes <= count; i += 8 * V::kLanes) {
+      add_small_step<V, payload, width, negate, 8>(a, i, acc);
+    }
   }
   for (; i + kLeaves <= count; i += kLeaves) {
     add_small_step<V, payload, width, negate, kRegisters>(a, i, acc);
@@ -201,17 +203,17 @@ inline void lay_out_hint(const std::uint8_t* hint, std::size_t payload, std::uin
 }
 
 // All lanes of registers that lie beside each other.
-template <class V, unsigned width, bool negate, bool often>
+template <class V, unsigned width, bool negate>
 void add_registers(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
   const std::size_t num_blocks = V::kLanes * from.count * ((group.payload + 15) / 16);
   if constexpr (hashes_whitened<V> && V::kLanes == 2) {
-    if constexpr (!often) group.ahead->bring_beside(num_registers * num_blocks);
-    add_all_pairs<V, width, negate, often>(group, from, num_registers);
+    if (!group.often) group.ahead->bring_beside(num_registers * num_blocks);
+    add_all_pairs<V, width, negate>(group, from, num_registers);
   } else {
     for (int k = 0; k < num_registers; ++k, ++from.nodes) {
-      if constexpr (!often) group.ahead->bring_beside(num_blocks);
+      if (!group.often) group.ahead->bring_beside(num_blocks);
       lay_out_hints<V>(group);
-      add_lanes<V, width, negate, often>(group, from);
+      add_lanes<V, width, negate>(group, from);
       group.lane_hints += V::kLanes * group.hint_stride;
       from.acc += V::kLanes * group.lane_stride;
     }
@@ -222,20 +224,20 @@ template <class V>
 using AddLanes = void (*)(LaneGroup<V>, LaneLeaves<V>, int num_registers);
 
 // Null if leaves are better taken lane by lane.
-template <class V, bool negate, bool often>
+template <class V, bool negate>
 AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
-  if constexpr (requires { V::kOutOfLine; }) {
+  if constexpr (encrypts_in_calls<V>) {
     return nullptr;
   } else {
     switch (payload < 8 ? 0 : width) {
       case 2:
-        return add_registers<V, 2, negate, often>;
+        return add_registers<V, 2, negate>;
       case 4:
-        return add_registers<V, 4, negate, often>;
+        return add_registers<V, 4, negate>;
       case 8:
-        return add_registers<V, 8, negate, often>;
+        return add_registers<V, 8, negate>;
       case 16:
-        return add_registers<V, 16, negate, often>;
+        return add_registers<V, 16, negate>;
       default:
         return nullptr;
     }
@@ -243,15 +245,11 @@ AddLanes<V> choose_add_lanes(unsigned width, std::size_t payload) {
 }
 
 template <class V>
-AddLanes<V> choose_add_lanes(const AccumulateArgs& args, bool often) {
+AddLanes<V> choose_add_lanes(const AccumulateArgs& args) {
   const unsigned width = args.width;
   const std::size_t payload = args.payload;
-  if (args.party) {
-    return often ? choose_add_lanes<V, true, true>(width, payload)
-                 : choose_add_lanes<V, true, false>(width, payload);
-  }
-  return often ? choose_add_lanes<V, false, true>(width, payload)
-               : choose_add_lanes<V, false, false>(width, payload);
+  return args.party ? choose_add_lanes<V, true>(width, payload)
+                    : choose_add_lanes<V, false>(width, payload);
 }
 
 template <class V>
@@ -263,7 +261,6 @@ struct AccumulateSink {
   AddLanes<V> add_lanes;
   LaneGroup<V> group;
   Ahead ahead;
-  bool often;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -307,15 +304,15 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
                         : choose_add<V, false>(args.width, args.payload);
   const std::size_t lane_leaves = leaves_between_lanes(trees, partition);
-  sink.often = lane_leaves >= 8 && sink.ahead.often();  // fewer fill no batch
-  sink.add_lanes = choose_add_lanes<V>(args, sink.often);
+  sink.add_lanes = choose_add_lanes<V>(args);
   sink.group = {&conversion.key,
                 block_counters<V>(conversion.key, conversion.blocks, arena),
                 arena.take<typename V::R>(conversion.blocks),
                 args.payload,
                 partition.units_per_tree ? 0 : args.payload,
                 lane_leaves * args.payload,
-                &sink.ahead};
+                &sink.ahead,
+                lane_leaves >= 8 && sink.ahead.often()};  // fewer fill no batch
   walk<V>(
       trees, partition, begin, end,
       {AccumulateSink<V>::take, sink.add_lanes ? AccumulateSink<V>::take_lanes : nullptr, &sink},

@@ -34,6 +34,7 @@ struct LaneGroup {
   std::size_t hint_stride;  // 0 where all lanes are of one tree
   std::size_t lane_stride;
   Ahead* ahead;
+  bool often;  // whether batches bring what comes next: asked where they are, not compiled twice
   const std::uint8_t* lane_hints = nullptr;  // of the first lane
 };
 
@@ -124,21 +125,21 @@ FSL_INLINE typename V::R share_of(const LaneGroup<V>& group, const LaneLeaves<V>
 
 // Encrypts batches of leaves from `leaf` on while there are whole ones. While one is under way,
 // `finish.operator()<half>(leaf, registers)` does half of the work on the batch before: AES alone
-// leaves most execution ports idle. With `often`, batches bring what comes next.
-template <class V, int leaves, int blocks, bool often, class F>
+// leaves most execution ports idle. With `group.often`, batches bring what comes next.
+template <class V, int leaves, int blocks, class F>
 FSL_INLINE void for_batches(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t& leaf,
                             std::size_t block, F finish) {
   if (leaf + leaves > from.count) return;
   Batch<V, leaves, blocks> done;
   done.start(group, from, leaf, block);
-  if constexpr (often) {
+  if (group.often) {
     group.ahead->bring_beside((leaves + (from.count - leaf) % leaves) * blocks * V::kLanes);
   }
   done.encrypt(group);
   for (leaf += leaves; leaf + leaves <= from.count; leaf += leaves) {
     Batch<V, leaves, blocks> next;
     next.start(group, from, leaf, block);
-    if constexpr (often) group.ahead->bring_beside(leaves * blocks * V::kLanes);
+    if (group.often) group.ahead->bring_beside(leaves * blocks * V::kLanes);
     next.encrypt_beside(group, [&]<int half>() FSL_INLINE_LAMBDA {
       finish.template operator()<half>(leaf - leaves, done.x);
     });
@@ -188,7 +189,7 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typenam
 
 // Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
 // they are not 0.
-template <class V, unsigned width, bool negate, bool often, int fixed>
+template <class V, unsigned width, bool negate, int fixed>
 void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
                       std::size_t block, std::size_t bytes = fixed) {
   using R = typename V::R;
@@ -201,12 +202,11 @@ void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
       add_ends<V, width, negate, fixed>(group, first, share);
     }
   };
-  for_batches<V, 8, 1, often>(group, from, leaf, block,
-                              [&]<int half>(std::size_t first, const R* batch) FSL_INLINE_LAMBDA {
-                                FSL_UNROLL
-                                for (int i = 4 * half; i < 4 * half + 4; ++i)
-                                  add(first + i, batch[i]);
-                              });
+  for_batches<V, 8, 1>(group, from, leaf, block,
+                       [&]<int half>(std::size_t first, const R* batch) FSL_INLINE_LAMBDA {
+                         FSL_UNROLL
+                         for (int i = 4 * half; i < 4 * half + 4; ++i) add(first + i, batch[i]);
+                       });
   for (; leaf < from.count; ++leaf) {
     Batch<V, 1, 1> batch;
     batch.start(group, from, leaf, block);
@@ -216,16 +216,16 @@ void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
 }
 
 // Columns of `blocks` blocks: kLanes of a leaf, or fewer if they are the whole payload.
-template <class V, unsigned width, bool negate, bool often, int blocks>
+template <class V, unsigned width, bool negate, int blocks>
 void add_run_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int few = V::kLanes / blocks, many = 8 / blocks;
   std::size_t leaf = 0;
-  for_batches<V, many, blocks, often>(group, from, leaf, block,
-                                      [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
-                                        add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
-                                            group, from, first, block, batch);
-                                      });
+  for_batches<V, many, blocks>(group, from, leaf, block,
+                               [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                                 add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
+                                     group, from, first, block, batch);
+                               });
   for (; leaf + few <= from.count; leaf += few) {
     Batch<V, few, blocks> batch;
     batch.start(group, from, leaf, block);
@@ -233,13 +233,13 @@ void add_run_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::siz
     add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, batch.x);
   }
   for (int b = 0; leaf < from.count && b < blocks; ++b) {
-    add_block_column<V, width, negate, often, 16>(group, from, leaf, block + b);
+    add_block_column<V, width, negate, 16>(group, from, leaf, block + b);
   }
 }
 
 // The last kLanes blocks of every leaf and `tail` bytes behind them, together: additions of short
 // ends take long, and AES of whole blocks goes on beside them.
-template <class V, unsigned width, bool negate, bool often, int tail>
+template <class V, unsigned width, bool negate, int tail>
 void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int kBlocks = V::kLanes + 1;
@@ -251,10 +251,10 @@ void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
     add_ends<V, width, negate, tail>(group, first, share);
   };
   std::size_t leaf = 0;
-  for_batches<V, 2, kBlocks, often>(group, from, leaf, block,
-                                    [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
-                                      finish(first + half, batch + half * kBlocks);
-                                    });
+  for_batches<V, 2, kBlocks>(group, from, leaf, block,
+                             [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
+                               finish(first + half, batch + half * kBlocks);
+                             });
   for (; leaf < from.count; ++leaf) {
     Batch<V, 1, kBlocks> batch;
     batch.start(group, from, leaf, block);
@@ -264,13 +264,13 @@ void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
 }
 
 // Payloads of 8 bytes: two registers of one block a leaf become half a register each.
-template <class V, unsigned width, bool negate, bool often>
+template <class V, unsigned width, bool negate>
 void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
   using R = typename V::R;
   constexpr int kLanes = V::kLanes;
   R first[kLanes];
   std::size_t leaf = 0;
-  for_batches<V, 2 * kLanes, 1, often>(
+  for_batches<V, 2 * kLanes, 1>(
       group, from, leaf, 0, [&]<int half>(std::size_t at, R* batch) FSL_INLINE_LAMBDA {
         R runs[kLanes];
         FSL_UNROLL
@@ -287,38 +287,38 @@ void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
           }
         }
       });
-  add_block_column<V, width, negate, often, 8>(group, from, leaf, 0);
+  add_block_column<V, width, negate, 8>(group, from, leaf, 0);
 }
 
-template <class V, unsigned width, bool negate, bool often>
+template <class V, unsigned width, bool negate>
 void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   const std::size_t payload = group.payload;
   if constexpr (width <= 8) {
-    if (payload == 8) return add_halves<V, width, negate, often>(group, from);
+    if (payload == 8) return add_halves<V, width, negate>(group, from);
   }
   if constexpr (V::kLanes > 1) {
-    if (payload == 16) return add_run_column<V, width, negate, often, 1>(group, from, 0);
+    if (payload == 16) return add_run_column<V, width, negate, 1>(group, from, 0);
   }
   if constexpr (V::kLanes > 2) {
-    if (payload == 32) return add_run_column<V, width, negate, often, 2>(group, from, 0);
+    if (payload == 32) return add_run_column<V, width, negate, 2>(group, from, 0);
   }
   std::size_t block = 0;
   for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
     if constexpr (V::kLanes > 1 && width <= 8) {
       if (payload - block * 16 == V::kLanes * 16 + 8) {
-        return add_run_and_tail<V, width, negate, often, 8>(group, from, block);
+        return add_run_and_tail<V, width, negate, 8>(group, from, block);
       }
     }
-    add_run_column<V, width, negate, often, V::kLanes>(group, from, block);
+    add_run_column<V, width, negate, V::kLanes>(group, from, block);
   }
   for (; block * 16 < payload; ++block) {
     const std::size_t left = payload - block * 16;
     if (left >= 16) {
-      add_block_column<V, width, negate, often, 16>(group, from, 0, block);
+      add_block_column<V, width, negate, 16>(group, from, 0, block);
     } else if (width <= 8 && left == 8) {
-      add_block_column<V, width, negate, often, 8>(group, from, 0, block);
+      add_block_column<V, width, negate, 8>(group, from, 0, block);
     } else {
-      add_block_column<V, width, negate, often, 0>(group, from, 0, block, left);
+      add_block_column<V, width, negate, 0>(group, from, 0, block, left);
     }
   }
 }

@@ -60,7 +60,7 @@ FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
 
 // The same blocks of the leaves [leaf, end) in `side` registers, eight registers of blocks at a
 // time.
-template <class V, unsigned width, bool negate, bool often, int side, int pairs>
+template <class V, unsigned width, bool negate, int side, int pairs>
 FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>& from,
                                  std::size_t leaf, std::size_t end, std::size_t block) {
   constexpr int registers = 4 / pairs < side ? 4 / pairs : side, leaves = 4 / pairs / registers;
@@ -70,7 +70,7 @@ FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>&
     counters[j] = V::load(group.counters + (block + 2 * j) * 16);
   }
   for (; leaf + leaves <= end; leaf += leaves) {
-    if constexpr (often) group.ahead->bring_beside(4 * side * pairs * leaves);
+    if (group.often) group.ahead->bring_beside(4 * side * pairs * leaves);
     add_pairs<V, width, negate, pairs, 0, registers, leaves>(group, from, leaf, block, counters);
     if constexpr (registers < side) {
       add_pairs<V, width, negate, pairs, registers, registers, leaves>(group, from, leaf, block,
@@ -78,7 +78,7 @@ FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>&
     }
   }
   for (; leaf < end; ++leaf) {
-    if constexpr (often) group.ahead->bring_beside(4 * side * pairs);
+    if (group.often) group.ahead->bring_beside(4 * side * pairs);
     add_pairs<V, width, negate, pairs, 0, side, 1>(group, from, leaf, block, counters);
   }
 }
@@ -158,51 +158,51 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
 }
 
 // The same of the leaves [leaf, end), eight registers at a time.
-template <class V, unsigned width, bool negate, bool often, int side, int fixed>
+template <class V, unsigned width, bool negate, int side, int fixed>
 FSL_INLINE void add_end_column(const LaneGroup<V>& group, const LaneLeaves<V>& from,
                                std::size_t leaf, std::size_t end,
                                const EndColumn<V, side>& column) {
   constexpr int kLeaves = 8 / side;
   for (; leaf + kLeaves <= end; leaf += kLeaves) {
-    if constexpr (often) group.ahead->bring_beside(16);
+    if (group.often) group.ahead->bring_beside(16);
     add_ends<V, width, negate, side, kLeaves, fixed>(group, from, leaf, column);
   }
   for (; leaf < end; ++leaf) {
-    if constexpr (often) group.ahead->bring_beside(2 * side);
+    if (group.often) group.ahead->bring_beside(2 * side);
     add_ends<V, width, negate, side, 1, fixed>(group, from, leaf, column);
   }
 }
 
 // The leaves [leaf, end) in `side` registers: blocks in pairs, and then what is left.
-template <class V, unsigned width, bool negate, bool often, int side>
+template <class V, unsigned width, bool negate, int side>
 void add_chunk(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
                std::size_t end) {
   std::size_t block = 0;
   for (; (block + 4) * 16 <= group.payload; block += 4) {
-    add_pair_columns<V, width, negate, often, side, 2>(group, from, leaf, end, block);
+    add_pair_columns<V, width, negate, side, 2>(group, from, leaf, end, block);
   }
   if ((block + 2) * 16 <= group.payload) {
-    add_pair_columns<V, width, negate, often, side, 1>(group, from, leaf, end, block);
+    add_pair_columns<V, width, negate, side, 1>(group, from, leaf, end, block);
     block += 2;
   }
   for (; block * 16 < group.payload; ++block) {
     const EndColumn<V, side> column(group, block);
     if (column.bytes == 16) {
-      add_end_column<V, width, negate, often, side, 16>(group, from, leaf, end, column);
+      add_end_column<V, width, negate, side, 16>(group, from, leaf, end, column);
     } else if (width <= 8 && column.bytes == 8) {
-      add_end_column<V, width, negate, often, side, 8>(group, from, leaf, end, column);
+      add_end_column<V, width, negate, side, 8>(group, from, leaf, end, column);
     } else {
-      add_end_column<V, width, negate, often, side, 0>(group, from, leaf, end, column);
+      add_end_column<V, width, negate, side, 0>(group, from, leaf, end, column);
     }
   }
 }
 
-template <class V, unsigned width, bool negate, bool often, int side>
+template <class V, unsigned width, bool negate, int side>
 void add_side(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
   constexpr std::size_t kChunk = 64;  // leaves whose sums stay in the first-level cache meanwhile
   for (std::size_t leaf = 0; leaf < from.count; leaf += kChunk) {
     const std::size_t end = from.count - leaf < kChunk ? from.count : leaf + kChunk;
-    add_chunk<V, width, negate, often, side>(group, from, leaf, end);
+    add_chunk<V, width, negate, side>(group, from, leaf, end);
   }
 }
 
@@ -232,24 +232,24 @@ FSL_INLINE void add_dense(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
 }
 
 // The leaves of one register.
-template <class V, unsigned width, bool negate, bool often, int payload>
+template <class V, unsigned width, bool negate, int payload>
 void add_all_dense(const LaneGroup<V> group, const LaneLeaves<V> from) {
   constexpr std::size_t kFew = sizeof(typename V::R) / payload;
   const EndColumn<V, 1> column(group, 0);
   std::size_t leaf = 0;
   for (; leaf + 8 <= from.count; leaf += 8) {
-    if constexpr (often) group.ahead->bring_beside(16);
+    if (group.often) group.ahead->bring_beside(16);
     add_dense<V, width, negate, payload, 8>(group, from, leaf, column);
   }
   for (; leaf + kFew <= from.count; leaf += kFew) {
-    if constexpr (often) group.ahead->bring_beside(2 * kFew);
+    if (group.often) group.ahead->bring_beside(2 * kFew);
     add_dense<V, width, negate, payload, kFew>(group, from, leaf, column);
   }
-  add_end_column<V, width, negate, often, 1, payload>(group, from, leaf, from.count, column);
+  add_end_column<V, width, negate, 1, payload>(group, from, leaf, from.count, column);
 }
 
 // All leaves of `num_registers` registers beside each other.
-template <class V, unsigned width, bool negate, bool often>
+template <class V, unsigned width, bool negate>
 void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
   static_assert(V::kLanes == 2);
   const auto one_by_one = [&](auto add) FSL_INLINE_LAMBDA {
@@ -259,13 +259,13 @@ void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
       from.acc += 2 * group.lane_stride;
     }
   };
-  if (group.payload == 16) return one_by_one(add_all_dense<V, width, negate, often, 16>);
+  if (group.payload == 16) return one_by_one(add_all_dense<V, width, negate, 16>);
   if constexpr (width <= 8) {
-    if (group.payload == 8) return one_by_one(add_all_dense<V, width, negate, often, 8>);
+    if (group.payload == 8) return one_by_one(add_all_dense<V, width, negate, 8>);
   }
-  if (num_registers == 4) return add_side<V, width, negate, often, 4>(group, from);
-  if (num_registers == 2) return add_side<V, width, negate, often, 2>(group, from);
-  one_by_one(add_side<V, width, negate, often, 1>);
+  if (num_registers == 4) return add_side<V, width, negate, 4>(group, from);
+  if (num_registers == 2) return add_side<V, width, negate, 2>(group, from);
+  one_by_one(add_side<V, width, negate, 1>);
 }
 
 }  // namespace

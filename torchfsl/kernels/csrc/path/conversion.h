@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "arena.h"
+#include "fused_steps.h"
 #include "path.h"
 
 namespace fsl {
@@ -81,8 +82,10 @@ FSL_INLINE void convert_column(const Conversion<V>& conversion, std::size_t bloc
   for (int i = 0; i < V::kLanes; ++i) low[i] = block + i % (V::kLanes / leaves);
   const typename V::R counter = V::sigma(V::counters(low));
   std::size_t leaf = 0;
-  for (; leaf + 8 * leaves <= count; leaf += 8 * leaves) {
-    convert_step<V, leaves, 8>(conversion, counter, leaf, use);
+  if constexpr (!encrypts_in_calls<V>) {
+    for (; leaf + 8 * leaves <= count; leaf += 8 * leaves) {
+      convert_step<V, leaves, 8>(conversion, counter, leaf, use);
+    }
   }
   for (; leaf + leaves <= count; leaf += leaves) {
     convert_step<V, leaves, 1>(conversion, counter, leaf, use);

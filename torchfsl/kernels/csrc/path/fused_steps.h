@@ -9,6 +9,10 @@
 namespace fsl {
 namespace {
 
+// Whether encryption is a call, which takes as long for several registers at once as one by one.
+template <class V>
+inline constexpr bool encrypts_in_calls = requires { V::kOutOfLine; };
+
 // The control bit of one state for all blocks, in the form that `xor_chosen` takes.
 template <class V>
 FSL_INLINE auto control_of_one(const std::uint8_t* state) {

@@ -66,7 +66,8 @@ class IntegerProducts {
  public:
   using R = typename V::R;
 
-  void add(R a, R b) {
+  // Out of line: 75 multiplications a block, of which a loop over leaves would have many copies.
+  __attribute__((noinline)) void add(R a, R b) {
     std::uint64_t x[2 * V::kLanes], y[2 * V::kLanes];
     V::store(x, a);
     V::store(y, b);
