@@ -212,13 +212,23 @@ def _studies(cells: Cells) -> str:
     ]
     return (
         table(("figure and its claim", "ours, gain (least gain of a client)"), rows)
-        + f"\n\nOn MNIST with {BASE['mnist'].queries:,} queries unless said; iterations are gains after each. "
+        + f"\n\nOn MNIST with {BASE['mnist'].queries:,} queries unless said{_ordinary(cells)}; iterations are gains "
+        "after each. "
         "Table 5, accuracy by the one coefficient of mixup (ours for "
         + ", ".join(f"{lam:g}" for lam in LAMBDAS)
         + "):\n\n"
         + table(("λ", "paper, CIFAR-10", "ours, MNIST"), lambdas)
         + "\n\n`scripts/reproduce privhfl-heterogeneity --data DATA` and `privhfl-studies`.\n"
     )
+
+
+def _ordinary(cells: Cells) -> str:
+    """What rows of one seed are to be read beside."""
+    cell = cells.get(f"mnist-mixup-{BASE['mnist'].queries}", {"seeds": {}})
+    if "0" not in cell["seeds"]:
+        return ""
+    gain = f"{100 * cell['seeds']['0']['gain']:+.1f}"
+    return f"; rows of one seed are of seed 0, where random choice, mixup and logits gain {gain}"
 
 
 def _one(cells: Cells, name: str, baseline: bool = False) -> str:
