@@ -1,7 +1,8 @@
 """SEFL's language models: perplexity by dropouts (table 1) and by block size (figure 4).
 
-Deng, Wang, Meng et al., "A Secure and Efficient Federated Learning Framework for NLP". Rounds are
-summed in the clear, on the same quantised updates as under any aggregation.
+Deng, Wang, Meng et al., "A Secure and Efficient Federated Learning Framework for NLP". Table 1 is
+summed by SEFL, and once more in the clear, which must end with the same model; figure 4 in the
+clear, on the same quantised updates as under any aggregation.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict
         "runs": {
             model: {
                 f"{share:g}": {
-                    str(seed): kept(
+                    str(seed): encrypted(
                         config_of(data, model, f"{TABLE_BLOCK}", 1, seed, rounds, share), runs
                     )
                     for seed in seeds
@@ -151,6 +152,22 @@ def config_of(
         threads=1,
         language=forms()[form],
     )
+
+
+def encrypted(config: Config, runs: Path) -> dict[str, Any]:
+    """A run summed by SEFL to its end, with `plain_sha256`: the model of the same run in the clear.
+
+    Raises:
+        RuntimeError: the models differ, though both runs were made on one machine.
+    """
+    own, clear = (
+        kept(dataclasses.replace(config, aggregation=name), runs) for name in ("sefl", "plain")
+    )
+    if own["machine"] != clear["machine"]:  # floats of training may differ
+        return {**own, "plain_sha256": None}
+    if own["model_sha256"] != clear["model_sha256"]:
+        raise RuntimeError(f"{name_of(config)}: sefl and plain end with different models")
+    return {**own, "plain_sha256": clear["model_sha256"]}
 
 
 def same_model(config: Config, runs: Path) -> dict[str, Any]:

@@ -68,11 +68,8 @@ def _dropouts() -> str:
         f"deviation of {len(next(iter(figures['runs'][MODELS[0]].values())))} seeds. The frequencies of "
         f"single words alone have perplexity {any_run['unigram_perplexity']:.1f} on the validation text's first "
         f"{VALID:,} words. "
-        f"Summed in the clear; every round exact: {'yes' if all_exact else 'NO'}. {_same(figures)}\n\n"
-        + table(head, rows)
-        + "\n\n"
-        + stamp(figures)
-        + _where(figures)
+        f"Summed by SEFL; every round exact over those who submitted: {'yes' if all_exact else 'NO'}. "
+        f"{_same(figures)}\n\n" + table(head, rows) + "\n\n" + stamp(figures) + _where(figures)
     )
 
 
@@ -85,9 +82,12 @@ def _where(figures: dict[str, Any]) -> str:
 def _same(figures: dict[str, Any]) -> str:
     found = [one for shares in figures["same"].values() for one in shares.values()]
     names = ", ".join(f"`{name}`" for name in found[0])
+    runs = _runs(figures)
+    equal = sum(run["plain_sha256"] == run["model_sha256"] for run in runs)
     return (
-        f"The first round of each row was run under {names}, exact over those who submitted, and ended "
-        "with one `model_sha256`."
+        f"{equal} of the {len(runs)} runs were made in the clear, too, on the same machine, and ended with "
+        f"the same `model_sha256`. The first round of each row was run under {names}, with one "
+        "`model_sha256`, too."
     )
 
 

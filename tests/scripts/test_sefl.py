@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,22 @@ def test_a_run_among_the_results_is_not_made_again(
     assert sefl.kept(small(sefl.MODELS[0]), tmp_path / "other") == first
 
 
+def test_runs_summed_by_sefl_and_in_the_clear_end_with_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(sefl.MODELS[0])
+    monkeypatch.chdir(tmp_path)
+    run = sefl.encrypted(config, tmp_path / "runs")
+    assert run["plain_sha256"] == run["model_sha256"]
+    clear = tmp_path / "results" / "sefl" / f"{sefl.name_of(config)}-{config.rounds}rounds.json"
+    found = json.loads(clear.read_text())
+    clear.write_text(json.dumps(found | {"machine": "another"}))
+    assert sefl.encrypted(config, tmp_path / "runs")["plain_sha256"] is None
+    clear.write_text(json.dumps(found | {"model_sha256": "other"}))
+    with pytest.raises(RuntimeError, match="different models"):
+        sefl.encrypted(config, tmp_path / "runs")
+
+
 def test_costs_are_of_rounds_whose_sums_are_right() -> None:
     config = small(sefl.MODELS[0])
     plain, dense = (sefl_costs.one_round(config, name) for name in ("plain", "dense"))
@@ -73,6 +90,7 @@ def test_costs_are_of_rounds_whose_sums_are_right() -> None:
 def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(value: float) -> dict[str, Any]:
         return {"test_perplexity": value, "rounds": 3, "exact_rounds": 3, "values": 1000,
+                "model_sha256": "a", "plain_sha256": "a" if value < 332 else None,
                 "unigram_perplexity": 400.0, "curve": [(3, value)]}  # fmt: skip
 
     cost = {"upload_bytes": 4e6, "client_seconds": 0.5, "server_seconds": 0.25, "clients": 4}
@@ -106,9 +124,8 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| whole matrices |  | 1,000 | 1.00 | 200.0 |  | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
     assert "| 4 | layers | 1,000 | 1.00 | 210.0 | +5.0 % | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
     assert "5 % of the input table's rows" in page
-    assert (
-        "every round exact: yes. The first round of each row was run under `plain`, `fsl`" in page
-    )
+    assert "every round exact over those who submitted: yes. 6 of the 8 runs were made" in page
+    assert "The first round of each row was run under `plain`, `fsl`" in page
     assert page.count("Runs: machine 0, then; machine 1, then.") == 1
     assert len(sefl_report.curves()) == 4
     results.clear()
