@@ -46,6 +46,25 @@ def test_the_task_of_the_page_trains_exactly_and_learns(folder: Path) -> None:
     assert settings["task"] == "page_model:Taste"
 
 
+def test_the_other_commands_of_the_page_do_as_they_say(folder: Path) -> None:
+    """Those on a table of events, of pages for a colleague, and of seeds; with short rounds."""
+    printed = re.findall(r"^python -m training ((?!own).*)", PAGE, flags=re.MULTILINE)
+    events, comparisons, seeds = printed[0], printed[1:-1], printed[-1]
+    lines = [f"u{n % 40},s{n * 7 % 90},{n}" for n in range(400)]
+    (folder / "events.csv").write_text("\n".join(["uid,sku,at", *lines]))
+    short = "--rounds 1 --clients-per-round 2 --above-break-even dense --quiet --threads 1"
+    for seed, out in enumerate(["runs/mine", "runs/other"]):
+        assert main([*events.split(), *short.split(), "--seed", str(seed), "--out", out]) == 0
+    assert [line.split()[0] for line in comparisons] == ["compare", "compare"]
+    for line in comparisons:
+        assert compare(line.split()[1:]) == 0
+    assert {path.name for path in folder.glob("*.*")} >= {"mine.html", "both.html", "both.png"}
+    assert main([*seeds.split(), *short.split(), "--data", "synthetic"]) == 0
+    assert {path.name for path in (folder / "runs/three").iterdir()} >= {
+        "seed-0", "seed-1", "seed-2", "report.html", "curves.png",
+    }  # fmt: skip
+
+
 def test_plain_ends_with_the_same_model(folder: Path) -> None:
     write(folder, "twice_model", MODULE)
     for aggregation in ("plain", "fsl"):
