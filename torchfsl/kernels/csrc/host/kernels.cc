@@ -178,9 +178,10 @@ void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
 void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads) {
   const Path& path = active_path();
   const Schedule plan = schedule(path, trees, 2 + args.row_bytes / 64, num_threads);
-  answer_units(plan, trees, args, out, [&](const AnswerArgs& own, auto begin, auto end, void* arena) {
-    path.answer(trees, plan.partition, begin, end, own, arena);
-  });
+  answer_units(plan, trees, args, out,
+               [&](const AnswerArgs& own, auto begin, auto end, void* arena) {
+                 path.answer(trees, plan.partition, begin, end, own, arena);
+               });
 }
 
 void answer_bits(const Trees& trees, const BitAnswerArgs& args, std::uint8_t* out,

@@ -127,8 +127,8 @@ class BitAnswer {
 };
 
 template <class V>
-void answer_bits(const Trees& trees, const Partition& partition, std::size_t begin,
-                 std::size_t end, const BitAnswerArgs& args, void* memory) {
+void answer_bits(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+                 const BitAnswerArgs& args, void* memory) {
   Arena arena(memory);
   BitAnswer<V> answers(args, trees.num_leaves);
   walk<V>(trees, partition, begin, end, {BitAnswer<V>::take, nullptr, &answers}, arena);

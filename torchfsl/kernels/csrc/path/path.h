@@ -106,8 +106,8 @@ struct AnswerArgs {
   std::size_t first_tree;
 };
 
-// A leaf's state gives the bits of kBitRows rows: its hash, and `words` [T, 16] where its control bit
-// is set.
+// A leaf's state gives the bits of kBitRows rows: its hash, and `words` [T, 16] where its control
+// bit is set.
 struct BitAnswerArgs {
   const KeySchedule* key;  // of the hash
   const std::uint8_t* words;

@@ -225,12 +225,9 @@ void replay_product(const Case& known) {
 }  // namespace
 
 std::size_t replay_vectors(const std::string& file) {
-  const std::map<std::string, void (*)(const Case&)> kinds = {{"tree", replay_tree},
-                                                              {"hint", replay_hint},
-                                                              {"check", replay_check},
-                                                              {"bits", replay_bits},
-                                                              {"matching", replay_matching},
-                                                              {"product", replay_product}};
+  const std::map<std::string, void (*)(const Case&)> kinds = {
+      {"tree", replay_tree}, {"hint", replay_hint},         {"check", replay_check},
+      {"bits", replay_bits}, {"matching", replay_matching}, {"product", replay_product}};
   std::ifstream lines(file);
   require(lines.is_open(), "cannot read " + file);
   std::size_t count = 0;
