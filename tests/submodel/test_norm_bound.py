@@ -97,3 +97,14 @@ def test_a_client_refuses_an_update_beyond_the_bound() -> None:
     values[2] = 2
     with pytest.raises(ParameterError, match="L2 norm exceeds"):
         check_update(plan, {"bias": SegmentUpdate(None, values)})
+
+
+def test_four_squares_add_up_to_every_number() -> None:
+    numbers = [*range(20000), *(7 * 4**a for a in range(20)), *((1 << k) - 1 for k in range(95))]
+    numbers += [int(x) for x in np.random.default_rng(0).integers(0, 1 << 62, 200)]
+    numbers += [int(x) ** 2 - 5 for x in np.random.default_rng(1).integers(9, 1 << 46, 200)]
+    for number in numbers:
+        found = norm_bound.four_squares(number)
+        assert sum(x * x for x in found) == number
+        assert list(found) == sorted(found, reverse=True)
+        assert found[3] >= 0

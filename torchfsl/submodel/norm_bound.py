@@ -21,6 +21,9 @@ from torchfsl.types import Float64, Whole
 TRIES: Final = 32
 """Roundings before values are cut towards zero instead; one mostly succeeds."""
 
+_SECONDS: Final = 64
+"""Tries of a second square before the first goes on; the tests try small numbers exhaustively."""
+
 _LIMB: Final = 21
 _CHUNK: Final = 1 << 20
 
@@ -85,3 +88,48 @@ def round_within(
     while norm_squared(whole) > bound * bound:  # only by the last bits of the float norm, if ever
         whole = {name: values - np.sign(values) for name, values in whole.items()}
     return whole
+
+
+def four_squares(total: int) -> tuple[int, int, int, int]:
+    """Whole numbers whose squares add up to `total`, not negative, in falling order (Lagrange).
+
+    Powers of 4 are set aside. The largest goes down from the root of what is left until the rest is
+    a sum of three squares (Legendre: not 4**a (8 b + 7)), the second likewise until it is one of
+    two, which about one small number in four is; after some tries the largest goes on. The time
+    depends on the total.
+    """
+    assert total >= 0
+    scale, odd = 1, total
+    while odd and odd % 4 == 0:
+        scale, odd = 2 * scale, odd // 4
+    for first in range(math.isqrt(odd), -1, -1):
+        rest = odd - first * first
+        second = math.isqrt(rest)
+        for _ in range(_SECONDS if _is_three_squares(rest) else 0):
+            pair = _two_squares(rest - second * second)
+            if pair is not None:
+                found = sorted((first, second, *pair), reverse=True)
+                return scale * found[0], scale * found[1], scale * found[2], scale * found[3]
+            second -= 1
+            if second < 0:
+                break
+    raise AssertionError("every number is a sum of four squares")
+
+
+def _is_three_squares(total: int) -> bool:
+    while total and total % 4 == 0:
+        total //= 4
+    return total % 8 != 7
+
+
+def _two_squares(total: int) -> tuple[int, int] | None:
+    if total % 4 == 3:
+        return None
+    for larger in range(math.isqrt(total), -1, -1):
+        rest = total - larger * larger
+        if rest > larger * larger:
+            return None
+        smaller = math.isqrt(rest)
+        if smaller * smaller == rest:
+            return larger, smaller
+    return None

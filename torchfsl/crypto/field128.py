@@ -1,0 +1,146 @@
+"""The prime field modulo p = 2**128 - 7 * 2**66 + 1, the VDAF draft's Field128.
+
+An element is a Python int in [0, p); on the wire 16 little-endian bytes. p - 1 is a multiple of
+2**66, so that there are roots of unity of every order that a proof wants (`flp`). Arrays of
+elements have dtype `object`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from torchfsl.crypto import kdf
+from torchfsl.errors import DecodeError
+from torchfsl.types import Array
+
+MODULUS: Final = (1 << 128) - 7 * (1 << 66) + 1
+"""p, a prime."""
+
+ELEMENT_BYTES: Final = 16
+
+GENERATOR_ORDER: Final = 1 << 66
+"""Order of the largest group of roots of unity."""
+
+GENERATOR: Final = pow(7, (MODULUS - 1) // GENERATOR_ORDER, MODULUS)
+"""Generates that group; the draft's."""
+
+
+@functools.lru_cache(maxsize=64)
+def root_of_unity(order: int) -> int:
+    """A root of unity of exactly this order, a power of two up to 2**66: w**order = 1."""
+    assert order > 0
+    assert GENERATOR_ORDER % order == 0
+    return pow(GENERATOR, GENERATOR_ORDER // order, MODULUS)
+
+
+@functools.lru_cache(maxsize=64)
+def powers(base: int, count: int) -> tuple[int, ...]:
+    """`base**0, ..., base**(count - 1)`."""
+    result, value = [], 1
+    for _ in range(count):
+        result.append(value)
+        value = value * base % MODULUS
+    return tuple(result)
+
+
+def inverses(values: Sequence[int]) -> list[int]:
+    """1 / v of every element, none of them 0; one inversion for all (Montgomery's trick)."""
+    before, product = [], 1
+    for value in values:
+        before.append(product)
+        product = product * value % MODULUS
+    back = pow(product, -1, MODULUS)
+    result = [0] * len(values)
+    for i in reversed(range(len(values))):
+        result[i] = back * before[i] % MODULUS
+        back = back * values[i] % MODULUS
+    return result
+
+
+def transform(coefficients: Array, root: int) -> Array:
+    """Values of polynomials at all powers of a root of unity.
+
+    Args:
+        coefficients: `object[n, ...]`, n a power of two: coefficient i of every polynomial.
+        root: of order n.
+
+    Returns:
+        `object[n, ...]`: row k has the values at root**k. Law: under the root's inverse, and
+        divided by n, the values give the coefficients back.
+    """
+    size = len(coefficients)
+    if size == 1:
+        return coefficients % MODULUS
+    half = root * root % MODULUS
+    even, odd = transform(coefficients[0::2], half), transform(coefficients[1::2], half)
+    turns = np.array(powers(root, size // 2), dtype=object)
+    odd = odd * turns.reshape(-1, *(1,) * (odd.ndim - 1)) % MODULUS
+    return np.concatenate([even + odd, even - odd]) % MODULUS
+
+
+def interpolate(values: Array) -> Array:
+    """Coefficients `object[n, ...]` from values at the powers of `root_of_unity(n)`."""
+    size = len(values)
+    back = pow(root_of_unity(size), -1, MODULUS)
+    return transform(values, back) * pow(size, -1, MODULUS) % MODULUS
+
+
+def evaluate(coefficients: Iterable[int], point: int) -> int:
+    """A polynomial at a point, the lowest coefficient first."""
+    total = 0
+    for coefficient in reversed(list(coefficients)):
+        total = (total * point + coefficient) % MODULUS
+    return total
+
+
+def uniform(key: bytes, count: int) -> list[int]:
+    """`count` independent uniform elements: the blocks below p among those of the key's stream.
+
+    Blocks from p on are left out, which happens once in 2**59. Law: a shorter draw of one key is a
+    prefix of a longer one. Use a key once.
+    """
+    spare = 1
+    while True:
+        blocks = kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes()
+        kept = [value for value in _integers(blocks) if value < MODULUS]
+        if len(kept) >= count:
+            return kept[:count]
+        spare *= 2
+
+
+def add(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """`a + b`, element by element."""
+    return [(x + y) % MODULUS for x, y in zip(a, b, strict=True)]
+
+
+def subtract(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """`a - b`, element by element."""
+    return [(x - y) % MODULUS for x, y in zip(a, b, strict=True)]
+
+
+def to_bytes(values: Iterable[int]) -> bytes:
+    """Little-endian bytes, 16 an element."""
+    return b"".join(value.to_bytes(ELEMENT_BYTES, "little") for value in values)
+
+
+def from_bytes(data: bytes | memoryview) -> list[int]:
+    """Inverse of `to_bytes`.
+
+    Raises:
+        DecodeError: no whole number of elements, or one is not below p.
+    """
+    if len(data) % ELEMENT_BYTES:
+        raise DecodeError(f"{len(data)} bytes are no whole number of field elements")
+    values = _integers(bytes(data))
+    if any(value >= MODULUS for value in values):
+        raise DecodeError("a field element is not below the modulus")
+    return values
+
+
+def _integers(blocks: bytes) -> list[int]:
+    starts = range(0, len(blocks), ELEMENT_BYTES)
+    return [int.from_bytes(blocks[start : start + ELEMENT_BYTES], "little") for start in starts]

@@ -1,0 +1,169 @@
+"""A fully linear proof about sums of squares (Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai 2019).
+
+The prover knows a vector that the verifiers hold in additive shares. It is cut into *calls* of
+`arity` values; for each call the verifiers want a share of its sum of squares, and be sure of it.
+Laid out as in the VDAF draft, with one gadget and no joint randomness: for each place i of a call,
+its *wire*, a polynomial f_i goes through a random seed at w**0 and through the i-th value of call
+k at w**k, w a root of unity of order P. The proof is the seeds and the coefficients of the sum of
+all f_i**2, p, whose value at w**k is the sum of squares of call k. The verifiers evaluate shares of
+all f_i and of p at one random point r and open them: p(r) = sum f_i(r)**2.
+
+A proof about other values, or with another p, passes with chance (2 P - 2) / (q - P) over r in the
+field of q elements, if r is drawn after both shares of values and proof are fixed. At *one* point
+all that is opened is uniform but for p(r), which follows from the rest; at two points it is not: a
+proof is queried once, ever.
+
+Values may be given as integers: a share is then a sum of `int64` matrices, each times a scale, and
+shares add up over the integers or modulo p, as the caller likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from torchfsl.crypto import field128
+from torchfsl.crypto.field128 import MODULUS
+from torchfsl.types import Array, Whole
+
+_LIMB: Final = 16
+"""Bits of a limb: products of two, summed over 2**20 calls, are exact in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a call is made of, or one verifier's share of it.
+
+    Attributes:
+        parts: `(int64[body calls, arity], scale)`; their sum, each times its scale, are the calls.
+        tail: further calls, of one value each on the first wire; integers, taken modulo p.
+    """
+
+    parts: Sequence[tuple[Whole, int]] = field(repr=False)
+    tail: Sequence[int] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One verifier's share of what is opened, `wires` at r and `at_point` = p(r), and of outputs.
+
+    `outputs` are shares of every call's sum of squares, which stay with the verifier.
+    """
+
+    wires: list[int] = field(repr=False)
+    at_point: int = field(repr=False)
+    outputs: list[int] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SumsOfSquares:
+    """The shape of a proof: public.
+
+    Attributes:
+        num_calls: body and tail together.
+        arity: values a call, and wires.
+    """
+
+    num_calls: int
+    arity: int
+
+    @property
+    def order(self) -> int:
+        """P, a power of two above `num_calls`: points that the seeds and the calls lie at."""
+        return 1 << self.num_calls.bit_length()
+
+    @property
+    def num_elements(self) -> int:
+        """Field elements of a proof: a seed a wire and 2 P - 1 coefficients."""
+        return self.arity + 2 * self.order - 1
+
+    def prove(self, inputs: Inputs, seeds: Sequence[int]) -> list[int]:
+        """The proof, `num_elements` of the field.
+
+        Args:
+            inputs: the values themselves.
+            seeds: `arity` uniform secret elements, used once.
+        """
+        order = self.order
+        values = np.zeros((order, self.arity), dtype=object)
+        values[0] = seeds
+        for part, scale in inputs.parts:
+            values[1 : 1 + len(part)] += part.astype(object) * scale
+        first = self.num_calls - len(inputs.tail) + 1
+        values[first : first + len(inputs.tail), 0] = list(inputs.tail)
+        wires = np.concatenate([field128.interpolate(values % MODULUS), np.zeros_like(values)])
+        double = field128.transform(wires, field128.root_of_unity(2 * order))
+        squares = (double * double).sum(axis=1) % MODULUS
+        coefficients = field128.interpolate(squares).tolist()
+        assert coefficients[-1] == 0  # the degree is 2 P - 2
+        return [*seeds, *coefficients[:-1]]
+
+    def query(self, inputs: Inputs, proof: Sequence[int], point: int) -> Query:
+        """One verifier's share of wires and p at the point, and of the calls' sums of squares."""
+        seeds, coefficients = proof[: self.arity], proof[self.arity :]
+        weights = self._weights(point)
+        totals = [weights[0] * seed for seed in seeds]
+        for part, scale in inputs.parts:
+            sums = _weighted_sums(weights[1 : 1 + len(part)], part)
+            totals = [total + scale * more for total, more in zip(totals, sums, strict=True)]
+        first = self.num_calls - len(inputs.tail) + 1
+        for weight, value in zip(weights[first:], inputs.tail, strict=False):
+            totals[0] += weight * value
+        wires = [total % MODULUS for total in totals]
+        return Query(wires, field128.evaluate(coefficients, point), self._outputs(coefficients))
+
+    def accepts(self, wires: Sequence[int], at_point: int) -> bool:
+        """Whether what was opened, both shares added, fits."""
+        return sum(wire * wire for wire in wires) % MODULUS == at_point % MODULUS
+
+    def point(self, key: bytes) -> int:
+        """A uniform point at which a proof may be asked: no root of unity of order P.
+
+        `key`: 16 bytes, secret from the prover until both shares of its proof are fixed.
+        """
+        count = 1
+        while True:
+            drawn = field128.uniform(key, count)[-1]
+            if pow(drawn, self.order, MODULUS) != 1:
+                return drawn
+            count += 1
+
+    def _weights(self, point: int) -> list[int]:
+        """u_k with f(point) = sum u_k f(w**k) for f of degree below P (barycentric formula)."""
+        order = self.order
+        roots = field128.powers(field128.root_of_unity(order), order)
+        scale = (pow(point, order, MODULUS) - 1) * pow(order, -1, MODULUS)
+        below = field128.inverses([(point - root) % MODULUS for root in roots])
+        return [scale * root * part % MODULUS for root, part in zip(roots, below, strict=True)]
+
+    def _outputs(self, coefficients: Sequence[int]) -> list[int]:
+        """Values at w**1 ... w**num_calls: modulo x**P - 1 the coefficients fold together."""
+        order = self.order
+        folded = np.array(coefficients[:order], dtype=object)
+        folded[: order - 1] += np.array(coefficients[order:], dtype=object)
+        values = field128.transform(folded % MODULUS, field128.root_of_unity(order))
+        outputs: list[int] = values[1 : 1 + self.num_calls].tolist()
+        return outputs
+
+
+def _weighted_sums(weights: Sequence[int], matrix: Whole) -> list[int]:
+    """`weights @ matrix` over the integers, exactly, by limbs in float64: one int a column.
+
+    Weights in [0, 2**128), at most 2**20 of them; `int64[len(weights), columns]`.
+    """
+    if not len(matrix):
+        return [0] * matrix.shape[1]
+    data = b"".join(weight.to_bytes(16, "little") for weight in weights)
+    left = np.frombuffer(data, dtype="<u2").reshape(-1, 8).T.astype(np.float64)
+    rows = np.zeros((11, matrix.shape[1]), dtype=np.int64)
+    for limb in range(4):
+        part: Array = matrix >> (_LIMB * limb)
+        if limb < 3:
+            part = part & ((1 << _LIMB) - 1)
+        rows[limb : limb + 8] += (left @ part.astype(np.float64)).astype(np.int64)
+    return [
+        sum(int(row) << (_LIMB * i) for i, row in enumerate(column)) for column in rows.T.tolist()
+    ]
