@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class Evaluator(Protocol):
 
     def end(self) -> None:
         """Forget everything: the round is over."""
+
+
+MakeEvaluator: TypeAlias = Callable[[Plan, int, privacy.Draw, Callable[[], None]], Evaluator]
+"""Makes a server's: of its plan, party, source of noise, and `Spool.release`."""
 
 
 class LocalEvaluator:

@@ -25,7 +25,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
-from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step, new_round_number
@@ -72,6 +72,7 @@ class Server:
         rounds_opened: rounds in which it revealed its share before, likewise.
         max_fetches: how often a client may fetch from one model, see `Client.fetch`.
         key: opens the master seeds of a plan with `server_keys`, of which one is its public half.
+        evaluator: makes what computes from reports; in this process unless told otherwise.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Server:
         rounds_opened: int = 0,
         key: SealKey | None = None,
         max_fetches: int = 16,
+        evaluator: MakeEvaluator = LocalEvaluator,
     ) -> None:
         """Check that the model and the key fit the plan."""
         if party not in (0, 1):
@@ -95,9 +97,7 @@ class Server:
         self.state = RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
-        self._evaluator: Evaluator = LocalEvaluator(
-            plan, party, draw_noise, self.reports.spool.release
-        )
+        self._evaluator = evaluator(plan, party, draw_noise, self.reports.spool.release)
         self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
         self._clear = b""

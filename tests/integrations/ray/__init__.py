@@ -1,0 +1,1 @@
+"""Tests of one party's evaluation over many shards."""

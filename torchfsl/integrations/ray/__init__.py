@@ -1,0 +1,10 @@
+"""One party's evaluation over many machines, on a cluster of Ray.
+
+Read `cuts` (which trees and rows are whose), `packing` (a window of reports in one array), `sums`,
+`tables` and `shard` (what one shard computes), `grid` (how the front reaches shards; those of this
+process are the reference), `front_sums` and `front_tables` (the front's windows and questions) and
+`evaluator` (all of it as a server's `Evaluator`).
+
+Invariant: shares, folds and answers are those of one process, byte for byte, whatever the number of
+shards and whichever of them are lost on the way; or the round is not opened.
+"""

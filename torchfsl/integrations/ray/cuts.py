@@ -1,0 +1,144 @@
+"""Which trees, subtrees and rows are whose: contiguous ranges, from public numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.dpf.trees import split
+from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import NUM_HASHES
+from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.submodel.segments import ceil_div
+from torchfsl.types import Bytes, Indices
+
+_SUBTREES_A_SHARD = 4
+"""Subtrees of a stash tree that a shard has at least, where there are as many: so that no shard
+has more than a quarter above its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one shard has of one segment.
+
+    Attributes:
+        segment: with trees.
+        bins: its trees among those of the bins.
+        folded: its trees among those of the stash, for the check alone.
+        nodes: its subtrees of every tree of the stash, for sums and answers.
+        levels: of a stash tree above its subtrees.
+        rows: the positions whose sums it finishes.
+    """
+
+    segment: TreeSegment
+    bins: range
+    folded: range
+    nodes: range
+    levels: int
+    rows: range
+
+    @property
+    def bin_group(self) -> TreeGroup | None:
+        """The group of the bins, or None for a segment without."""
+        return next((g for g in self.segment.groups if not g.is_stash), None)
+
+    @property
+    def stash_group(self) -> TreeGroup | None:
+        """The group of the stash, or None for a segment without."""
+        return next((g for g in self.segment.groups if g.is_stash), None)
+
+    @property
+    def node_leaves(self) -> int:
+        """Leaves below a node, those included that lie behind the last position."""
+        group = self.stash_group
+        return 0 if group is None else 1 << (group.depth - self.levels)
+
+    @property
+    def node_positions(self) -> range:
+        """Positions below the nodes, those behind the last one left out."""
+        each = self.node_leaves << self.segment.nu
+        most = self.segment.m
+        return range(min(most, self.nodes.start * each), min(most, self.nodes.stop * each))
+
+
+def cuts_of(plan: Plan, number: int, count: int) -> dict[str, Cut]:
+    """What shard `number` of `count` has of each segment with trees, by name.
+
+    Law: the ranges of all shards are those of the segment, each part once. A shard may have none.
+
+    Raises:
+        ParameterError: there is no such shard.
+    """
+    if not 0 <= number < count:
+        raise ParameterError(f"shard {number} of {count}: they are counted from 0")
+    return {segment.name: _cut(segment, number, count) for segment in plan.with_trees}
+
+
+def _cut(segment: TreeSegment, number: int, count: int) -> Cut:
+    levels = num_nodes = 0
+    for group, _ in split(segment):
+        if group.is_stash:
+            wanted = 0 if count == 1 else (_SUBTREES_A_SHARD * count - 1).bit_length()
+            levels = min(group.depth, wanted)
+            num_nodes = ceil_div(group.num_leaves, 1 << (group.depth - levels))
+    bins, folded, nodes, rows = (
+        range(total * number // count, total * (number + 1) // count)
+        for total in (segment.num_bins, segment.stash, num_nodes, segment.m)
+    )
+    return Cut(segment, bins, folded, nodes, levels, rows)
+
+
+class Places:
+    """Where the positions of a segment lie in a shard's bins.
+
+    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards; while
+    it is made, the permutations, 12 m.
+    """
+
+    def __init__(self, plan: Plan, cut: Cut) -> None:
+        """Look them up in the public permutations."""
+        segment, group = cut.segment, cut.bin_group
+        self._tables: list[tuple[Indices, Indices]] = []
+        if group is None or not cut.bins:
+            return
+        padded, theta = group.num_leaves << group.nu, segment.theta
+        each = segment.num_bins // NUM_HASHES
+        for i, table in enumerate(plan.permutations(segment)):
+            low, high = cut.bins.start - i * each, cut.bins.stop - i * each
+            found = (table >= max(0, low) * theta) & (table < max(0, high) * theta)
+            rows = np.flatnonzero(found)
+            bins, within = np.divmod(table[rows].astype(np.int64), theta)
+            slots = (bins - low) * padded + within
+            self._tables.append((rows.astype(np.uint32), slots.astype(np.uint32)))
+
+    def within(self, rows: range) -> Sequence[tuple[Indices, Indices]]:
+        """By sub-table: positions in the range, counted from its start, and their places.
+
+        Positions of one sub-table differ.
+        """
+        found = []
+        for positions, slots in self._tables:
+            first, last = np.searchsorted(positions, (rows.start, rows.stop))
+            part = positions[first:last].astype(np.int64) - rows.start
+            found.append((part, slots[first:last]))
+        return found
+
+
+def subtrees(cut: Cut, key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes) -> Bytes:
+    """States of the stash's trees at the shard's nodes: `[trees, nodes, 16]`. Secret.
+
+    `roots [trees, 16]`, `cw [depth, trees, 16]` and `cw_right [depth, trees]` are of whole trees.
+    """
+    if not cut.levels:
+        return roots[:, None, :][:, : len(cut.nodes)]
+    group = cut.stash_group
+    assert group is not None
+    num_nodes = ceil_div(group.num_leaves, cut.node_leaves)
+    levels = slice(0, cut.levels)
+    top = (np.ascontiguousarray(cw[levels]), np.ascontiguousarray(cw_right[levels]))
+    states: Bytes = kernels().tree_eval(key, roots, *top, num_nodes, num_threads())
+    return states[:, cut.nodes.start : cut.nodes.stop]

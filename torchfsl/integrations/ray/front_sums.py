@@ -1,0 +1,246 @@
+"""The front's windows of reports: which there are, and that shards hold exactly those.
+
+Nothing is taken for done because a call once had a result: a framework may keep the result of an
+`add` whose shard ended afterwards, and the shard that took its place holds zeros. So each shard
+states the windows that its sums hold, is sent the others again, and gives its part of the share
+only while it holds what is expected.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.reports import Report
+from torchfsl.integrations.ray.grid import ATTEMPTS, EngineLost, Shards
+from torchfsl.integrations.ray.packing import Packing, SegmentWhole
+from torchfsl.integrations.ray.shard import Windows
+from torchfsl.kernels import ring
+from torchfsl.types import Bytes
+
+_ADDS_UNDER_WAY: Final = 4
+_RANGES_UNDER_WAY: Final = 2
+
+
+@dataclass(slots=True)
+class _Window:
+    """Reports that shards add together, or take out again, and where each shard finds its part."""
+
+    subtract: bool
+    clients: tuple[int, ...]
+    parts: list[object] = field(repr=False)
+
+
+class FrontSums:
+    """One round's windows after the other.
+
+    Args:
+        plan: of the task.
+        party: of this server.
+        release: called when reports were read; see `Spool.release`.
+        shards: that add.
+        checkpoint_windows: after so many windows shards put their sums aside; 0 for never.
+    """
+
+    def __init__(
+        self, plan: Plan, party: int, release: Callable[[], None], shards: Shards,
+        checkpoint_windows: int,
+    ) -> None:  # fmt: skip
+        """No window yet."""
+        self._plan, self._party, self._release = plan, party, release
+        self._shards, self._every = shards, checkpoint_windows
+        self._size = sizes.window_reports(plan)
+        self._packings: list[Packing] = []
+        self.epoch = -1
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything: another round."""
+        self.epoch += 1
+        self._dense: dict[str, Bytes] = {}
+        self._windows: list[_Window] = []
+        self._window_of: dict[int, int] = {}
+        self._reports: dict[int, Report] = {}
+        self._waiting: dict[int, Report] = {}
+        self._checkpoints: dict[int, object] = {}
+        self._adds: deque[object] = deque()
+
+    def take(self, report: Report) -> None:
+        """Note a complete report; once a window of them waits, it is sent to the shards."""
+        if report.client in self._window_of or report.client in self._waiting:
+            return
+        self._waiting[report.client] = report
+        if len(self._waiting) >= self._size:
+            waiting = [r for r in self._waiting.values() if not r.rejected]
+            self._waiting = {}
+            self._file(waiting, subtract=False)
+
+    def hold(self, reports: Iterable[Report]) -> None:
+        """Send whatever of these reports is in no window yet."""
+        missing = [r for r in reports if r.client not in self._window_of]
+        self._waiting = {}
+        self._file(missing, subtract=False)
+
+    def settle(self, reports: Sequence[Report]) -> None:
+        """Make the windows those of exactly these reports."""
+        wanted = {report.client for report in reports}
+        self._file([self._reports[c] for c in self._window_of if c not in wanted], subtract=True)
+        self.hold(reports)
+
+    def windows_of(
+        self, reports: Mapping[int, Report]
+    ) -> Iterator[tuple[list[int], list[int], list[object]]]:
+        """By window: its clients among these, their positions in it, and its parts by shard."""
+        for number, window in enumerate(self._windows):
+            places = {
+                client: place
+                for place, client in enumerate(window.clients)
+                if self._window_of.get(client) == number and client in reports
+            }
+            if places:
+                yield list(places), list(places.values()), window.parts
+
+    def shares(self, *, noisy: bool) -> Iterator[tuple[str, range, Bytes]]:
+        """By segment and range of positions: the share, `[rows, W/8]`, from all windows.
+
+        Args:
+            noisy: shards add the server's noise.
+
+        Raises:
+            EngineLost: shards were lost again and again.
+        """
+        due = list(range(self._shards.grid.size))
+        for _ in range(ATTEMPTS):
+            self._bring_up()
+            lost = []
+            for number, found in self._gathered(due, noisy):
+                if found is None:
+                    lost.append(number)
+                    continue
+                for name, part in found.items():
+                    yield name, self._shards.cuts[number][name].rows, part
+            due = lost
+            if not due:
+                return
+        raise EngineLost(f"shards were lost {ATTEMPTS} times while sums were gathered")
+
+    def dense(self, segment: TreeSegment) -> Bytes:
+        """The share of a dense segment, without noise, as bytes in index order."""
+        size = self._plan.dense_bytes(segment)
+        return self._dense.get(segment.name, np.zeros(size, dtype=np.uint8)).reshape(-1)
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _file(self, reports: Sequence[Report], *, subtract: bool) -> None:
+        for start in range(0, len(reports), self._size):
+            self._file_window(reports[start : start + self._size], subtract=subtract)
+
+    def _file_window(self, reports: Sequence[Report], *, subtract: bool) -> None:
+        """Cut and send a window, and add what is dense here."""
+        number, clients = len(self._windows), tuple(report.client for report in reports)
+        loaded = [LoadedReport(self._party, report) for report in reports]
+        self._add_dense(loaded, subtract=subtract)
+        parts: list[object] = []
+        if self._plan.with_trees:
+            grid = self._shards.grid
+            wholes = [self._whole(one) for one in loaded]
+            for shard, packing in enumerate(self._packed_by()):
+                parts.append(grid.put(packing.pack(wholes)))
+                self._sent(grid.send(shard, "add", self.epoch, number, subtract, parts[-1]))
+        self._windows.append(_Window(subtract, clients, parts))
+        for report in reports:
+            if subtract:
+                del self._window_of[report.client]
+            else:
+                self._window_of[report.client] = number
+                self._reports[report.client] = report
+        self._release()
+        if parts and self._every and (number + 1) % self._every == 0:
+            for shard in range(self._shards.grid.size):
+                sent = self._shards.grid.send(shard, "checkpoint", self.epoch)
+                self._checkpoints[shard] = sent
+
+    def _sent(self, add: object) -> None:
+        """Do not run ahead of the shards for more than some windows."""
+        self._adds.append(add)
+        if len(self._adds) > _ADDS_UNDER_WAY * self._shards.grid.size:
+            self._shards.got(self._adds.popleft())
+
+    def _packed_by(self) -> list[Packing]:
+        if not self._packings:
+            self._packings = [Packing(self._plan, cuts) for cuts in self._shards.cuts]
+        return self._packings
+
+    def _whole(self, loaded: LoadedReport) -> dict[str, SegmentWhole]:
+        context, found = loaded.report.context, {}
+        for segment in self._plan.with_trees:
+            part = loaded.contribution(segment)
+            check = context.trees.check_key(segment)
+            keys = (part.key_tree, part.key_convert, check)
+            found[segment.name] = SegmentWhole(keys, part.roots, part.trees, part.hints)
+        return found
+
+    def _add_dense(self, loaded: Sequence[LoadedReport], *, subtract: bool) -> None:
+        width = self._plan.encoding.ring_bits // 8
+        for segment in self._plan.dense:
+            shape = self._plan.dense_values(segment), width
+            total = self._dense.setdefault(segment.name, np.zeros(shape, dtype=np.uint8))
+            for part in loaded:
+                share = part.dense_share(segment)
+                total = ring.sub(total, share) if subtract else ring.add(total, share)
+            self._dense[segment.name] = total
+
+    def _bring_up(self) -> None:
+        """Send each shard the windows that it does not hold."""
+        expected = Windows(range(len(self._windows)))
+        for _ in range(ATTEMPTS):
+            behind = False
+            for shard in range(self._shards.grid.size):
+                held: Windows = self._shards.ask(shard, "held", self.epoch)
+                assert held <= expected
+                if held != expected:
+                    behind = True
+                    self._replay(shard, held)
+            if not behind:
+                return
+        raise EngineLost(f"shards were lost {ATTEMPTS} times while windows were sent again")
+
+    def _replay(self, shard: int, held: Windows) -> None:
+        grid = self._shards.grid
+        if shard in self._checkpoints:
+            sent = grid.send(shard, "restore", self.epoch, self._checkpoints[shard])
+            restored: Windows | None = self._shards.got(sent)
+            if restored is None:  # the checkpoint is lost, or the shard once more
+                del self._checkpoints[shard]
+                return
+            held = restored
+        for number, window in enumerate(self._windows):
+            if number not in held:
+                add = (self.epoch, number, window.subtract, window.parts[shard])
+                self._sent(grid.send(shard, "add", *add))
+
+    def _gathered(
+        self, numbers: Sequence[int], noisy: bool
+    ) -> Iterator[tuple[int, dict[str, Bytes] | None]]:
+        """What each of these shards finishes; None where one did not hold all windows."""
+        grid, expected = self._shards.grid, Windows(range(len(self._windows)))
+        under_way: deque[tuple[int, object]] = deque()
+        for number in numbers:
+            partials = [
+                grid.send(shard, "partial", self.epoch, expected, number)
+                for shard in range(grid.size)
+            ]
+            under_way.append((number, grid.send(number, "finish", noisy, *partials)))
+            if len(under_way) > _RANGES_UNDER_WAY:
+                first, sent = under_way.popleft()
+                yield first, self._shards.got(sent)
+        for number, sent in under_way:
+            yield number, self._shards.got(sent)

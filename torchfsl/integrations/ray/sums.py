@@ -1,0 +1,111 @@
+"""A shard's part of the sums of one segment: its bins and subtrees, and what they give to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchfsl.fsl.dpf.ssa import aligned_zeros
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.integrations.ray.cuts import Cut, Places, subtrees
+from torchfsl.integrations.ray.packing import GroupPart, SegmentPart
+from torchfsl.kernels import ring
+from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.types import Bytes
+
+
+class SegmentSums:
+    """Running sums in the layout of the trees, as `ssa.BinSums` of the shard's part.
+
+    Attributes:
+        arrays: bins `[trees, leaves, W/8 << nu]` and subtrees `[nodes, leaves, W/8 << nu]`.
+    """
+
+    def __init__(self, plan: Plan, cut: Cut, places: Places, party: int) -> None:
+        """Start at zero."""
+        self._cut, self._places, self._party = cut, places, party
+        self._width = plan.encoding.ring_bits // 8
+        self._row = plan.value_bytes(cut.segment)
+        block = self._row << cut.segment.nu
+        bins = cut.bin_group
+        leaves = bins.num_leaves if bins is not None else 0
+        self.arrays = [
+            aligned_zeros(len(cut.bins), leaves, block),
+            aligned_zeros(len(cut.nodes), cut.node_leaves, block),
+        ]
+
+    def clear(self) -> None:
+        """Back to zero."""
+        for array in self.arrays:
+            array.fill(0)
+
+    def add(self, reports: Sequence[SegmentPart], *, subtract: bool) -> None:
+        """Add reports together, or take them out again."""
+        sign = 1 - self._party if subtract else self._party
+        bins, subtrees_sums = self.arrays
+        if bins.size:
+            jobs: list[tuple[Any, ...]] = [
+                (r.tree_key, r.second_key, part.roots, part.cw, part.cw_right, part.hints)
+                for r in reports
+                for part in (r.bins,)
+                if part is not None
+            ]
+            self._accumulate(jobs, sign, bins)
+        if subtrees_sums.size:
+            jobs = [
+                (report.tree_key, report.second_key, *arrays)
+                for report in reports
+                if report.stash is not None
+                for arrays in self._stash_jobs(report.tree_key, report.stash)
+            ]
+            self._accumulate(jobs, sign, subtrees_sums)
+
+    def partial(self, rows: range) -> Bytes:
+        """What the shard's trees give to these positions: `[rows, W/8]`."""
+        cut, out = self._cut, np.zeros((len(rows), self._row), dtype=np.uint8)
+        bins, below = (array.reshape(-1, self._row) for array in self.arrays)
+        for positions, slots in self._places.within(rows):
+            if len(positions):
+                found = np.zeros((len(positions), self._row), dtype=np.uint8)
+                own = np.ascontiguousarray(slots)[None]
+                kernels().gather(bins, own, found, self._width, num_threads())
+                out[positions] = self._added(out[positions], found)
+        low, high = (
+            max(rows.start, cut.node_positions.start),
+            min(rows.stop, cut.node_positions.stop),
+        )
+        if low < high:
+            first = cut.nodes.start * cut.node_leaves << cut.segment.nu
+            part = slice(low - rows.start, high - rows.start)
+            out[part] = self._added(out[part], below[low - first : high - first])
+        return out
+
+    def _added(self, left: Bytes, right: Bytes) -> Bytes:
+        shape = (len(left), self._row // self._width, self._width)
+        return ring.add(left.reshape(shape), right.reshape(shape)).reshape(left.shape)
+
+    def _accumulate(self, jobs: list[tuple[Any, ...]], sign: int, out: Bytes) -> None:
+        kernels().accumulate_batch(jobs, out.shape[1], sign, self._width, out, num_threads())
+
+    def _stash_jobs(self, key: bytes, part: GroupPart) -> list[tuple[Bytes, ...]]:
+        """One job a tree: its subtrees side by side, as if they were trees."""
+        nodes = subtrees(self._cut, key, part.roots, part.cw, part.cw_right)
+        return [
+            (*one, np.repeat(part.hints[i : i + 1], len(self._cut.nodes), axis=0))
+            for i, one in enumerate(side_by_side(self._cut, nodes, part))
+        ]
+
+
+def side_by_side(cut: Cut, nodes: Bytes, part: GroupPart) -> list[tuple[Bytes, Bytes, Bytes]]:
+    """By tree of the stash: its subtrees as trees, which have the correction words in common."""
+    count, levels = len(cut.nodes), cut.levels
+    return [
+        (
+            np.ascontiguousarray(nodes[i]),
+            np.repeat(part.cw[levels:, i : i + 1], count, axis=1),
+            np.repeat(part.cw_right[levels:, i : i + 1], count, axis=1),
+        )
+        for i in range(len(part.roots))
+    ]
