@@ -68,6 +68,7 @@ PLANTED = [
     ("network", "torchfsl/engine/engine.py", "from prometheus_client import Counter"),
     ("homomorphic", "torchfsl/sefl/round.py", "def f(): import tenseal.sealapi"),
     ("flower", "torchfsl/service/local.py", "def f(): import flwr.app"),
+    ("ray", "torchfsl/integrations/ray/evaluator.py", "def f(): import ray"),
     ("ladder", "torchfsl/engine/simulation.py", "import torchfsl.integrations.flower"),
     ("face", "torchfsl/service/reporting.py", "from torchfsl import __version__"),
     ("face", "torchfsl/service/command.py", "import torchfsl"),
@@ -194,6 +195,7 @@ def test_the_library_imports_only_its_stated_dependencies() -> None:
         extra = served if name.startswith("torchfsl.service.") else set()
         extra |= {"tenseal"} if name == "torchfsl.crypto.homomorphic" else set()
         extra |= {"flwr"} if name.startswith("torchfsl.integrations.flower.") else set()
+        extra |= {"ray"} if name == "torchfsl.integrations.ray.actors" else set()
         assert {n.split(".")[0] for n in imported(tree)} <= allowed | extra, name
 
 

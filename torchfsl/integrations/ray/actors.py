@@ -1,0 +1,118 @@
+"""Shards as actors of Ray; the only file that imports it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ray
+from ray import exceptions
+
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.integrations.ray.grid import ShardLost
+from torchfsl.integrations.ray.shard import Shard
+
+_LOST: Final = (
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.OwnerDiedError,
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.LocalRayletDiedError,
+    exceptions.TaskCancelledError,
+)
+"""What Ray says where a call has no result, and may have been made."""
+
+_REPEATED: Final = ("fold", "answer", "held")
+"""Calls that Ray itself repeats on the actor that follows. All others it must not: that actor lacks
+what came before, and the front knows what to send again."""
+
+_SHORT: Final = 1 << 16
+
+
+class _Worker:
+    """What runs in an actor: a shard, and how its calls come in."""
+
+    def __init__(
+        self, plan_json: str, party: int, number: int, count: int, environment: Mapping[str, str]
+    ) -> None:
+        os.environ.update(environment)
+        self._shard = Shard(Plan.from_json(plan_json), party, number, count)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._shard, method)(*arguments)
+
+    def process(self) -> tuple[int, dict[str, str]]:
+        """Its number, and what it was told of Ray's security."""
+        wanted = ("RAY_AUTH_MODE", "RAY_USE_TLS")
+        return os.getpid(), {name: os.environ.get(name, "") for name in wanted}
+
+
+_worker = ray.remote(max_restarts=-1, max_concurrency=1)(_Worker)
+
+
+class RayGrid:
+    """A `Grid` whose shards are actors of the cluster that this process is connected to.
+
+    Actors end with this process. A lost one is started again, by Ray, on whichever machine has room
+    for it.
+
+    Args:
+        plan: of the task.
+        party: of the server.
+        size: number of actors.
+        cpus: cores that each takes of what Ray counts.
+        environment: variables of the actors, as TORCHFSL_THREADS.
+
+    Attributes:
+        actors: their handles.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        party: int,
+        size: int,
+        *,
+        cpus: float = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the actors; they spread over the machines."""
+        self.size = size
+        text = plan.to_json()
+        # A long one is put once; the reference is kept, as actors are started again from it.
+        self._plan = text if len(text) < _SHORT else ray.put(text)
+        start = _worker.options(num_cpus=cpus, scheduling_strategy="SPREAD")
+        self.actors = [
+            start.remote(self._plan, party, number, size, dict(environment or {}))
+            for number in range(size)
+        ]
+
+    def put(self, value: object) -> object:
+        """See `Grid.put`."""
+        return ray.put(value)
+
+    def send(self, shard: int, method: str, *arguments: object) -> object:
+        """See `Grid.send`."""
+        actor = self.actors[shard]
+        retries = 3 if method in _REPEATED else 0
+        return actor.call.options(max_task_retries=retries).remote(method, *arguments)
+
+    def get(self, sent: object) -> Any:
+        """See `Grid.get`."""
+        try:
+            return ray.get(sent)
+        except _LOST as error:
+            raise ShardLost(f"{type(error).__name__}: {error}") from error
+
+    def processes(self) -> list[tuple[int, dict[str, str]]]:
+        """Each actor's process, and what it was told of Ray's security."""
+        found: list[tuple[int, dict[str, str]]] = ray.get([a.process.remote() for a in self.actors])
+        return found
+
+    def close(self) -> None:
+        """See `Grid.close`."""
+        for actor in self.actors:
+            ray.kill(actor)
+        self.actors = []
