@@ -27,13 +27,15 @@ struct Accumulation {
   std::uint8_t* hint;  // the tree's hint, with slack
 };
 
-// Ring values without a lane: convert into scratch memory, then add leaf by leaf.
-template <class V, unsigned width, bool negate>
-void add_packed(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
+// Any payload: converts into scratch memory, then adds leaf by leaf. For ring values without a
+// lane, and for leaves of which there are too few for `add_registers`.
+template <class V, unsigned width>
+void add_converted(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
   using L = Lanes<V, width>;
   const Conversion<V>& conversion = *a.conversion;
   convert_chunk<V>(conversion, count, a.conv);
   const std::size_t payload = conversion.payload, leaf_bytes = conversion.leaf_bytes();
+  const bool negate = a.args->party;
   for (std::size_t i = 0; i < count; ++i) {
     const typename L::R mask = L::splat(control_mask(conversion.masks + i * 16));
     const std::uint8_t* conv = a.conv + i * leaf_bytes;
@@ -45,47 +47,6 @@ void add_packed(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) 
       L::template store<n>(to + at, negate ? L::sub(old, share) : L::add(old, share));
     });
   }
-}
-
-// One column of blocks, straight from the registers into the accumulator.
-template <class V, unsigned width, bool negate, int leaves>
-FSL_INLINE void add_column(const Accumulation<V>& a, std::size_t block, std::size_t count,
-                           std::uint8_t* acc) {
-  using R = typename V::R;
-  constexpr std::size_t kPiece = sizeof(R) / leaves;
-  const Conversion<V>& conversion = *a.conversion;
-  const std::size_t payload = conversion.payload, left = payload - block * 16;
-  const std::size_t piece = left < kPiece ? left : kPiece;
-  const std::uint8_t* const masks = conversion.masks;
-  alignas(64) std::uint8_t words[sizeof(R)];
-  for (int i = 0; i < leaves; ++i) std::memcpy(words + i * kPiece, a.hint + block * 16, kPiece);
-  const R hint = V::load(words);
-  const auto share = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
-    return V::template add<width>(x,
-                                  V::bit_and(hint, V::template spread<leaves>(masks + leaf * 16)));
-  };
-  std::uint8_t* const column = acc + block * 16;
-  const auto pieces = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
-    add_pieces<V, width, negate, leaves>(column + leaf * payload, share(leaf, x), payload,
-                                         count - leaf, piece);
-  };
-  if (piece == kPiece && (leaves == 1 || payload == kPiece)) {
-    const auto whole = [=](std::size_t leaf, R x) FSL_INLINE_LAMBDA {
-      std::uint8_t* to = column + leaf * payload;
-      V::store(to, with_share<V, width, negate>(V::load(to), share(leaf, x)));
-    };
-    convert_column<V, leaves>(conversion, block, count, whole, pieces);
-  } else {
-    convert_column<V, leaves>(conversion, block, count, pieces, pieces);
-  }
-}
-
-// Any payload of ring values with a lane.
-template <class V, unsigned width, bool negate>
-void add_columns(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
-  for_each_column<V>(a.conversion->blocks, [&]<int leaves>(std::size_t block) FSL_INLINE_LAMBDA {
-    add_column<V, width, negate, leaves>(a, block, count, acc);
-  });
 }
 
 // The low `bytes` bytes of every block of 16 / bytes registers, packed into one.
@@ -100,10 +61,11 @@ FSL_INLINE typename V::R pack_blocks(const typename V::R* blocks) {
 }
 
 // Converts n registers of leaves and adds them: all, or else the first `rest` leaves.
-template <class V, int payload, unsigned width, bool negate, int n, bool all = true>
+template <class V, int payload, unsigned width, int n, bool all = true>
 FSL_INLINE void add_small_step(const Accumulation<V>& a, std::size_t leaf, std::uint8_t* acc,
                                std::size_t rest = 0) {
   using R = typename V::R;
+  using L = Lanes<V, width>;
   constexpr int kRegisters = 16 / payload;
   R sigma[n], blocks[n], masks[n];
   FSL_UNROLL
@@ -118,6 +80,7 @@ FSL_INLINE void add_small_step(const Accumulation<V>& a, std::size_t leaf, std::
     masks[i] = V::load(a.conversion->masks + leaf * 16 + i * sizeof(R));
   }
   const R hint = V::load(a.hint);
+  const bool negate = a.args->party;
   acc += leaf * payload;
   FSL_UNROLL
   for (int i = 0; i < n; i += kRegisters) {
@@ -125,66 +88,53 @@ FSL_INLINE void add_small_step(const Accumulation<V>& a, std::size_t leaf, std::
     const R share = V::template add<width>(pack_blocks<V, payload>(blocks + i), word);
     std::uint8_t* to = acc + i / kRegisters * sizeof(R);
     if constexpr (all) {
-      V::store(to, with_share<V, width, negate>(V::load(to), share));
+      const R old = V::load(to);
+      V::store(to, negate ? L::sub(old, share) : L::add(old, share));
     } else {
-      add_pieces<V, width, negate, 1>(to, share, 0, 1, rest * payload);
+      add_short<V, width>(to, share, rest * payload, negate);
     }
   }
 }
 
 // Payloads of 2, 4 or 8 bytes: the useful ends of several blocks are packed into one register.
-template <class V, int payload, unsigned width, bool negate>
+template <class V, int payload, unsigned width>
 void add_small(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
   constexpr std::size_t kRegisters = 16 / payload;
   constexpr std::size_t kLeaves = kRegisters * V::kLanes;
   std::size_t i = 0;
   if constexpr (!encrypts_in_calls<V>) {
     for (; i + 8 * V::kLanes <= count; i += 8 * V::kLanes) {
-      add_small_step<V, payload, width, negate, 8>(a, i, acc);
+      add_small_step<V, payload, width, 8>(a, i, acc);
     }
   }
   for (; i + kLeaves <= count; i += kLeaves) {
-    add_small_step<V, payload, width, negate, kRegisters>(a, i, acc);
+    add_small_step<V, payload, width, kRegisters>(a, i, acc);
   }
-  if (i < count) add_small_step<V, payload, width, negate, kRegisters, false>(a, i, acc, count - i);
+  if (i < count) add_small_step<V, payload, width, kRegisters, false>(a, i, acc, count - i);
 }
 
 template <class V>
 using AddChunk = void (*)(const Accumulation<V>&, std::size_t, std::uint8_t*);
 
-template <class V, unsigned width, bool negate>
-AddChunk<V> choose_add(std::size_t payload) {
-  if constexpr (!is_lane(width)) {
-    return add_packed<V, width, negate>;
-  } else {
-    if constexpr (width <= 2) {
-      if (payload == 2) return add_small<V, 2, width, negate>;
-    }
-    if constexpr (width <= 4) {
-      if (payload == 4) return add_small<V, 4, width, negate>;
-    }
-    if constexpr (width <= 8) {
-      if (payload == 8) return add_small<V, 8, width, negate>;
-    }
-    return add_columns<V, width, negate>;
-  }
-}
-
-template <class V, bool negate>
+template <class V>
 AddChunk<V> choose_add(unsigned width, std::size_t payload) {
   switch (width) {
     case 2:
-      return choose_add<V, 2, negate>(payload);
+      return payload == 2   ? add_small<V, 2, 2>
+             : payload == 4 ? add_small<V, 4, 2>
+                            : add_converted<V, 2>;
     case 3:
-      return choose_add<V, 3, negate>(payload);
+      return add_converted<V, 3>;
     case 4:
-      return choose_add<V, 4, negate>(payload);
+      return payload == 4   ? add_small<V, 4, 4>
+             : payload == 8 ? add_small<V, 8, 4>
+                            : add_converted<V, 4>;
     case 6:
-      return choose_add<V, 6, negate>(payload);
+      return add_converted<V, 6>;
     case 8:
-      return choose_add<V, 8, negate>(payload);
+      return payload == 8 ? add_small<V, 8, 8> : add_converted<V, 8>;
     default:
-      return choose_add<V, 16, negate>(payload);
+      return add_converted<V, 16>;
   }
 }
 
@@ -301,8 +251,7 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
   sink.ahead = Ahead(args, total / partition.num_units * (end - begin));
   sink.state.conv = conversion.take_output(arena);
   sink.state.hint = arena.take<std::uint8_t>(args.payload + 2 * sizeof(typename V::R));
-  sink.add = args.party ? choose_add<V, true>(args.width, args.payload)
-                        : choose_add<V, false>(args.width, args.payload);
+  sink.add = choose_add<V>(args.width, args.payload);
   const std::size_t lane_leaves = leaves_between_lanes(trees, partition);
   sink.add_lanes = choose_add_lanes<V>(args);
   sink.group = {&conversion.key,

@@ -197,7 +197,9 @@ void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
     const R share = share_of<V, width>(group, from, at, block, encrypted);
     std::uint8_t* const first = from.acc + at * group.payload + block * 16;
     if constexpr (fixed == 0) {
-      add_pieces<V, width, negate, V::kLanes>(first, share, group.lane_stride, V::kLanes, bytes);
+      for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
+        add_short<V, width>(first + lane * group.lane_stride, piece, bytes, negate);
+      });
     } else {
       add_ends<V, width, negate, fixed>(group, first, share);
     }
@@ -315,11 +317,15 @@ void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
     const std::size_t left = payload - block * 16;
     if (left >= 16) {
       add_block_column<V, width, negate, 16>(group, from, 0, block);
-    } else if (width <= 8 && left == 8) {
-      add_block_column<V, width, negate, 8>(group, from, 0, block);
-    } else {
-      add_block_column<V, width, negate, 0>(group, from, 0, block, left);
+      continue;
     }
+    if constexpr (width <= 8) {
+      if (width == 8 || left == 8) {
+        add_block_column<V, width, negate, 8>(group, from, 0, block);
+        continue;
+      }
+    }
+    if constexpr (width < 8) add_block_column<V, width, negate, 0>(group, from, 0, block, left);
   }
 }
 

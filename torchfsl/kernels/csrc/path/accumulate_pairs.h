@@ -147,11 +147,7 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
                                                          Half::load(shares + 16 * lane));
         Ring::template store<fixed>(to, sum);
       } else {
-        for_run<Half, width>(column.bytes, [&]<int size>(std::size_t at) FSL_INLINE_LAMBDA {
-          const auto share = Ring::template load<size>(shares + 16 * lane + at);
-          const auto old = Ring::template load<size>(to + at);
-          Ring::template store<size>(to + at, with_share<Half, width, negate>(old, share));
-        });
+        add_short<Half, width>(to, Half::load(shares + 16 * lane), column.bytes, negate);
       }
     }
   }
@@ -189,9 +185,15 @@ void add_chunk(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t l
     const EndColumn<V, side> column(group, block);
     if (column.bytes == 16) {
       add_end_column<V, width, negate, side, 16>(group, from, leaf, end, column);
-    } else if (width <= 8 && column.bytes == 8) {
-      add_end_column<V, width, negate, side, 8>(group, from, leaf, end, column);
-    } else {
+      continue;
+    }
+    if constexpr (width <= 8) {
+      if (width == 8 || column.bytes == 8) {
+        add_end_column<V, width, negate, side, 8>(group, from, leaf, end, column);
+        continue;
+      }
+    }
+    if constexpr (width < 8) {
       add_end_column<V, width, negate, side, 0>(group, from, leaf, end, column);
     }
   }
@@ -263,8 +265,11 @@ void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
   if constexpr (width <= 8) {
     if (group.payload == 8) return one_by_one(add_all_dense<V, width, negate, 8>);
   }
-  if (num_registers == 4) return add_side<V, width, negate, 4>(group, from);
-  if (num_registers == 2) return add_side<V, width, negate, 2>(group, from);
+  for (; num_registers >= 2; num_registers -= 2, from.nodes += 2) {
+    add_side<V, width, negate, 2>(group, from);
+    group.lane_hints += 4 * group.hint_stride;
+    from.acc += 4 * group.lane_stride;
+  }
   one_by_one(add_side<V, width, negate, 1>);
 }
 

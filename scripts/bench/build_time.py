@@ -1,0 +1,66 @@
+"""CPU time of the native build: configuration, extension and selftest.
+
+    python -m scripts.bench.build_time [--jobs 2] [--no-selftest] [--no-binding] [--json FILE]
+
+Everything is built in a folder of its own that is removed afterwards, without ccache. What counts
+is the user and system time of CMake and all compilers, which depends little on the number of jobs;
+on a machine with other work, it is up to a third longer than on a quiet one. The extension needs
+`nanobind` (as in pyproject.toml) in the interpreter that runs this, or in `PYTHONPATH`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.bench import measure
+
+SOURCES = Path(__file__).resolve().parents[2] / "torchfsl/kernels/csrc"
+
+
+def spent() -> tuple[float, float]:
+    """User and system seconds of all ended children so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime, usage.ru_stime
+
+
+def build(options: argparse.Namespace) -> dict[str, float]:
+    """User and system seconds of a whole build."""
+    wanted = {"BINDING": not options.no_binding, "SELFTEST": not options.no_selftest}
+    settings = [f"-DTORCHFSL_{name}={'ON' if on else 'OFF'}" for name, on in wanted.items()]
+    settings += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
+    env = {**os.environ, "CCACHE_DISABLE": "1"}
+    before = spent()
+    with tempfile.TemporaryDirectory() as folder:
+        for command in (
+            ["cmake", "-S", str(SOURCES), "-B", folder, *settings],
+            ["cmake", "--build", folder, "-j", str(options.jobs)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            if done.returncode:
+                sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    user, system = (now - then for now, then in zip(spent(), before, strict=True))
+    return {"user_seconds": user, "system_seconds": system, "cpu_seconds": user + system}
+
+
+def main() -> None:
+    """Parse the command line, build, print, write."""
+    parser = measure.make_parser(__doc__)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
+    parser.add_argument("--no-selftest", action="store_true", help="the extension alone")
+    parser.add_argument("--no-binding", action="store_true", help="the selftest alone")
+    options = parser.parse_args()
+    figures = measure.begin(options)
+    figures["build"] = build(options)
+    for name, seconds in figures["build"].items():
+        measure.print_figure(name, seconds)
+    measure.finish(options, figures)
+
+
+if __name__ == "__main__":
+    main()

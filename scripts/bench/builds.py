@@ -1,0 +1,86 @@
+"""Two builds of the native kernels side by side: is the new one slower?
+
+    python -m scripts.bench.builds OLD.so NEW.so [--kernel accumulate] [--repeat 15] [--json FILE]
+
+Each is a file `_native*.so`, as CMake or pip makes it. Every case of `scripts.bench.kernels` is
+called by both in turns, on one thread, and the first to go changes from turn to turn; what counts
+is CPU time, since the machine may have other work. `new to old` is the median over the turns of
+the new build's time through the old one's: 1.02 is 2 % slower. `TORCHFSL_CPU_PATH` names the path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from scripts.bench import kernel_cases, measure
+from scripts.bench.kernels import all_cases
+
+
+def load(file: Path, name: str) -> ModuleType:
+    """The extension in `file`; both builds lie in one process under names of their own."""
+    spec = importlib.util.spec_from_file_location(f"{name}._native", file.resolve())
+    if spec is None or spec.loader is None:
+        sys.exit(f"{file} is no extension module: name a file _native*.so")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compare(
+    builds: list[ModuleType], repeat: int, wanted: str, small: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Seconds of both builds for every case whose name has `wanted` in it."""
+    active = builds[0]
+    kernel_cases.kernels = lambda: active  # type: ignore[attr-defined]
+    for case in all_cases(small):
+        if wanted not in case.name:
+            continue
+        turns: list[list[float]] = []
+        for turn in range(repeat + 1):
+            seconds = [0.0, 0.0]
+            for which in (0, 1) if turn % 2 else (1, 0):
+                active = builds[which]
+                start = time.thread_time()
+                case.call(1)
+                seconds[which] = time.thread_time() - start
+            turns.append(seconds)
+        old, new = (statistics.median(t[which] for t in turns[1:]) for which in (0, 1))
+        shape = case.shape
+        yield {
+            "kernel": case.name, "rows_a_leaf": 1 << shape.nu, "row_bytes": shape.row * shape.width,
+            "old_seconds": old, "new_seconds": new, "turns": turns[1:],
+            "new_to_old": statistics.median(b / a for a, b in turns[1:]),
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Parse the command line, run, print, write."""
+    parser = measure.make_parser(__doc__)
+    parser.add_argument("old", type=Path, help="extension to compare with")
+    parser.add_argument("new", type=Path, help="extension that may be slower")
+    parser.add_argument("--kernel", default="", help="only kernels with this in their name")
+    parser.add_argument("--repeat", type=int, default=15, help="turns that count")
+    parser.add_argument("--small", action="store_true", help="few trees")
+    options = parser.parse_args()
+    figures = measure.begin(options)
+    builds = [load(options.old, "old"), load(options.new, "new")]
+    print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'old ms':>10}{'new ms':>10}{'new to old':>12}")
+    figures["kernels"] = []
+    for row in compare(builds, options.repeat, options.kernel, options.small):
+        print(f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}"
+              f"{1e3 * row['old_seconds']:>10.2f}{1e3 * row['new_seconds']:>10.2f}"
+              f"{row['new_to_old']:>12.3f}", flush=True)  # fmt: skip
+        figures["kernels"].append(row)
+    figures["settings"].update({name: str(getattr(options, name)) for name in ("old", "new")})
+    measure.finish(options, figures)
+
+
+if __name__ == "__main__":
+    main()
