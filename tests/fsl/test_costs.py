@@ -100,11 +100,20 @@ def built_plan(**options: Any) -> Plan:
     return build_plan(specs, max_clients=3, min_clients=1, above_break_even="keep", **options)
 
 
+def proven_plan(plan: Plan) -> Plan:
+    """With a bound that random updates keep."""
+    encoding = FixedPoint(32, 4, 4.0)
+    return dataclasses.replace(plan, encoding=encoding, proofs="norm", l2_bound=4096)
+
+
 PLANS: dict[str, Callable[[], Plan]] = {
     "mixed": mixed_plan,
     "mixed, semi-honest": lambda: mixed_plan(secure=False),
     "mixed, weighted": lambda: mixed_plan(lane="weight"),
     "session": session_plan,
+    "mixed, lanes proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),
+    "mixed, norm proven": lambda: proven_plan(mixed_plan(lane="count")),
+    "session, norm proven": lambda: proven_plan(session_plan()),
     "dense only": lambda: make_plan(make_segment("bias", "dense", (5,))),
     "built, 32 bits": lambda: built_plan(encoding=FixedPoint(32, 16, 4.0)),
     "built, 128 bits": lambda: built_plan(encoding=FixedPoint(128, 16, 4.0)),

@@ -70,7 +70,9 @@ def test_a_plan_survives_its_json_and_its_digest_with_it(number: int) -> None:
         assert again.to_json() == plan.to_json()
         assert hash(again) == hash(plan)
     assert len(plan.digest) == 32
-    assert json.loads(plan.to_json()) == json.loads(json.dumps(dataclasses.asdict(plan)))
+    fields = json.loads(json.dumps(dataclasses.asdict(plan)))
+    assert fields.pop("proofs") == "none"  # later than the others: not in the JSON of these plans
+    assert json.loads(plan.to_json()) == fields
     assert plan.to_json() == dump(json.loads(plan.to_json()))
 
 

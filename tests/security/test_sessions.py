@@ -25,12 +25,13 @@ from tests.support.reference import plaintext
 from tests.support.tags import tagged
 from torchfsl.crypto import kdf
 from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
-from torchfsl.fsl import costs, messages
+from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.kernels import ring
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import SegmentUpdate, Update
@@ -276,7 +277,7 @@ def test_trees_that_fail_the_check_are_forgotten_even_if_they_came_in_an_earlier
         assert set(server.reports.sessions) == {0}
     begin_round(servers, 2)
     submit(session, 2, update_of(0, np.random.default_rng(0)))
-    monkeypatch.setattr(kdf, "digests_equal", lambda a, b: len(a) != messages.FOLD_BYTES)
+    monkeypatch.setattr(kdf, "digests_equal", lambda a, b: len(a) != FOLD_BYTES)
     with pytest.raises(ProtocolError, match="0 acceptable reports"):
         finish_round(servers)
     assert not servers[0].reports.sessions  # server 1 came to no verdict any more
@@ -377,7 +378,7 @@ def test_under_one_nonce_two_hints_would_differ_by_the_difference_of_the_values(
     session = open_session(wire, 0)
     begin_round(servers, 1)
     first = session.start_round(1)
-    monkeypatch.setattr("torchfsl.fsl.client.round.random_bytes", bytes)
+    monkeypatch.setattr("torchfsl.fsl.client.report.random_bytes", bytes)
     second = copy.copy(first)
     updates = [update_of(0, np.random.default_rng(7)) for _ in range(2)]
     updates[1]["table"].values[2] += 5

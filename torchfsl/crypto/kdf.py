@@ -50,6 +50,7 @@ LABEL_COIN: Final = b"torchfsl coin"
 LABEL_SEED: Final = b"torchfsl seed"
 LABEL_ANSWER: Final = b"torchfsl answer"
 LABEL_UPLOAD: Final = b"torchfsl upload"
+LABEL_PROOF: Final = b"torchfsl proof"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

@@ -16,13 +16,15 @@ from typing import ClassVar, Protocol, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.crypto import aead, kdf
+from torchfsl.crypto import aead, field128, kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import FOLD_BYTES, SET_ENTRY, Buffer, Kind
+from torchfsl.fsl.messages import SET_ENTRY, Buffer, Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import verdict_bytes
+from torchfsl.fsl.suite import FOLD_BYTES
 
 Pieces: TypeAlias = tuple[Buffer, ...]
 
@@ -263,15 +265,18 @@ class ReportSet(Body):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts(Body):
-    """The folds of the agreed reports, in the order of the set."""
+    """Of each agreed report the fold and what is opened of its proof, in the order of the set."""
 
     kind = Kind.VERDICTS
-    folds: tuple[bytes, ...]
+    verdicts: tuple[bytes, ...]
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        starts = range(0, len(view), FOLD_BYTES)
-        return cls(tuple(bytes(view[start : start + FOLD_BYTES]) for start in starts))
+        size = verdict_bytes(plan.statement)
+        parts = [bytes(view[start : start + size]) for start in range(0, len(view), size)]
+        for part in parts:
+            field128.from_bytes(part[FOLD_BYTES:])  # canonical, or no message at all
+        return cls(tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)

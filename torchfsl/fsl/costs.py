@@ -1,8 +1,8 @@
 """What a plan will cost, from the plan alone: bytes on the wire, AES blocks, server memory.
 
-AES blocks are those of the kernels: trees, Conv, check and tags; the streams of roots and masks
-come on top and are small. Every number is exact, and tested against messages and blocks counted
-while a round runs.
+AES blocks are those of the kernels: trees, Conv, check, tags, proofs; the streams of roots and
+masks come on top and are small. Every number is exact, and tested against messages and blocks
+counted while a round runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import CARRY_BITS
 from torchfsl.fsl.server import sizes, spool
 from torchfsl.submodel.segments import ceil_div, ceil_shift
 
@@ -55,7 +56,7 @@ class Prediction:
 def predict(plan: Plan) -> Prediction:
     """The costs of a plan."""
     with_trees = plan.with_trees
-    later = sum(_server_blocks(plan, s) for s in with_trees)
+    later = sum(_server_blocks(plan, s) for s in with_trees) + _proof_blocks(plan)
     checks = sum(_check_blocks(g) for s in with_trees for g in s.groups)
     return Prediction(
         upload_bytes=client_bytes(plan),
@@ -63,7 +64,7 @@ def predict(plan: Plan) -> Prediction:
         download_bytes=download_bytes(plan),
         server_aes_blocks=later + checks,
         later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
-        client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees),
+        client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees) + _proving_blocks(plan),
         server_memory_bytes=memory(plan).most,
         opening_bytes=sum(messages.max_bytes(plan, kind) for kind in _opening_kinds(plan)),
     )
@@ -129,6 +130,36 @@ def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
         if group.check_bytes:
             total += 2 * (3 * group.num_trees + _LEAF_HASH_KEYS)
     return total
+
+
+def _proof_blocks(plan: Plan) -> int:
+    """Of one server for one report's proof: sums over leaves, carry trees and their check."""
+    statement = plan.statement
+    if statement is None:
+        return 0
+    total = 0
+    for segment in plan.with_trees:
+        payload = ceil_div(statement.leaf_values(segment) * plan.encoding.ring_bits, 128)
+        for group in segment.groups:
+            total += tree_blocks(group) + group.num_trees * group.num_leaves * payload
+    (group,) = statement.carries.groups
+    carried = ceil_div(CARRY_BITS << group.nu, 128) * group.num_trees * group.num_leaves
+    return total + tree_blocks(group) + carried + _check_blocks(group)
+
+
+def _proving_blocks(plan: Plan) -> int:
+    """Of one client: both shares of what it sends, and its carry trees."""
+    statement = plan.statement
+    if statement is None:
+        return 0
+    total = 0
+    for segment in plan.with_trees:
+        payload = ceil_div(statement.leaf_values(segment) * plan.encoding.ring_bits, 128)
+        total += 2 * segment.num_trees * payload
+    (group,) = statement.carries.groups
+    carried = ceil_div(CARRY_BITS << group.nu, 128)
+    total += group.num_trees * (4 * group.depth + 4 * carried)
+    return total + 2 * (3 * group.num_trees + _LEAF_HASH_KEYS)
 
 
 def memory(plan: Plan) -> ServerMemory:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.fsl.costs import memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
-from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
+from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
@@ -50,11 +51,34 @@ def _costs(plan: Plan) -> list[str]:
         f"a server computes {cost.server_aes_blocks} AES blocks a client and round and holds "
         f"{cost.server_memory_bytes} bytes for {plan.max_clients} clients; a client computes "
         f"{cost.client_aes_blocks} blocks{few}",
+        *_proven(plan),
         f"memory: beside its model of {model} bytes and its optimizer's state a server holds "
         f"{needs.tables} bytes of tables for answers, {needs.accumulators} of sums, "
         f"{needs.permutations} of permutations, {needs.messages} of messages, at most "
         f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
         f"{3 * model + needs.most_of_both} and what Python and torch need",
+    ]
+
+
+def _proven(plan: Plan) -> list[str]:
+    """What clients prove, and its share of the bytes."""
+    statement = plan.statement
+    if statement is None:
+        return []
+    what = []
+    if statement.norm:
+        copies = max((NUM_HASHES + s.stash if s.num_bins else s.k_max for s in plan.with_trees),
+                     default=1)  # fmt: skip
+        what.append(
+            f"that the norm of all it sends is at most {statement.norm} (at most sqrt({copies}) "
+            "times that over rows, if it puts one row into several bins)"
+        )
+    if statement.counted:
+        what.append("that every count is 0 or 1 and at most k_max of a segment are 1")
+    size = statement.public_bytes + statement.private_bytes
+    return [
+        f"a client proves to both servers together {' and '.join(what)}, in {size} of these bytes; "
+        f"a server tells the other {ELEMENT_BYTES * statement.said_elements} bytes a client of it"
     ]
 
 

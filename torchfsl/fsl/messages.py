@@ -13,7 +13,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     ANSWER         XOR of selected rows, and tags, by segment, digest 32 of
                    the model's rows; sealed                                     server to client
     REPORT         nonce 16, master seed 16, hint nonce 16, tag 16,
-                   public part, masked dense values                             client to S_a
+                   public part, masked dense values, masked proof               client to S_a
     REPORT_COMMIT  nonce 16, master seed 16, hint nonce 16, tag 16,
                    commitment 32                                                client to S_b
     REPORT_RELAY   nonce 16, hint nonce 16, public part                         S_a to S_b
@@ -21,7 +21,7 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
     MODEL_DIGEST   digests 32 + 32                                              server to client
     ROUND_STATE    digests 32 + 32 of the model                                 server to server
     REPORT_SET     coin 32, count entries of client 8, digest 32                server to server
-    VERDICTS       count folds of 16, in the order of the agreed set            server to server
+    VERDICTS       count folds of 16, each with what is opened of a proof       server to server
     SHARE_COMMIT   digest of the share, salted                                  server to server
     SHARE          salt 32, gathered sums                                       server to server
     COUNTS         salt 32, root 32, gathered counts                            server to server
@@ -34,16 +34,16 @@ Bodies (sizes are functions of the plan alone, so a length tells nothing about a
 
 A master seed has 16 bytes, or 64 where the plan names the servers' public keys: sealed to that of
 the addressee, once for every set of trees (`TreeContext.seal_info`). A tag is under the master seed
-beside it and covers all of the upload (`TreeContext.upload_tag`).
-
-S_a is server (client mod 2). Early trees are those of the retrieving segments, or of all segments
-in a session (`max_epochs` above 1), where they go up once and TREES is not sent in later rounds.
-The public part of a report is the trees of all other segments, then the hints of all, in plan
-order. COUNTS is there only under `min_contributors` above 1; SHARE is then salt 32 and a slot for
-each position, which `commitments` describes. A tree is its correction words and, if the plan
-verifies, its 32-byte check word. An answer is sealed under a key from the master seed that its
-sender got: 16 bytes more (`crypto.aead`). Digests and commitments are those of `kdf.digest`. This
-file has the header and the lengths, `bodies` and `uploads` the fields.
+beside it and covers all of the upload (`TreeContext.upload_tag`). S_a is server (client mod 2).
+Early trees are those of the retrieving segments, or of all segments in a session (`max_epochs`
+above 1), where they go up once and TREES is not sent in later rounds. The public part of a report
+is the trees of all other segments, then the hints of all, in plan order, then, under `proofs`,
+carry trees and their hints; a masked proof is slack values, squares and the proof
+(`plan.statement`). COUNTS is there only under `min_contributors` above 1; SHARE is then salt 32 and
+a slot for each position, which `commitments` describes. A tree is its correction words and, if the
+plan verifies, its 32-byte check word. An answer is sealed under a key from its sender's master
+seed: 16 bytes more (`crypto.aead`). Digests and commitments are those of `kdf.digest`; `bodies` and
+`uploads` have the fields.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import proof_private_bytes, proof_public_bytes, verdict_bytes
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
 
 Buffer: TypeAlias = bytes | memoryview
@@ -68,7 +69,6 @@ _HEADER: Final = struct.Struct("<4sHBBQQQ32s")
 _MAGIC: Final = b"TFSL"
 HEADER_BYTES: Final = _HEADER.size
 SET_ENTRY: Final = struct.Struct("<Q32s")
-FOLD_BYTES: Final = 16
 
 
 class Kind(IntEnum):
@@ -97,12 +97,6 @@ class Kind(IntEnum):
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
-_VARIABLE: Final = {
-    Kind.REPORT_SET: (DIGEST_BYTES, SET_ENTRY.size),
-    Kind.VERDICTS: (0, FOLD_BYTES),
-}
-"""Fixed bytes and bytes a client of the messages whose length varies."""
-
 _WITH_MASTER_SEED: Final = frozenset(
     (
         Kind.TREES,
@@ -116,6 +110,12 @@ _WITH_MASTER_SEED: Final = frozenset(
 """What comes from clients: nonce, then the master seed."""
 
 
+def _variable(plan: Plan, kind: Kind) -> tuple[int, int]:
+    """Fixed bytes and bytes a client of a message whose length varies."""
+    verdicts = 0, verdict_bytes(plan.statement)
+    return verdicts if kind is Kind.VERDICTS else (DIGEST_BYTES, SET_ENTRY.size)
+
+
 def master_seed_bytes(plan: Plan) -> int:
     """Length of a master seed as it travels."""
     return SEED_BYTES + (HPKE_BYTES if plan.server_keys else 0)
@@ -123,7 +123,8 @@ def master_seed_bytes(plan: Plan) -> int:
 
 def public_report_bytes(plan: Plan) -> int:
     """Length of a report's public part."""
-    return sum(s.tree_bytes for s in plan.late) + sum(plan.hint_bytes(s) for s in plan.with_trees)
+    trees = sum(s.tree_bytes for s in plan.late) + proof_public_bytes(plan.statement)
+    return trees + sum(plan.hint_bytes(s) for s in plan.with_trees)
 
 
 def share_bytes(plan: Plan) -> int:
@@ -158,7 +159,7 @@ def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
 def body_bytes(plan: Plan, kind: Kind) -> int | None:
     """Exact body length of a kind under the plan; None where a count of clients varies."""
     trees = sum(s.tree_bytes for s in plan.early)
-    masked = sum(plan.dense_bytes(s) for s in plan.dense)
+    masked = sum(plan.dense_bytes(s) for s in plan.dense) + proof_private_bytes(plan.statement)
     public = public_report_bytes(plan)
     secret = master_seed_bytes(plan)
     fetched = sum(s.fetch_bytes for s in plan.retrieving)
@@ -192,7 +193,7 @@ def max_bytes(plan: Plan, kind: Kind) -> int:
     """Length of the longest message of a kind under the plan, header included."""
     body = body_bytes(plan, kind)
     if body is None:
-        fixed, entry = _VARIABLE[kind]
+        fixed, entry = _variable(plan, kind)
         body = fixed + entry * plan.max_clients
     return HEADER_BYTES + body
 
@@ -320,7 +321,7 @@ def decode_header(plan: Plan, data: Buffer, *expected: Kind) -> Header:
         raise DecodeError("the message belongs to another plan: fetch the current plan")
     wanted = body_bytes(plan, kind)
     if wanted is None:
-        fixed, entry = _VARIABLE[kind]
+        fixed, entry = _variable(plan, kind)
         fits = size >= fixed and (size - fixed) % entry == 0
         wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
     if size != wanted:

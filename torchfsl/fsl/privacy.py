@@ -6,8 +6,9 @@ and one server, which knows its own, still faces the other's: s**2 counts agains
 against everybody else, as long as no server leaves out its noise.
 
 The guarantee is by client: two rounds are neighbours when they differ in one client's report, which
-one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep and nobody
-verifies. How many take part is not hidden. `docs/privacy.md` has the derivations.
+one of them replaces by zeros. It rests on `Plan.l2_bound`, which honest clients keep; that others
+keep it, too, is verified under `proofs = "norm"` only. How many take part is not hidden.
+`docs/privacy.md` has the derivations.
 """
 
 from __future__ import annotations
@@ -101,6 +102,9 @@ class Guarantee:
         epsilon_public: against everybody who sees the opened sums only.
         multiplier_server: noise over sensitivity in one round, against a server.
         multiplier_public: the same against the public.
+        enforced: whether every report that is accepted keeps the bounds, because it has proven so
+            (`proofs = "norm"`), up to a factor of the square root of the trees that one row can
+            stand in. Else clients are trusted to keep them, each for its own privacy.
     """
 
     delta: float
@@ -110,6 +114,7 @@ class Guarantee:
     epsilon_public: float
     multiplier_server: float
     multiplier_public: float
+    enforced: bool
 
 
 def multiplier(plan: Plan) -> float:
@@ -147,6 +152,7 @@ def guarantee(
     return Guarantee(
         delta, rounds, sampled, of_server, min(of_server, of_public),
         server.renyi, max(server.renyi, public.renyi),
+        plan.proofs == "norm",
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ SUITE: Final = "bgi16-aes128-mmo"
 CHECK_BYTES: Final = 32
 """A check word: 256 bits, against generalised-birthday searches by a client."""
 
+FOLD_BYTES: Final = 16
+"""The fold of the check over a report's trees."""
+
 SEAL_KEY_BYTES: Final = 32
 """A server's public key for sealed seeds: X25519."""
 

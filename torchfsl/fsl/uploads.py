@@ -16,6 +16,7 @@ from torchfsl.fsl.bodies import Body, Pieces, by_segment
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import Statement, proof_private_bytes, proof_public_bytes
 
 
 class Upload(Body):
@@ -95,7 +96,10 @@ class TreesRelay(Upload):
 
 @dataclass(frozen=True, slots=True)
 class ReportBody(Upload):
-    """A report, from its client: late trees and hints, and the dense segments' masked values."""
+    """A report, from its client: late trees and hints, and the dense segments' masked values.
+
+    Under a plan with proofs the public part ends in carry trees, and `masked` in the proof.
+    """
 
     kind, num_heads = Kind.REPORT, 4
     nonce: bytes
@@ -110,8 +114,9 @@ class ReportBody(Upload):
         (nonce, seed, hint_nonce, tag), rest = cls._heads(plan, view)
         size = messages.public_report_bytes(plan)
         masked = by_segment(plan.dense, plan.dense_bytes, rest[size:])
-        public = (rest[:size],)
-        return cls(nonce, seed, hint_nonce, tag, public, tuple(masked.values()))
+        private = len(rest) - proof_private_bytes(plan.statement)
+        proof = (rest[private:],) if plan.statement else ()
+        return cls(nonce, seed, hint_nonce, tag, (rest[:size],), (*masked.values(), *proof))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,18 @@ def hints(plan: Plan, public: Buffer) -> dict[str, memoryview]:
     """The hints in the public part of a report, by segment."""
     start = sum(segment.tree_bytes for segment in plan.late)
     return by_segment(plan.with_trees, plan.hint_bytes, memoryview(public)[start:])
+
+
+def carries(plan: Plan, public: Buffer) -> memoryview:
+    """Carry trees and their hints in the public part of a report, under a plan with proofs."""
+    view = memoryview(public)
+    return view[len(view) - proof_public_bytes(plan.statement) :]
+
+
+def slack_and_elements(statement: Statement, proof: Buffer) -> tuple[memoryview, memoryview]:
+    """The masked proof of a report: slack values, field elements."""
+    view = memoryview(proof)
+    return view[: statement.slack_bytes], view[statement.slack_bytes :]
 
 
 def _tree_bytes(segment: TreeSegment) -> int:

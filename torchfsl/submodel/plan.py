@@ -199,7 +199,11 @@ class SubmodelPlan:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no white space, every field present."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self._json_fields(), sort_keys=True, separators=(",", ":"))
+
+    def _json_fields(self) -> dict[str, Any]:
+        """What the JSON holds: every field; a protocol's plan may leave out a later one."""
+        return dataclasses.asdict(self)
 
 
 def noise_tail(sigma: int) -> int:

@@ -23,18 +23,15 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
+from torchfsl.fsl.client import report
 from torchfsl.fsl.client.trees import ClientTrees, nothing
-from torchfsl.fsl.dpf import ssa
-from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.messages import Kind
-from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
-from torchfsl.kernels import ring
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
-from torchfsl.types import Bytes, Indices
+from torchfsl.types import Indices
 
 SomeBody = TypeVar("SomeBody", bound=Body)
 
@@ -220,61 +217,17 @@ class ClientRound:
         return first, 1 - first
 
     def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
-        """Late trees, hints and masked values; by segment the positions that found no tree."""
-        plan = self._plan
+        """Late trees, hints, masked values; by segment the positions that found no tree."""
         self._submitted = True
-        # Drawn at the last moment: a process restored from a snapshot taken inside the round must
-        # not send two updates under one nonce.
-        begun = self._context
-        self._context = context = ReportContext(begun.trees, begun.round_number, random_bytes(16))
-        parts = {**update, **{s.name: _by_weight(update[s.name]) for s in plan.late}}
-        trees = [piece for s in plan.late for piece in self._late_trees(s, parts[s.name])]
-        hints = [self._hints(s, parts[s.name], weight) for s in plan.with_trees]
-        masked = tuple(dpf.bytes_of(self._mask(s, parts[s.name], weight)) for s in plan.dense)
-        public = (*trees, *hints)
-        (first, second), said = self._parties(), context.commitment(*public)
+        drawn = report.draw(self._trees, self._context, update, weight)
+        self._context = context = drawn.context
+        (first, second), said = self._parties(), context.commitment(*drawn.public)
         heads = self._trees.report_heads(context, second, said, *self._heard)
         self._send(second, ReportCommit(*heads, said))
-        hidden = context.masked_digest(*masked)
+        hidden = context.masked_digest(*drawn.masked)
         heads = self._trees.report_heads(context, first, said, hidden, *self._heard)
-        self._send(first, ReportBody(*heads, public, masked))
-        return {s.name: self._without_tree(s, parts[s.name]) for s in plan.with_trees}
-
-    def _late_trees(self, segment: TreeSegment, part: SegmentUpdate) -> Iterator[memoryview]:
-        """Trees for a segment that was not asked for before: pieces of the public part."""
-        assert part.indices is not None
-        for tree in self._trees.grow(segment, part.indices, self._context):
-            yield from tree.pieces()
-
-    def _hints(self, segment: TreeSegment, part: SegmentUpdate, weight: int) -> memoryview:
-        """A segment's values on its trees: a piece of the public part."""
-        selection = self._trees.selection(segment)
-        values, lane = selection.values_of(part)
-        carried = ssa.tree_values(
-            self._plan, segment, selection.placement, values * weight, lane * weight
-        )
-        key = self._context.convert_key(segment)
-        return dpf.bytes_of(dpf.gen_hints(segment, key, selection.leaves, carried))
-
-    def _without_tree(self, segment: TreeSegment, part: SegmentUpdate) -> Indices:
-        """Positions of the update that found no tree."""
-        selection = self._trees.selection(segment)
-        if not len(selection.placement.unmatched):
-            return nothing()
-        assert part.indices is not None
-        missing = selection.indices[selection.placement.unmatched]
-        return np.intersect1d(missing, part.indices, assume_unique=True)
-
-    def _mask(self, segment: TreeSegment, part: SegmentUpdate, weight: int) -> Bytes:
-        """A dense segment as it goes to the public party: values minus both parties' masks."""
-        plan = self._plan
-        flat = part.values.reshape(-1) * weight
-        if plan.lane == "weight":
-            flat = np.concatenate([np.array([weight], dtype=np.int64), flat])
-        plain = ring.from_int64(flat, plan.encoding.ring_bits)
-        for party, seed in enumerate(self._trees.master_seeds):
-            plain = ring.sub(plain, self._context.dense_mask(segment, seed, party))
-        return plain
+        self._send(first, ReportBody(*heads, drawn.public, drawn.masked))
+        return drawn.without_tree
 
     def _send(self, party: int, body: Body) -> None:
         context = self._context
@@ -316,11 +269,3 @@ def _check_finite(tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
     for name, values in tensors.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             raise ProtocolError(f"the model's {name!r} has values that are not finite")
-
-
-def _by_weight(part: SegmentUpdate) -> SegmentUpdate:
-    """Items in order of falling magnitude, so that the lightest ones are left out, if any."""
-    assert part.indices is not None
-    magnitude = np.abs(part.values).sum(axis=1)
-    order = np.argsort(-magnitude, kind="stable").astype(np.int64, copy=False)
-    return SegmentUpdate(part.indices[order], part.values[order])

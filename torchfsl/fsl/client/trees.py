@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,6 +116,11 @@ class ClientTrees:
         trees, leaves = dpf.gen(segment, key, key_check, roots[0], roots[1], alpha)
         self._selections[segment.name] = Selection(order, placement, leaves)
         return trees
+
+    def forget(self, segments: Iterable[TreeSegment]) -> None:
+        """Drop the trees of a report that was not sent, for another draw under another nonce."""
+        for segment in segments:
+            del self._selections[segment.name]
 
     def rows_in(
         self, answers: tuple[AnswerBody, AnswerBody], round_number: int, bound: bytes = b""

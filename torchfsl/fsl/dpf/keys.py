@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from torchfsl.crypto import kdf
+from torchfsl.crypto import field128, kdf
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.types import Bytes
@@ -115,6 +115,14 @@ class TreeContext:
         return kdf.derive(self.nonce, label, self._segment(segment, *more))
 
 
+class CarryKeys(NamedTuple):
+    """K_tree, K_check and K_conv of a report's carry trees, public, 16 bytes each."""
+
+    tree: bytes
+    check: bytes
+    convert: bytes
+
+
 @dataclass(frozen=True)
 class ReportContext:
     """What one report (one epoch's hints and dense shares) is bound to. All public.
@@ -148,6 +156,27 @@ class ReportContext:
         """K_conv of this report's hints, public, 16 bytes."""
         context = kdf.frame(self.encoded, segment.name.encode())
         return kdf.derive(self.hint_nonce, kdf.LABEL_CONVERT, context)
+
+    def carry_keys(self, segment: TreeSegment) -> CarryKeys:
+        """Public keys of the report's carry trees, which are new in every report."""
+        context = kdf.frame(self.encoded, segment.name.encode())
+        labels = kdf.LABEL_TREE, kdf.LABEL_CHECK, kdf.LABEL_CONVERT
+        return CarryKeys(*(kdf.derive(self.hint_nonce, label, context) for label in labels))
+
+    def proof_mask(self, master_seed: bytes, party: int) -> tuple[Bytes, list[int]]:
+        """One party's masks of slack, `[values, l/8]`, and of the proof's field elements.
+
+        As `dense_mask`; of plans with proofs.
+        """
+        statement = self.trees.plan.statement
+        assert statement is not None
+        keys = (
+            kdf.derive(master_seed, kdf.LABEL_PROOF, kdf.frame(self.encoded, what, bytes([party])))
+            for what in (b"slack", b"elements")
+        )
+        width = statement.ring_bits // 8
+        slack = kdf.stream(next(keys), statement.slack_bytes).reshape(-1, width)
+        return slack, field128.uniform(next(keys), statement.num_elements)
 
     def dense_mask(self, segment: TreeSegment, master_seed: bytes, party: int) -> Bytes:
         """One party's mask of a dense segment, `[values, l/8]`: uniform, fresh every report.

@@ -1,7 +1,7 @@
 """What all parties agree on.
 
 `plan` (the agreement), `layout` (trees over a segment), `planner` (the cheapest layout),
-`coin` (a hash seed that nobody chooses).
+`coin` (a hash seed that nobody chooses), `statement` and `proof_shape` (what reports prove).
 
 Invariant: a plan that exists is valid, and nothing in it depends on a client's data.
 """

@@ -15,6 +15,15 @@ from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.statement import (
+    CARRIES,
+    PROOFS,
+    Proofs,
+    Statement,
+    make_statement,
+    proof_private_bytes,
+    proof_public_bytes,
+)
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
 from torchfsl.submodel.plan_json import read_plan
@@ -42,6 +51,10 @@ class Plan(SubmodelPlan):
             each server alone may read; empty in one process, where nobody is in between.
         payload: `values`, or `masks` for a private set union: clients send uniform ring values and
             only which sums are not zero is used; see `union`.
+        proofs: what clients prove to both servers of the values that they send: `none`; `lanes`,
+            that every count is 0 or 1 and that at most `k_max` are 1 in a segment; `norm`, that
+            the norm of all values is within `l2_bound`, and the lanes if there is a count lane.
+            Stands in the JSON only where it is not `none`.
 
     The other attributes are those of `SubmodelPlan`; `privacy` makes `l2_bound` and the sigmas.
     """
@@ -51,6 +64,7 @@ class Plan(SubmodelPlan):
     max_epochs: int = 1
     server_keys: tuple[str, ...] = ()
     payload: Payload = "values"
+    proofs: Proofs = "none"
     wire_version: int = WIRE_VERSION
     suite: str = SUITE
 
@@ -71,26 +85,26 @@ class Plan(SubmodelPlan):
         if self.max_epochs < 1:
             raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
         SubmodelPlan.__post_init__(self)
-        self._check_payload()
+        _check_payload(self)
         _check_trees(self)
-        self._check_sizes()
+        _check_proofs(self)
+        _check_sizes(self)
 
-    def _check_payload(self) -> None:
-        """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
-        if self.payload not in _PAYLOADS:
-            raise ParameterError(f"payload is {self.payload!r}; choose one of {_PAYLOADS}")
-        if self.payload == "masks" and (
-            self.encoding.ring_bits != 64
-            or self.lane != "none"
-            or self.l2_bound
-            or self.max_epochs > 1
-            or self.dense
-            or self.retrieving
-        ):
-            raise ParameterError(
-                "masks need a 64-bit ring, trees, fresh ones each round, no lane, no norm bound, "
-                "and nothing to retrieve"
-            )
+    @functools.cached_property
+    def statement(self) -> Statement | None:
+        """What is proven of every report; None without proofs."""
+        if self.proofs == "none":
+            return None
+        counted = self.lane == "count"
+        ring_bits = self.encoding.ring_bits
+        return make_statement(self.segments, ring_bits, self.proofs, counted, self.l2_bound)
+
+    def _json_fields(self) -> dict[str, Any]:
+        """See `SubmodelPlan`; plans without proofs have the bytes that they always had."""
+        fields = SubmodelPlan._json_fields(self)
+        if self.proofs == "none":
+            del fields["proofs"]
+        return fields
 
     def segment(self, name: str) -> TreeSegment:
         """The segment called `name`.
@@ -175,23 +189,6 @@ class Plan(SubmodelPlan):
         """The public permutations of a segment's positions: `uint32[3, m]`."""
         return permutations(bytes.fromhex(self.hash_seed), segment.name, segment.m)
 
-    def _check_sizes(self) -> None:
-        """Refuse a plan one of whose messages a peer would refuse for its length."""
-        trees = self.with_trees
-        masked = sum(self.dense_bytes(s) for s in self.dense)
-        apart = DIGEST_BYTES if self.opens_counts_first else 0  # in SHARE, with a salt or a digest
-        largest = max(
-            masked + sum(s.tree_bytes + self.hint_bytes(s) for s in trees),
-            masked + sum(s.m * (self.value_bytes(s) + apart) for s in trees),
-            sum(s.answer_bytes for s in trees),
-            sum(t.numel * t.item_bytes for t in self.clear_tensors),
-        )
-        if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
-            raise ParameterError(
-                f"a message of this plan would have {largest} bytes, above the limit "
-                f"{MAX_MESSAGE_BYTES}: split the model into several plans"
-            )
-
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Read a peer's plan; everything is validated.
@@ -214,6 +211,68 @@ def _check_trees(plan: Plan) -> None:
         raise ParameterError("max_epochs above 1 keeps trees, and the plan has none")
 
 
+def _check_payload(plan: Plan) -> None:
+    """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
+    if plan.payload not in _PAYLOADS:
+        raise ParameterError(f"payload is {plan.payload!r}; choose one of {_PAYLOADS}")
+    if plan.payload == "masks" and (
+        plan.encoding.ring_bits != 64
+        or plan.lane != "none"
+        or plan.l2_bound
+        or plan.max_epochs > 1
+        or plan.dense
+        or plan.retrieving
+    ):
+        raise ParameterError(
+            "masks need a 64-bit ring, trees, fresh ones each round, no lane, no norm bound, "
+            "and nothing to retrieve"
+        )
+
+
+def _check_proofs(plan: Plan) -> None:
+    """Refuse what nobody can prove anything about; what remains makes a `statement`."""
+    if plan.proofs not in PROOFS:
+        raise ParameterError(f"proofs is {plan.proofs!r}; choose one of {PROOFS}")
+    if plan.proofs == "none":
+        return
+    if plan.proofs == "lanes" and plan.lane != "count":
+        raise ParameterError("proofs='lanes' proves counts: plan with lane='count'")
+    if plan.proofs == "norm" and not plan.l2_bound:
+        raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
+    if plan.lane == "weight":
+        raise ParameterError("weights cannot be proven yet: no weight lane with proofs")
+    if plan.encoding.ring_bits > 48 or not plan.verified or plan.payload != "values":
+        raise ParameterError(
+            "proofs want a ring of 16 to 48 bits, values, and trees with check words"
+        )
+    if any(segment.name == CARRIES for segment in plan.segments):
+        raise ParameterError(f"a plan with proofs has no segment {CARRIES!r}: rename it")
+    assert plan.statement is not None
+
+
+def _check_sizes(plan: Plan) -> None:
+    """Refuse a plan one of whose messages a peer would refuse for its length."""
+    trees = plan.with_trees
+    masked = sum(plan.dense_bytes(s) for s in plan.dense)
+    apart = DIGEST_BYTES if plan.opens_counts_first else 0  # in SHARE, with a salt or a digest
+    largest = max(
+        masked
+        + sum(s.tree_bytes + plan.hint_bytes(s) for s in trees)
+        + proof_public_bytes(plan.statement)
+        + proof_private_bytes(plan.statement),
+        masked + sum(s.m * (plan.value_bytes(s) + apart) for s in trees),
+        sum(s.answer_bytes for s in trees),
+        sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+    )
+    if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
+        raise ParameterError(
+            f"a message of this plan would have {largest} bytes, above the limit "
+            f"{MAX_MESSAGE_BYTES}: split the model into several plans"
+        )
+
+
 def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     expect_ints(fields, _COUNTS)
+    if fields.get("proofs") == "none":
+        raise ParameterError("proofs stands in a plan only where it is not 'none'")
     return {"server_keys": tuple(fields["server_keys"])}

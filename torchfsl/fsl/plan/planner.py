@@ -16,6 +16,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import Proofs
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import SegmentSpec, ceil_div, positions
@@ -40,6 +41,7 @@ class PlanOptions(TypedDict, total=False):
     l2_bound: int
     noise_sigma: int
     lane_sigma: int
+    proofs: Proofs
     session: bytes | None
     hash_seed: bytes | None
     above_break_even: AboveBreakEven
@@ -61,6 +63,7 @@ def build_plan(
     l2_bound: int = 0,
     noise_sigma: int = 0,
     lane_sigma: int = 0,
+    proofs: Proofs = "none",
     session: bytes | None = None,
     hash_seed: bytes | None = None,
     above_break_even: AboveBreakEven = "error",
@@ -89,6 +92,7 @@ def build_plan(
             noise would fill every row.
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
+        proofs: see `Plan`; what clients prove of their counts, or of their whole update.
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
@@ -125,6 +129,7 @@ def build_plan(
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
+        proofs=proofs,
     )
 
 

@@ -11,12 +11,14 @@ from torchfsl.fsl import messages, privacy
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
-from torchfsl.fsl.messages import FOLD_BYTES, Buffer
+from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.running_sums import RunningSums
+from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.submodel.server_model import ServerModel
 
 
@@ -36,7 +38,10 @@ class Evaluator(Protocol):
         """No more answers in this round."""
 
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
-        """By client the fold of all its trees, 16 bytes; zeros for trees verified before."""
+        """By client the fold of all its trees, 16 bytes; zeros for trees verified before.
+
+        Under a plan with proofs what this server opens of the client's stands behind it. Once.
+        """
 
     def share(self, reports: Sequence[Report]) -> Buffer:
         """This server's share of the sums over the reports, in index order, with its noise."""
@@ -100,6 +105,7 @@ class LocalEvaluator:
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """See `Evaluator.folds`."""
         masks = {s.name: checks.fold_masks(s, verify_key) for s in self._checked}
+        questions = Questions(self._plan, self._party, verify_key) if self._plan.statement else None
         folds = {}
         for client, report in reports.items():
             loaded = self.sums.loaded(report)
@@ -109,7 +115,8 @@ class LocalEvaluator:
                 total ^= checks.fold(
                     segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public
                 )
-            folds[client] = total.to_bytes(FOLD_BYTES, "little")
+            carries, said = questions.ask(loaded) if questions else (0, b"")
+            folds[client] = (total ^ carries).to_bytes(FOLD_BYTES, "little") + said
             self._release()
         return folds
 

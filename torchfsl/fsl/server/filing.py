@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple, TypeAlias
 
-from torchfsl.crypto import kdf
+from torchfsl.crypto import field128, kdf
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
@@ -26,6 +26,8 @@ from torchfsl.fsl.uploads import (
     TreesBody,
     TreesCommit,
     TreesRelay,
+    carries,
+    slack_and_elements,
 )
 
 Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
@@ -172,5 +174,10 @@ def _check_encoding(
     segments = report.plan.early if isinstance(body, AnyTrees) else report.plan.late
     try:
         check_trees(segments, *body.public)
+        if report.plan.statement is not None and isinstance(body, AnyReport):
+            check_trees([report.plan.statement.carries], carries(report.plan, *body.public))
+            if isinstance(body, ReportBody):
+                _, elements = slack_and_elements(report.plan.statement, body.masked[-1])
+                field128.from_bytes(elements)
     except DecodeError as error:
         report.reject(str(error))

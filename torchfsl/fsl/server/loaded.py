@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from torchfsl.crypto import field128
 from torchfsl.fsl import uploads
 from torchfsl.fsl.dpf.keys import ReportContext, TreeContext
 from torchfsl.fsl.dpf.ssa import Contribution
@@ -68,6 +69,18 @@ class LoadedReport:
             return mask
         masked = np.frombuffer(report.masked[plan.dense.index(segment)], np.uint8)
         return ring.add(masked.reshape(mask.shape), mask)
+
+    def proof_share(self) -> tuple[Bytes, list[int]]:
+        """This server's share of the proof's slack, `[values, l/8]`, and of its field elements."""
+        report, statement = self.report, self.report.plan.statement
+        assert statement is not None
+        assert report.trees.master_seed is not None
+        slack, elements = report.context.proof_mask(report.trees.master_seed, self._party)
+        if report.context.trees.public_party != self._party:
+            return slack, elements
+        sent, others = uploads.slack_and_elements(statement, report.masked[-1])
+        masked = np.frombuffer(sent, np.uint8).reshape(slack.shape)
+        return ring.add(masked, slack), field128.add(field128.from_bytes(others), elements)
 
     def _open_trees(self, segment: TreeSegment) -> ServerTrees:
         report, plan = self.report, self.report.plan

@@ -24,7 +24,7 @@ from torchfsl.fsl.bodies import (
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.server import commitments, ranges
+from torchfsl.fsl.server import commitments, proofs, ranges
 from torchfsl.fsl.server.commitments import RowCommitments
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
@@ -43,7 +43,7 @@ class Opening:
     Attributes:
         coin: this server's half of the key of the check.
         accepted: the agreed reports by client, later those that passed the check.
-        folds: this server's, by client of the agreed set.
+        folds: this server's verdicts, by client of the agreed set.
         salt: with which it commits to its share; where counts are opened first, that of the
             commitment and the key of the row salts.
         share: of the sums. Secret until the peer has committed to its own.
@@ -76,17 +76,17 @@ class Opening:
         return kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
 
     def verify(self, theirs: Verdicts) -> None:
-        """Keep the reports whose folds agree with the peer's; reject the other ones.
+        """Keep the reports whose folds agree with the peer's and whose proofs hold; reject others.
 
         Raises:
             ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
         """
-        if len(theirs.folds) != len(self.folds):
+        if len(theirs.verdicts) != len(self.folds):
             raise ProtocolError("the servers agree on different sets of reports: nothing is opened")
         passed = {
             client: self.accepted[client]
-            for (client, fold), other in zip(self.folds.items(), theirs.folds, strict=True)
-            if kdf.digests_equal(fold, other)
+            for (client, fold), other in zip(self.folds.items(), theirs.verdicts, strict=True)
+            if proofs.passes(self._plan, fold, other)
         }
         for client, report in self.accepted.items():
             if client not in passed:

@@ -1,0 +1,132 @@
+"""Carry trees: which few values have wrapped, hidden from both servers.
+
+Each of T full-domain trees over the positions of a report's vector carries -1, 0 or 1 at one
+position of its choice, in a ring of 56 bits whose shares are lifted as those of values are. An
+unused one carries 0 at a random position and looks alike. What a tree carries at a slot, summed
+over its leaves, is a bounded integer whatever the client chose, and proven to be one of the three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.crypto.entropy import random_below
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.dpf.trees import SelectedLeaves, Trees
+from torchfsl.fsl.plan.statement import CARRY_BITS, Statement
+from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.kernels.portable.trees import bits_of
+from torchfsl.types import Bytes, Whole
+
+Words = npt.NDArray[np.uint64]
+
+_WIDTH = CARRY_BITS // 8
+_TOP = 64 - CARRY_BITS
+
+
+def grow(
+    statement: Statement, context: ReportContext, seeds: Sequence[bytes], carries: Whole
+) -> tuple[list[Trees], Bytes, Whole] | None:
+    """Carry trees, their hints `[T, 7 << nu]` and what they sum up to, `int64[T, 2**nu]`.
+
+    Args:
+        statement: gives their shape.
+        context: of the report; nonce and roots are its own.
+        seeds: both master seeds.
+        carries: `int64[num_values]`, -1, 0 or 1, at most T of them not 0.
+
+    Returns:
+        None if a share of a carry itself has wrapped, as one in 2**56 does: draw the report anew.
+    """
+    segment = statement.carries
+    used = np.flatnonzero(carries)
+    alpha = random_below(segment.m, segment.num_trees)
+    alpha[: len(used)] = used
+    values = np.zeros((segment.num_trees, 1 << segment.nu), dtype=np.uint64)
+    slots = (alpha & np.uint64((1 << segment.nu) - 1)).astype(np.int64)
+    values[np.arange(len(used)), slots[: len(used)]] = carries[used].astype(np.uint64)
+    roots = [context.roots(segment, seed, party) for party, seed in enumerate(seeds)]
+    keys = context.carry_keys(segment)
+    trees, leaves = dpf.gen(segment, keys.tree, keys.check, roots[0], roots[1], alpha)
+    hints = _hints(keys.convert, leaves, values)
+    sums = sum(
+        _lifts(keys.convert, leaf, hints, party)
+        for party, leaf in enumerate((leaves.leaf0, leaves.leaf1))
+    )
+    if not np.array_equal(np.asarray(sums).astype(np.uint64), values):
+        return None
+    return trees, _packed(hints), np.asarray(sums)
+
+
+def evaluate(
+    statement: Statement, context: ReportContext, seed: bytes, public: memoryview, party: int
+) -> tuple[list[Trees], Whole, list[int]]:
+    """One server's carry trees, its shares of what they carry, and of the sums E.
+
+    Args:
+        statement: gives their shape.
+        context: of the report.
+        seed: this server's master seed.
+        public: carry trees and hints, the end of a report's public part.
+        party: of this server.
+
+    Returns:
+        The trees; `int64[num_values]`, over all trees together; E by tree and slot.
+    """
+    segment = statement.carries
+    trees = dpf.decode_groups(segment, public, 0)
+    hints = _unpacked(np.frombuffer(public[segment.tree_bytes :], np.uint8), segment.num_trees)
+    keys = context.carry_keys(segment)
+    roots = context.roots(segment, seed, party)
+    states = kernels().tree_eval(
+        keys.tree, roots, trees[0].cw, trees[0].cw_right, trees[0].group.num_leaves, num_threads()
+    )
+    carried = np.zeros(states.shape[1] << segment.nu, dtype=np.int64)
+    sums: list[int] = []
+    for tree in range(segment.num_trees):
+        lifted = _lifts(keys.convert, states[tree], hints[tree, None], party)
+        carried += lifted.reshape(-1)
+        low, high = (lifted & 0xFFFFFFFF).sum(axis=0), (lifted >> 32).sum(axis=0)
+        sums += [(int(h) << 32) + int(s) for s, h in zip(low, high, strict=True)]
+    return trees, carried[: statement.num_values], sums
+
+
+def _hints(key: bytes, leaves: SelectedLeaves, values: Words) -> Words:
+    """(-1)**t_1 (beta - Conv(s_0) + Conv(s_1)) in the ring: `uint64[T, slots]`."""
+    slots = values.shape[1]
+    plain = values - _converted(key, leaves.leaf0, slots) + _converted(key, leaves.leaf1, slots)
+    chosen = np.negative(bits_of(leaves.leaf1).astype(np.uint64))[:, None]
+    hints: Words = (np.negative(plain) & chosen) | (plain & ~chosen)
+    return hints
+
+
+def _lifts(key: bytes, states: Bytes, hints: Words, party: int) -> Whole:
+    """Lifted shares of leaves, `int64[M, slots]`; see `lifts.leaf_lifts`."""
+    chosen = np.negative(bits_of(states).astype(np.uint64))[:, None]
+    plain = _converted(key, states, hints.shape[1]) + (hints & chosen)
+    whole: Whole = (plain << np.uint64(_TOP)).view(np.int64) >> _TOP
+    return whole if party == 0 else -whole
+
+
+def _converted(key: bytes, states: Bytes, slots: int) -> Words:
+    data: Bytes = kernels().convert(key, states, slots * _WIDTH)
+    return _unpacked(data, len(states))
+
+
+def _packed(values: Words) -> Bytes:
+    """`uint64[M, slots]` as `[M, 7 slots]` little-endian bytes."""
+    data = np.ascontiguousarray(values, dtype="<u8").view(np.uint8)
+    return np.ascontiguousarray(data.reshape(len(values), -1, 8)[..., :_WIDTH]).reshape(
+        len(values), -1
+    )
+
+
+def _unpacked(data: Bytes, rows: int) -> Words:
+    wide = np.zeros((rows, data.size // (rows * _WIDTH), 8), dtype=np.uint8)
+    wide[..., :_WIDTH] = data.reshape(rows, -1, _WIDTH)
+    words: Words = wide.view("<u8")[..., 0]
+    return words

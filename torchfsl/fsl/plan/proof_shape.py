@@ -1,0 +1,74 @@
+"""The numbers of a proof: how many wraps to expect, whether the field suffices, which shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from torchfsl.crypto import field128
+from torchfsl.crypto.flp import SumsOfSquares
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.submodel.segments import ceil_div
+
+MAX_CARRIES: Final = 16
+_WRAP_BITS: Final = 60
+"""More than `num_carries` wraps are wanted with chance at most 2**-60 a report."""
+
+
+def num_carries(magnitudes: int, ring_bits: int) -> int:
+    """The least T with E**(T+1) / (T+1)! <= 2**-60, E = magnitudes / 2**l the wraps expected."""
+    for carries in range(1, MAX_CARRIES + 1):
+        wraps = magnitudes ** (carries + 1) << _WRAP_BITS
+        if wraps <= math.factorial(carries + 1) << (ring_bits * (carries + 1)):
+            return carries
+    raise ParameterError(
+        f"values of magnitude {magnitudes} together wrap too often in a ring of {ring_bits} bits: "
+        "proofs want more ring_bits (48 at most), a smaller l2_bound or fewer frac_bits"
+    )
+
+
+def check_leaves(trees: tuple[TreeSegment, ...]) -> None:
+    """Sums of lifts over leaves are made in halves that fit 64 bits."""
+    if any(group.num_leaves >= 1 << 30 for s in trees for group in s.groups):
+        raise ParameterError("proofs take trees of fewer than 2**30 leaves: split the segment")
+
+
+def check_field(size: int, ring_bits: int, num_carries: int, norm: int) -> None:
+    """No sum of squares passes the prime, whatever a client sends; slack fits the ring."""
+    most = (1 + num_carries) << ring_bits
+    if size * most * (most + 1) >= field128.MODULUS:
+        raise ParameterError(
+            f"{size} values of {ring_bits} bits are too many to prove anything about: the squares "
+            "could pass the field's modulus; use fewer ring_bits (16 to 48) or several plans"
+        )
+    if norm >= 1 << (ring_bits - 1):
+        raise ParameterError(f"l2_bound {norm} does not fit the ring of {ring_bits} bits")
+
+
+def cheapest(sizes: Sequence[int], tail: int) -> SumsOfSquares:
+    """The shape of fewest elements: for each order the least arity whose calls fit."""
+    best: SumsOfSquares | None = None
+    order = 2
+    while best is None or 2 * order - 1 < best.num_elements:
+        room = order - 1 - tail
+        if room >= len(sizes):
+            arity = _least_arity(sizes, room)
+            calls = sum(ceil_div(size, arity) for size in sizes) + tail
+            shape = SumsOfSquares(calls, arity)
+            if best is None or shape.num_elements < best.num_elements:
+                best = shape
+        order *= 2
+    return best
+
+
+def _least_arity(sizes: Sequence[int], room: int) -> int:
+    low, high = 1, max(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        if sum(ceil_div(size, middle) for size in sizes) <= room:
+            high = middle
+        else:
+            low = middle + 1
+    return low

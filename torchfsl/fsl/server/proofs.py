@@ -1,0 +1,98 @@
+"""What a server says of a report's proof, from its share alone, and whether both say yes.
+
+A proof is asked at one point, ever: the point follows from the key of the check, which the coins
+of both servers and the agreed set make, and a report is in one round's set once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchfsl.crypto import field128, kdf
+from torchfsl.fsl import uploads
+from torchfsl.fsl.dpf import carries, checks, lifts
+from torchfsl.fsl.dpf.checks import FoldMasks
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import Statement
+from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.suite import FOLD_BYTES
+from torchfsl.types import Whole
+
+
+class Questions:
+    """One server's questions to the proofs of one round.
+
+    Args:
+        plan: with proofs.
+        party: of this server.
+        verify_key: the key of the check, secret until all reports are in.
+    """
+
+    def __init__(self, plan: Plan, party: int, verify_key: bytes) -> None:
+        """Draw what all reports share."""
+        assert plan.statement is not None
+        self._plan, self._party, self._key = plan, party, verify_key
+        self._statement: Statement = plan.statement
+        self._masks: FoldMasks = checks.fold_masks(self._statement.carries, verify_key)
+
+    def ask(self, loaded: LoadedReport) -> tuple[int, bytes]:
+        """The fold of the carry trees, and what this server opens: `said_elements` as bytes."""
+        statement, report, party = self._statement, loaded.report, self._party
+        context, seed = report.context, report.trees.master_seed
+        assert report.public is not None
+        assert seed is not None
+        segment, keys = statement.carries, context.carry_keys(statement.carries)
+        public = uploads.carries(self._plan, report.public)
+        trees, carried, sums = carries.evaluate(statement, context, seed, public, party)
+        roots = context.roots(segment, seed, party)
+        fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
+        slack, elements = loaded.proof_share()
+        squares, proof = elements[: len(sums)], elements[len(sums) :]
+        low, high = self._values(loaded, lifts.lift(slack, party))
+        scales = (*lifts.SCALES, -(1 << statement.ring_bits))
+        tail = [x for pair in zip(sums, squares, strict=True) for x in pair]
+        inputs = statement.inputs(list(zip((low, high, carried), scales, strict=True)), tail)
+        query = statement.shape.query(inputs, proof, self._point(report.client))
+        rho = field128.uniform(self._derived(report.client, b"rho"), 1)[0]
+        output = statement.output(inputs, query, party, rho)
+        return fold, field128.to_bytes([*query.wires, query.at_point, output])
+
+    def _values(self, loaded: LoadedReport, slack: Whole) -> tuple[Whole, Whole]:
+        """The vector of this server's lifted shares, in low and high parts."""
+        statement, plan = self._statement, self._plan
+        width = plan.encoding.ring_bits // 8
+        low: dict[str, Whole] = {}
+        high: dict[str, Whole] = {}
+        for segment in plan.with_trees:
+            count, shape = statement.leaf_values(segment), (segment.num_trees, 1 << segment.nu, -1)
+            given = loaded.contribution(segment)
+            parts = lifts.tree_sums(segment, given, width, count, self._party)
+            low[segment.name], high[segment.name] = (part.reshape(shape) for part in parts)
+        dense = {}
+        if statement.norm:
+            dense = {s.name: lifts.lift(loaded.dense_share(s), self._party) for s in plan.dense}
+        none = {name: np.zeros_like(part) for name, part in dense.items()}
+        return (
+            statement.vector(low, dense, slack),
+            statement.vector(high, none, np.zeros_like(slack)),
+        )
+
+    def _point(self, client: int) -> int:
+        return self._statement.shape.point(self._derived(client, b"point"))
+
+    def _derived(self, client: int, what: bytes) -> bytes:
+        context = kdf.frame(what, client.to_bytes(8, "little"))
+        return kdf.derive(self._key, kdf.LABEL_PROOF, context)
+
+
+def passes(plan: Plan, ours: bytes, theirs: bytes) -> bool:
+    """Whether a report is accepted, by both servers' verdicts of `verdict_bytes`.
+
+    Both are canonical: ours was made here, the peer's was decoded.
+    """
+    if not kdf.digests_equal(ours[:FOLD_BYTES], theirs[:FOLD_BYTES]):
+        return False
+    if plan.statement is None:
+        return True
+    said = (field128.from_bytes(verdict[FOLD_BYTES:]) for verdict in (ours, theirs))
+    return plan.statement.accepts(*said)
