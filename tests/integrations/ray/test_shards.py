@@ -56,6 +56,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "weighed, with noise": lambda: noisy(mixed_plan(lane="weight")),
     "few contributors": lambda: dataclasses.replace(mixed_plan(lane="count"), min_contributors=2),
     "a session": lambda: shard_plan(epochs=3),
+    "proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),
     "dense": lambda: make_plan(make_segment("bias", "dense", (5,)), max_clients=8),
     "one row": lambda: make_plan(make_segment("one", "scalars", (1,), k_max=1), max_clients=8),
 }

@@ -115,8 +115,8 @@ class LocalEvaluator:
                 total ^= checks.fold(
                     segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public
                 )
-            carries, said = questions.ask(loaded) if questions else (0, b"")
-            folds[client] = (total ^ carries).to_bytes(FOLD_BYTES, "little") + said
+            fold = total.to_bytes(FOLD_BYTES, "little")
+            folds[client] = questions.verdict(fold, loaded) if questions else fold
             self._release()
         return folds
 

@@ -35,6 +35,12 @@ class Questions:
         self._statement: Statement = plan.statement
         self._masks: FoldMasks = checks.fold_masks(self._statement.carries, verify_key)
 
+    def verdict(self, fold: bytes, loaded: LoadedReport) -> bytes:
+        """What this server says of a report whose trees have this fold."""
+        carries, said = self.ask(loaded)
+        whole = int.from_bytes(fold, "little") ^ carries
+        return whole.to_bytes(FOLD_BYTES, "little") + said
+
     def ask(self, loaded: LoadedReport) -> tuple[int, bytes]:
         """The fold of the carry trees, and what this server opens: `said_elements` as bytes."""
         statement, report, party = self._statement, loaded.report, self._party

@@ -11,10 +11,12 @@ import numpy as np
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.fsl import messages, privacy
 from torchfsl.fsl.bodies import AnswerBody
-from torchfsl.fsl.messages import FOLD_BYTES, Buffer
+from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.integrations.ray.front_sums import FrontSums
 from torchfsl.integrations.ray.front_tables import FrontTables
 from torchfsl.integrations.ray.grid import OpenGrid, Shards
@@ -77,7 +79,7 @@ class ShardedEvaluator:
         self._tables.forget(self._sums.epoch)
 
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
-        """See `Evaluator.folds`; raises as `answer` does."""
+        """See `Evaluator.folds`; raises as `answer` does. Proofs are asked here, by no shard."""
         self._sums.hold(reports.values())
         folds = dict.fromkeys(reports, bytes(FOLD_BYTES))
         asked = {c: r for c, r in reports.items() if not r.trees.verified}
@@ -92,6 +94,11 @@ class ShardedEvaluator:
                 folds |= self._folded(verify_key, *under_way.popleft())
         while under_way:
             folds |= self._folded(verify_key, *under_way.popleft())
+        if self._plan.statement is not None:
+            questions = Questions(self._plan, self._party, verify_key)
+            loaded = (LoadedReport(self._party, report) for report in reports.values())
+            folds = {one.report.client: questions.verdict(folds[one.report.client], one)
+                     for one in loaded}  # fmt: skip
         return folds
 
     def share(self, reports: Sequence[Report]) -> Buffer:

@@ -14,8 +14,8 @@ import numpy as np
 from torchfsl.fsl import privacy
 from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.dpf.trees import split
-from torchfsl.fsl.messages import FOLD_BYTES
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.integrations.ray.cuts import Cut, Places, cuts_of
 from torchfsl.integrations.ray.packing import Packing, SegmentPart
 from torchfsl.integrations.ray.sums import SegmentSums
