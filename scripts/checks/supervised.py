@@ -155,6 +155,8 @@ class LoopFaults(Faults):
     def _fill_up(self, party: int, *, killed: bool) -> None:
         ballast = self.servers.state(party) / "ballast"
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            owner = ballast.parent.stat()  # as if the server itself had filled it
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             while file.write(bytes(4096)) == 4096:
                 pass
         if killed:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.engine_models import start_afresh
 from tests.support.engine_rounds import Task, plain_sum
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.engine import SubmodelEngine
@@ -95,7 +96,7 @@ def test_a_regulariser_over_whole_tables_covers_the_retrieved_rows_exactly(
     for _ in range(3):
         link, updates = task.begin(), []
         for number, handle in enumerate(task.handles):
-            handle.optimizers[0].state.clear()
+            start_afresh(handle.optimizers[0])
             held = torch.unique(rows_of(number)["factors"])
             expected = expected_change(task, number, held, optimize)
             with engine.round(task.client(link, number), rows=rows_of(number), handle=handle) as r:

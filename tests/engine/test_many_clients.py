@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchfsl
-from tests.support.engine_models import Recommender, make_batch, train
+from tests.support.engine_models import Recommender, make_batch, start_afresh, train
 from tests.support.engine_rounds import Task, wanted
 from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.engine.policies import Rows, TopK
@@ -29,7 +29,7 @@ def one_round(task: Task, clients: list[int], **options: Any) -> list[Any]:
         with task.engine.round(
             task.client(link, client), rows=wanted(batch), handle=handle, **options
         ) as rnd:
-            handle.optimizers[0].state.clear()
+            start_afresh(handle.optimizers[0])
             train(handle.model, handle.optimizers, [batch])
         rnd.submit()
         rounds.append(rnd)

@@ -23,6 +23,13 @@ torch.set_num_threads(1)  # small tensors: threads only wait for each other
 NUM_ITEMS, NUM_WORDS = 50, 40
 
 
+def start_afresh(optimizer: torch.optim.Optimizer) -> None:
+    """The state of an optimizer just made: none, or zeros where torch makes them with it."""
+    fresh = type(optimizer)([dict(group) for group in optimizer.param_groups])  # type: ignore[call-arg]
+    optimizer.state.clear()
+    optimizer.state.update(fresh.state)
+
+
 class Recommender(nn.Module):
     """Two tables of one width, one of another, a tied use, padding, BatchNorm."""
 
