@@ -1,4 +1,4 @@
-"""Two builds of the native kernels side by side: is the new one slower?
+"""Two builds of the native kernels side by side, to see whether the new one is slower.
 
     python -m scripts.bench.builds OLD.so NEW.so [--kernel accumulate] [--repeat 15] [--json FILE]
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from scripts.checks import booted
+from scripts.checks import booted, machines
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = os.environ.get("TORCHFSL_TEST_MACHINE", "")
 
 
 def test_the_machines_get_what_the_manual_prints() -> None:
-    commands = booted.printed_commands()
+    commands = machines.printed_commands()
     assert commands[0].startswith("python3 -m venv /opt/torchfsl && ")
     assert not any("systemctl" in command or "#" in command for command in commands)
     for command in commands:
@@ -33,9 +33,9 @@ def test_a_manual_that_does_not_end_with_the_start_is_no_recipe(
 ) -> None:
     page = tmp_path / "operations.md"
     page.write_text("\n## Under systemd\n\n    install one thing\n\n## Next\n\n    systemctl\n")
-    monkeypatch.setattr(booted, "MANUAL", page)
+    monkeypatch.setattr(machines, "MANUAL", page)
     with pytest.raises(SystemExit, match="does not end with starting the unit"):
-        booted.printed_commands()
+        machines.printed_commands()
 
 
 def test_ends_are_told_as_the_loop_tells_them() -> None:
