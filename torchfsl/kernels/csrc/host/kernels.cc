@@ -184,16 +184,6 @@ void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsig
                });
 }
 
-void answer_bits(const Trees& trees, const BitAnswerArgs& args, std::uint8_t* out,
-                 unsigned num_threads) {
-  const Path& path = active_path();
-  const std::size_t work = 3 + kBitRows * (1 + args.row_bytes / 64);
-  const Schedule plan = schedule(path, trees, work, num_threads);
-  answer_units(plan, trees, args, out, [&](const auto& own, auto begin, auto end, void* arena) {
-    path.answer_bits(trees, plan.partition, begin, end, own, arena);
-  });
-}
-
 double aes_ceiling(std::size_t num_blocks, unsigned num_threads) {
   const Path& path = active_path();
   const unsigned threads = usable_threads(num_threads, ~std::size_t{0}, ~std::size_t{0});

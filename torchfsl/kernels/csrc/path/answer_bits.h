@@ -72,20 +72,22 @@ void xor_block(const std::uint8_t* rows, std::size_t stride, std::uint64_t bits,
   words(std::uint8_t{});
 }
 
+// The bits of all rows: the hash of a leaf's seed, and the tree's word where its control bit is
+// set.
 template <class V>
-class BitAnswer {
+class LeafBits {
  public:
   using R = typename V::R;
 
-  BitAnswer(const BitAnswerArgs& args, std::size_t num_leaves)
+  LeafBits(const BitAnswerArgs& args, std::size_t num_leaves)
       : args_(args), num_leaves_(num_leaves), key_(V::make_key(*args.key)) {}
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
-    const BitAnswer& self = *static_cast<BitAnswer*>(context);
+    const LeafBits& self = *static_cast<LeafBits*>(context);
     alignas(64) std::uint8_t bits[16 * (kChunkLeaves + V::kLanes)];
     self.make_bits(self.args_.words + 16 * tree, states, count, bits);
-    self.add_rows(tree, first * kBitRows, bits, count * kBitRows);
+    std::memcpy(self.args_.bits + 16 * (tree * self.num_leaves_ + first), bits, 16 * count);
   }
 
  private:
@@ -106,32 +108,51 @@ class BitAnswer {
     }
   }
 
-  void add_rows(std::size_t tree, std::size_t first, const std::uint8_t* bits,
-                std::size_t count) const {
-    const std::size_t stride = args_.row_bytes;
-    if (count > args_.num_rows - first) count = args_.num_rows - first;
-    const std::size_t table = args_.shared_table ? 0 : tree * args_.num_rows;
-    const std::uint8_t* const rows = args_.table + (table + first) * stride;
-    std::uint8_t* const out = args_.out + (tree - args_.first_tree) * stride;
-    for (std::size_t i = 0; i < count; i += kBlockRows) {
-      std::uint64_t block;
-      std::memcpy(&block, bits + i / 8, sizeof block);
-      const std::size_t left = count - i < kBlockRows ? count - i : kBlockRows;
-      xor_block<V>(rows + i * stride, stride, block, left, out);
-    }
-  }
-
   const BitAnswerArgs args_;
   const std::size_t num_leaves_;
   const typename V::Key key_;
 };
 
 template <class V>
-void answer_bits(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
-                 const BitAnswerArgs& args, void* memory) {
+void leaf_bits(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+               const BitAnswerArgs& args, void* memory) {
   Arena arena(memory);
-  BitAnswer<V> answers(args, trees.num_leaves);
-  walk<V>(trees, partition, begin, end, {BitAnswer<V>::take, nullptr, &answers}, arena);
+  LeafBits<V> bits(args, trees.num_leaves);
+  walk<V>(trees, partition, begin, end, {LeafBits<V>::take, nullptr, &bits}, arena);
+}
+
+// Rows of a table for the trees [tree, last) that see it: the blocks of the leaves [leaf, end).
+template <class V>
+void add_table_rows(const BitAnswerArgs& args, std::size_t tree, std::size_t last,
+                    std::size_t num_leaves, std::size_t leaf, std::size_t end) {
+  const std::size_t stride = args.row_bytes;
+  const std::size_t table = args.shared_table ? 0 : tree * args.num_rows;
+  for (std::size_t row = leaf * kBitRows; row < end * kBitRows; row += kBlockRows) {
+    if (row >= args.num_rows) return;
+    const std::size_t left = args.num_rows - row, count = left < kBlockRows ? left : kBlockRows;
+    const std::uint8_t* const rows = args.table + (table + row) * stride;
+    // With more trees than one, the next rows come from memory while these are used.
+    const std::size_t lines = last - tree > 1 ? stride / (last - tree) + 1 : 0;
+    const std::uint8_t* ahead = rows + kBlockRows * stride;
+    for (std::size_t own = tree; own < last; ++own) {
+      for (std::size_t i = 0; i < lines; ++i, ahead += 64) __builtin_prefetch(ahead);
+      std::uint64_t bits;
+      std::memcpy(&bits, args.bits + 16 * own * num_leaves + row / 8, sizeof bits);
+      xor_block<V>(rows, stride, bits, count, args.out + (own - args.first_tree) * stride);
+    }
+  }
+}
+
+template <class V>
+void rows_by_bits(const BitAnswerArgs& args, std::size_t num_trees, std::size_t num_leaves,
+                  std::size_t begin, std::size_t end) {
+  if (args.shared_table) return add_table_rows<V>(args, 0, num_trees, num_leaves, begin, end);
+  while (begin < end) {
+    const std::size_t tree = begin / num_leaves, first = tree * num_leaves;
+    const std::size_t last = end - first < num_leaves ? end - first : num_leaves;
+    add_table_rows<V>(args, tree, tree + 1, num_leaves, begin - first, last);
+    begin = first + last;
+  }
 }
 
 }  // namespace

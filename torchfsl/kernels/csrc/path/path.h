@@ -115,7 +115,8 @@ struct BitAnswerArgs {
   bool shared_table;
   std::size_t num_rows;  // the trees have as many leaves as these need
   std::size_t row_bytes;
-  std::uint8_t* out;  // rows of the trees from `first_tree` on, XORed into
+  std::uint8_t* bits;  // [T, num_leaves, 16]
+  std::uint8_t* out;   // rows of the trees from `first_tree` on, XORed into
   std::size_t first_tree;
 };
 
@@ -173,8 +174,12 @@ struct Path {
                      const AccumulateArgs&, void* arena);
   void (*answer)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                  const AnswerArgs&, void* arena);
-  void (*answer_bits)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
-                      const BitAnswerArgs&, void* arena);
+  void (*leaf_bits)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                    const BitAnswerArgs&, void* arena);
+  // The leaves [begin, end) of all trees together in a table that they share, else those of one
+  // tree after the other; needs the bits of all.
+  void (*rows_by_bits)(const BitAnswerArgs&, std::size_t num_trees, std::size_t num_leaves,
+                       std::size_t begin, std::size_t end);
   void (*convert)(const ConvertArgs&, void* arena);
   void (*hint_gen)(const HintArgs&, void* arena);
   // Hashes about `num_blocks` blocks of a buffer that stays in the first-level cache.

@@ -141,12 +141,15 @@ void answer_by_bits(Input& input, const PeerTrees& trees) {
   const Bytes words = input.bytes(16 * trees.num_trees);
   const Bytes table = input.bytes((shared ? 1 : trees.num_trees) * num_rows * row_bytes);
   Bytes out(trees.num_trees * row_bytes), expected(out.size());
-  BitAnswerArgs args = {&key,     words.data(), table.data(),    shared,
-                        num_rows, row_bytes,    expected.data(), 0};
+  Bytes bits(16 * trees.num_trees * trees.num_leaves);
+  BitAnswerArgs args = {&key,      words.data(), table.data(),    shared, num_rows,
+                        row_bytes, bits.data(),  expected.data(), 0};
   answer_bits(trees.view(), args, out.data(), 2);
   run_portable(trees.view(), 16, [&](auto& view, auto& partition, auto end, void* arena) {
-    kPortablePath.answer_bits(view, partition, 0, end, args, arena);
+    kPortablePath.leaf_bits(view, partition, 0, end, args, arena);
   });
+  const std::size_t units = (shared ? 1 : trees.num_trees) * trees.num_leaves;
+  kPortablePath.rows_by_bits(args, trees.num_trees, trees.num_leaves, 0, units);
   expect(out == expected);
 }
 

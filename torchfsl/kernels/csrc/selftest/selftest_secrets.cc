@@ -263,9 +263,10 @@ void run_answer_bits(Secrets& secrets) {
     const Bytes table = random.bytes(row_bytes * kRows), words = secrets.hidden(16 * kTrees);
     Bytes answers(row_bytes * kTrees);
     measured([&] {
-      answer_bits(trees.view(0),
-                  {&trees.key, words.data(), table.data(), true, kRows, row_bytes, nullptr, 0},
-                  answers.data(), 1);
+      answer_bits(
+          trees.view(0),
+          {&trees.key, words.data(), table.data(), true, kRows, row_bytes, nullptr, nullptr, 0},
+          answers.data(), 1);
     });
   }
 }

@@ -279,8 +279,8 @@ void run_bit_answers(Digests& digests, Random& random, std::size_t num_trees, st
   Bytes rows(num_trees * row_bytes);
   for (int party = 0; party < 2; ++party) {
     Bytes answers(rows.size()), same(rows.size());
-    const BitAnswerArgs args = {&key,     words.data(), table.data(), shared,
-                                num_rows, row_bytes,    nullptr,      0};
+    const BitAnswerArgs args = {&key,      words.data(), table.data(), shared, num_rows,
+                                row_bytes, nullptr,      nullptr,      0};
     answer_bits(trees.view(party), args, answers.data(), 1);
     answer_bits(trees.view(party), args, same.data(), 3);
     require(answers == same, name + ": the number of threads changes a result");
@@ -527,6 +527,7 @@ std::vector<Digest> run_shapes() {
     run_bit_answers(digests, random, 9, 300, row_bytes, false);
     run_bit_answers(digests, random, 3, 1025, row_bytes, true);
   }
+  run_bit_answers(digests, random, 70, 700, 24, true);  // more than pass over a table together
   run_bit_answers(digests, random, 2, 1, 16, true);
   run_bit_answers(digests, random, 1, 100000, 20, true);
   run_bit_answers(digests, random, 1, 1100000, 4, true);
