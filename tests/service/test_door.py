@@ -193,6 +193,40 @@ def test_bytes_pass_both_ways_as_they_are_and_slow_readers_stop_the_sender() -> 
     assert asyncio.run(run()) == data
 
 
+def test_what_one_end_said_last_leaves_after_it_has_gone() -> None:
+    data = os.urandom(1 << 19)  # more than the sockets hold
+
+    async def run() -> bytes:
+        door, listening = Door(Limits()), bound_socket("127.0.0.1:0")
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+
+        async def speak_and_go(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(data)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_unix_server(speak_and_go, door.inside)
+        port = int(listening.getsockname()[1])
+        door.open(listening)
+        with socket.socket() as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+            caller.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(caller, ("127.0.0.1", port))
+            await loop.sock_sendall(caller, b"hello")
+            while not door.guests.everybody():
+                await asyncio.sleep(0.01)
+            back = b""
+            while part := await loop.sock_recv(caller, 1 << 14):
+                back += part
+                await asyncio.sleep(0)
+        door.close()
+        server.close()
+        return back
+
+    assert asyncio.run(run()) == data
+
+
 def test_a_stranger_is_dropped_in_time_and_a_caller_stays() -> None:
     async def run() -> None:
         async with echoing(FEW) as (door, port, came):

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError
-from torchfsl.service.net.calls import FRAME_LIMIT
+from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
 from torchfsl.service.net.identity import (
     Authorities,
     Identity,
@@ -25,6 +25,13 @@ from torchfsl.service.net.identity import (
 )
 
 _SCHEMES: Final = ("https://", "grpcs://")
+FLOW: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
+    ("grpc.http2.max_frame_size", 1 << 18),
+)
+"""A chunk may be on its way without a word back: each word costs about as much as a call."""
+
 _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),
@@ -35,6 +42,7 @@ _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
+    *FLOW,
 )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from torchfsl.service.net.calls import Overloaded
 from torchfsl.service.net.identity import Identity
 from torchfsl.service.server.guests import Guest, GuestBook
 from torchfsl.service.server.intake import Limits
+from torchfsl.service.server.passages import Passage
 
 log = logging.getLogger("torchfsl.service.door")
 
@@ -33,9 +35,6 @@ _ACCEPTS_AT_ONCE: Final = 16
 
 _TELL_SECONDS: Final = 10.0
 _TOLD_ADDRESSES: Final = 5
-_LINGER_SECONDS: Final = 10.0
-"""How long what gRPC said last may take to leave."""
-
 _LONGEST_PATH: Final = 90
 
 
@@ -67,7 +66,7 @@ class Door:
         self.dropped: Counter[str] = Counter()
         self._count = 0
         self._listening: socket.socket | None = None
-        self._passages: dict[str, _Passage] = {}
+        self._passages: dict[str, Passage] = {}
         self._told: Counter[tuple[str, str]] = Counter()
         self._telling: asyncio.TimerHandle | None = None
 
@@ -150,7 +149,8 @@ class Door:
         self.guests.arrive(guest)
         outside.setblocking(False)
         timer = loop.call_later(self._limits.handshake_seconds, self._drop, guest, "silent")
-        self._passages[name] = _Passage(self, guest, outside, timer)
+        ended = functools.partial(self.gone, guest)
+        self._passages[name] = Passage(guest, outside, timer, ended)
         loop.add_reader(outside, self._begin, guest)
 
     def _begin(self, guest: Guest) -> None:
@@ -203,105 +203,3 @@ class Door:
         told, self._told = self._told, Counter()
         for (group, why), count in told.most_common(_TOLD_ADDRESSES):
             log.warning("connections dropped", extra={"peer": group, "why": why, "count": count})
-
-
-class _Passage:
-    """The sockets of a connection: outside alone at first, then both ends of the way to gRPC."""
-
-    def __init__(
-        self, door: Door, guest: Guest, outside: socket.socket, timer: asyncio.TimerHandle
-    ) -> None:
-        self._door, self._guest, self._timer = door, guest, timer
-        self._waiting: socket.socket | None = outside
-        self._ends: list[asyncio.Transport] = []
-        self._joining: asyncio.Task[None] | None = None
-        self._is_over = False
-
-    def join(self, inside: socket.socket) -> None:
-        """Pass bytes from now on."""
-        outside = self._leave_waiting()
-        self._joining = asyncio.create_task(self._join(inside, outside))
-
-    def stop_timer(self) -> None:
-        """The connection may stay."""
-        self._timer.cancel()
-
-    def close(self) -> None:
-        """One end has closed: what the other was told last may still leave."""
-        self._over()
-        for transport in self._ends:
-            transport.close()
-            if transport.get_write_buffer_size():
-                asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._over()
-        for transport in self._ends:
-            transport.abort()
-
-    async def _join(self, inside: socket.socket, outside: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        ends = _End(self.ended), _Outside(self.ended, self._guest)
-        ends[0].other, ends[1].other = ends[1], ends[0]
-        for end, one in zip(ends, (inside, outside), strict=True):  # gRPC does not speak first
-            transport, _ = await loop.connect_accepted_socket(lambda end=end: end, one)  # type: ignore[misc]
-            self._ends.append(transport)
-        if self._is_over:
-            self.abort()
-
-    def ended(self) -> None:
-        """One of the ends has."""
-        self._door.gone(self._guest)
-
-    def _over(self) -> None:
-        self._is_over = True
-        self._timer.cancel()
-        if self._waiting is not None:
-            self._leave_waiting().close()
-
-    def _leave_waiting(self) -> socket.socket:
-        assert self._waiting is not None
-        asyncio.get_running_loop().remove_reader(self._waiting)
-        outside, self._waiting = self._waiting, None
-        return outside
-
-
-class _End(asyncio.Protocol):
-    """One end of a passage: what comes in here goes out at the other."""
-
-    other: _End
-    transport: asyncio.Transport
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended, self.has_heard = ended, False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.has_heard = True
-        self.other.transport.write(data)
-
-    def pause_writing(self) -> None:
-        self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self.other.transport.resume_reading()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._ended()
-
-
-class _Outside(_End):
-    """The caller's end."""
-
-    def __init__(self, ended: Callable[[], None], guest: Guest) -> None:
-        super().__init__(ended)
-        self._guest = guest
-
-    def data_received(self, data: bytes) -> None:
-        if self.other.has_heard:
-            self._guest.steps = 2
-        super().data_received(data)

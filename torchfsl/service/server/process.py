@@ -21,7 +21,7 @@ import grpc.aio
 from torchfsl.errors import ParameterError
 from torchfsl.service.net.addresses import bound_socket, split_address
 from torchfsl.service.net.calls import FRAME_LIMIT
-from torchfsl.service.net.channels import TlsFiles, server_credentials, target
+from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.coordinator import Coordinator
@@ -283,6 +283,7 @@ def _lock(folder: Path) -> IO[bytes]:
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
+        *FLOW,
         ("grpc.max_receive_message_length", FRAME_LIMIT),
         ("grpc.max_send_message_length", FRAME_LIMIT),
         ("grpc.max_concurrent_streams", limits.calls_per_connection),
