@@ -102,7 +102,7 @@ def _machine(report: Report) -> None:
 
 def _server(report: Report, settings: ServeSettings) -> None:
     """What `torchfsl serve` would find, before it does."""
-    from torchfsl.service.server import descriptors
+    from torchfsl.service.server import descriptors, engines
 
     files, party = settings.tls, settings.party
     report.check("certificate and key", lambda: _party(files, Identity(Role.SERVER, party)))
@@ -119,6 +119,8 @@ def _server(report: Report, settings: ServeSettings) -> None:
     report.check("state", lambda: _state(settings))
     wanted = settings.limits.connections
     report.check("open files", lambda: _open_files(descriptors.file_limit(), wanted, report))
+    if settings.engine.url:
+        report.check("engine", lambda: engines.examine(settings.engine, files, party))
     report.check(f"server {1 - party}", lambda: _peer(settings))
 
 

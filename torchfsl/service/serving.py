@@ -17,6 +17,7 @@ from torchfsl.service.server.logs import LEVELS, set_level
 if TYPE_CHECKING:
     from torchfsl.fsl.floors import Floors
     from torchfsl.service.net.channels import TlsFiles
+    from torchfsl.service.server.engines import EngineSettings
     from torchfsl.service.server.process import ServeSettings
 
 log = logging.getLogger("torchfsl.service.serving")
@@ -47,6 +48,9 @@ Every option can be given in a TOML file instead (--config), options win:
   grpc-health = "127.0.0.1:9101"     # grpc.health.v1.Health, without TLS
   max-fetches = 16                   # of one client from one model
   min-clients = 100                  # refuse plans that open sums over fewer reports
+
+  engine = "ray://10.0.0.5:10001"    # evaluate on a cluster of Ray, see docs/ray.md
+  shards = 4
 
   replace = "nobody"                 # or "owner": who may replace a task that has a model
 
@@ -83,6 +87,9 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
     ("max-fetches", "N", int, "how often a client may fetch from one model (default 16)"),
+    ("engine", "URL", str, "where the evaluation runs, as ray://HOST:PORT (default: this process)"),
+    ("shards", "N", int, "parts of the evaluation at the engine (default 1)"),
+    ("engine-insecure", "", bool, "use an engine without its token and TLS"),
     ("log-level", "LEVEL", str, "debug, info, warning or error (default info)"),
 )
 
@@ -91,6 +98,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `torchfsl serve`."""
     parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, see above")
     for name, metavar, kind, text in _OPTIONS:
+        if kind is bool:
+            parser.add_argument(f"--{name}", action="store_const", const=True, help=text)
+            continue
         parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
 
 
@@ -114,7 +124,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
     if level not in LEVELS:
         raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
     files = _tls_files(given)
-    for name in ("min-clients", "max-fetches"):
+    for name in ("min-clients", "max-fetches", "shards"):
         if given.get(name, 1) < 1:
             raise ParameterError(f"--{name} is {given[name]}: it is at least 1")
     node = _section(NodeSettings, storage, "storage")
@@ -129,6 +139,7 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
         given["party"], given["listen"], given["peer"], given["state"], files,
         given.get("metrics", ""), given.get("grpc-health", ""), node,
         _section(Limits, limits, "limits"), given.get("witness"), given.get("deny"),
+        _engine(given),
     )  # fmt: skip
     return settings, level
 
@@ -184,9 +195,9 @@ def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, 
 
 def _of_kind(name: str, value: Any, kind: type[Any]) -> Any:
     """A setting of the file; raises ParameterError if it is of another type."""
-    wanted = int if kind is int else str
+    wanted = kind if kind in (int, bool) else str
     if type(value) is not wanted:
-        word = "a whole number" if kind is int else "text in quotes"
+        word = {int: "a whole number", bool: "true or false"}.get(kind, "text in quotes")
         raise ParameterError(f"{name} = {value!r} in the settings file: it is {word}")
     return kind(value)
 
@@ -204,6 +215,17 @@ def _tls_files(given: Mapping[str, Any]) -> TlsFiles:
         raise ParameterError(f"--tls DIR, or --{missing[0]} and its companions, are missing")
     cert, key, first, second, clients = (given[name] for name in names)
     return TlsFiles(cert, key, (first, second), clients)
+
+
+def _engine(given: Mapping[str, Any]) -> EngineSettings:
+    from torchfsl.service.server.engines import EngineSettings
+
+    for name in ("shards", "engine-insecure"):
+        if name in given and "engine" not in given:
+            raise ParameterError(f"--{name} needs --engine: without one this process computes")
+    return EngineSettings(
+        given.get("engine", ""), given.get("shards", 1), given.get("engine-insecure", False)
+    )
 
 
 def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> Floors:

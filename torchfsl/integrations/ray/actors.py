@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import ray
 from ray import exceptions
 
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.integrations.ray.grid import ShardLost
+from torchfsl.integrations.ray.grid import EngineLost, ShardLost
 from torchfsl.integrations.ray.shard import Shard
 
 _LOST: Final = (
@@ -50,6 +51,51 @@ class _Worker:
 
 
 _worker = ray.remote(max_restarts=-1, max_concurrency=1)(_Worker)
+
+
+class _Marker:
+    """Stands in a cluster for the server that it belongs to."""
+
+
+_marker = ray.remote(num_cpus=0)(_Marker)
+_MARK: Final = "torchfsl-server"
+
+
+def connect(address: str, namespace: str) -> None:
+    """Connect this process to a cluster; once is enough.
+
+    Raises:
+        OSError: it does not answer, or refuses the token.
+    """
+    # Not in the main thread, whose signals Ray would take.
+    with ThreadPoolExecutor(1) as another:
+        try:
+            another.submit(
+                ray.init, address=address, namespace=namespace, log_to_driver=False,
+                configure_logging=False, ignore_reinit_error=True,
+            ).result()  # fmt: skip
+        except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
+            raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+
+
+def namespaces() -> list[str]:
+    """Of all named actors on the cluster."""
+    return [found["namespace"] for found in ray.util.list_named_actors(all_namespaces=True)]
+
+
+def mark() -> None:
+    """Leave a mark of this process's namespace in the cluster, which outlives the process."""
+    _marker.options(name=_MARK, lifetime="detached", get_if_exists=True).remote()
+
+
+def unmark() -> None:
+    """Take the mark away again."""
+    ray.kill(ray.get_actor(_MARK))
+
+
+def resources() -> tuple[int, float]:
+    """Machines and cores of the cluster."""
+    return len([n for n in ray.nodes() if n["Alive"]]), ray.cluster_resources().get("CPU", 0.0)
 
 
 class RayGrid:

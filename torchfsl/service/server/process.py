@@ -27,6 +27,7 @@ from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
 from torchfsl.service.server.door import Door
+from torchfsl.service.server.engines import EngineSettings, make_evaluator
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.gauges import watch_all, watch_certificates
@@ -62,6 +63,7 @@ class ServeSettings:
         limits: limits of the traffic.
         witness: see `Storage`.
         deny: the deny list; None for nobody.
+        engine: where its evaluation runs.
     """
 
     party: int
@@ -75,6 +77,7 @@ class ServeSettings:
     limits: Limits = field(default_factory=Limits)
     witness: Path | None = None
     deny: Path | None = None
+    engine: EngineSettings = field(default_factory=EngineSettings)
 
 
 class ServerProcess:
@@ -101,8 +104,10 @@ class ServerProcess:
         self.observer = Observer()
         self._health = Health(settings.party, settings.node.reserve_bytes)
         self.metrics_port = self._observe() if settings.metrics else 0
+        evaluator = make_evaluator(settings.engine, settings.tls, settings.party)
+        node = dataclasses.replace(settings.node, evaluator=evaluator)
         self.node = Node(
-            settings.party, settings.state, authorities, settings.node, key,
+            settings.party, settings.state, authorities, node, key,
             witness=settings.witness,
         )  # fmt: skip
         self._listening = bound_socket(settings.listen)

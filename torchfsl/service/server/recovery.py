@@ -33,7 +33,7 @@ def new_server(
     return Server(
         storage.party, plan=task.plan, model=model, last_round=last_round,
         rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions, key=key,
-        max_fetches=storage.settings.max_fetches,
+        max_fetches=storage.settings.max_fetches, evaluator=storage.settings.evaluator,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
@@ -49,6 +50,7 @@ class NodeSettings:
         max_sessions, max_fetches: see `Server`.
         floors: refuse plans below them.
         may_replace: whether the owner may put another task in place of a live one.
+        evaluator: what computes from reports, see `Server`.
     """
 
     segment_bytes: int = SEGMENT_BYTES
@@ -57,6 +59,7 @@ class NodeSettings:
     max_fetches: int = 16
     floors: Floors = field(default_factory=Floors)
     may_replace: bool = False
+    evaluator: MakeEvaluator = LocalEvaluator
 
 
 class Storage:

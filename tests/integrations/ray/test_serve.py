@@ -1,0 +1,189 @@
+"""`torchfsl serve --engine`: a server on a cluster of Ray with its token and TLS on."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+pytest.importorskip("ray", reason="needs the extra ray: scripts/checks/ray.sh")
+pytest.importorskip("grpc")
+
+import ray
+
+from tests.support.network import Pair, assert_sums, wait_until
+from torchfsl.service.local import free_ports
+
+ADDRESS = ray.util.get_node_ip_address()  # Ray takes loopback addresses for this one
+
+
+def write_certificate(folder: Path) -> None:
+    """One that is its own authority, for this machine."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ray")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    own = {ADDRESS, "127.0.0.1"}  # parts of the head speak with each other there
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(a)) for a in own])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - day).not_valid_after(now + day)
+    made = made.add_extension(names, False)
+    certificate = made.add_extension(x509.BasicConstraints(True, None), True).sign(
+        key, hashes.SHA256()
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )  # fmt: skip
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((ADDRESS, port), timeout=1):
+        return True
+    return False
+
+
+class Cluster:
+    """A cluster of this machine alone, protected.
+
+    Attributes:
+        environment: variables of whoever may use it.
+        url: for a front on this machine; client: for one that is not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        write_certificate(folder)
+        (folder / "token").write_text(secrets.token_hex(32))
+        self.environment = {
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": str(folder / "cert.pem"),
+            "RAY_TLS_SERVER_KEY": str(folder / "key.pem"),
+            "RAY_TLS_CA_CERT": str(folder / "cert.pem"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]),
+        }
+        port, client = (one % 9000 + 1000 for one in free_ports(2))  # below those of its workers
+        self.url, self.client = f"ray-node://{ADDRESS}:{port}", f"ray://{ADDRESS}:{client}"
+        command = Path(sys.executable).parent / "ray"
+        self.session = Path("/tmp") / f"torchfsl-ray-{os.getpid()}"  # noqa: S108 (sockets' paths are short)
+        self.process = subprocess.Popen(
+            [
+                str(command), "start", "--head", "--block", f"--node-ip-address={ADDRESS}",
+                f"--port={port}", f"--ray-client-server-port={client}", "--num-cpus=4",
+                "--include-dashboard=false", "--object-store-memory=100000000",
+                f"--temp-dir={self.session}",
+            ],
+            env={**os.environ, **self.environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+        for address in (port, client):
+            wait_until(lambda address=address: listens(address), 60)
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        shutil.rmtree(self.session, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    one = Cluster(tmp_path_factory.mktemp("ray"))
+    yield one
+    one.close()
+
+
+class Engined(Pair):
+    """A pair whose server 0 evaluates at an engine."""
+
+    engine: tuple[str, ...] = ()
+
+    def command(self, party: int) -> list[str]:
+        return [*super().command(party), *(self.engine if party == 0 else ())]
+
+
+def doctor(pair: Engined, *options: str) -> tuple[int, str]:
+    command = [c if c != "serve" else "doctor" for c in pair.command(0)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("way", ["url", "client"])
+def test_a_server_evaluates_on_a_cluster_and_goes_on_after_it_was_killed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    with Engined(tmp_path / "pair") as pair:
+        shutil.copytree(cluster_certificates(tmp_path, pair.tls), pair.tls, dirs_exist_ok=True)
+        pair.engine = ("--engine", getattr(cluster, way), "--shards", "2")
+        pair.start()
+        pair.set_up()
+        pair.open()
+        pair.assert_serves([1, 2])
+        pair.open()
+        made = pair.take_part([1])
+        pair.kill(0)  # its shards end with it
+        pair.start(0)
+        made += pair.take_part([2, 3])
+        opened = pair.close()
+        assert opened.clients == (1, 2, 3)
+        assert_sums(pair.plan, opened, made)
+        pair.owner.model(pair.task)
+        process = pair.processes[0]
+        assert process is not None
+        process.terminate()
+        assert process.wait(60) == 0  # Ray has not taken the signal
+
+
+def cluster_certificates(tmp_path: Path, tls: Path) -> Path:
+    """The same authority in every test of the cluster, since it belongs to the first."""
+    kept = tmp_path.parent / "authority"
+    if not kept.exists():
+        shutil.copytree(tls, kept)
+    return kept
+
+
+def test_a_foreign_or_open_cluster_is_refused(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    with Engined(tmp_path / "own") as own:
+        shutil.copytree(cluster_certificates(tmp_path, own.tls), own.tls, dirs_exist_ok=True)
+        own.engine = ("--engine", cluster.url, "--shards", "2")
+        own.start(0)  # from here on the cluster is its
+        assert "ok      engine: 1 machines with 4 cores, 2 shards, token and TLS" in doctor(own)[1]
+        own.engine = ("--engine", cluster.url, "--shards", "9")
+        assert "FAILED  engine: --engine: 1 machines with 4 cores, 9 shards" in doctor(own)[1]
+    with Engined(tmp_path / "other") as other:
+        other.engine = ("--engine", cluster.url)
+        with pytest.raises(RuntimeError, match="belongs to another server"):
+            other.start(0)
+        assert "FAILED  engine: --engine: the cluster" in doctor(other)[1]
+        for variable in ("RAY_AUTH_MODE", "RAY_USE_TLS"):
+            with monkeypatch.context() as patch:
+                patch.delenv(variable)
+                with pytest.raises(RuntimeError, match="engine-insecure"):
+                    other.start(0)

@@ -1,0 +1,69 @@
+"""What computes from reports: this process, or an engine that `--engine` names.
+
+An engine stands above the service, which must not know it: it is loaded by its name when it is
+asked for, and by nobody else. A server without `--engine` never loads a framework.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
+from torchfsl.service.net.channels import TlsFiles
+
+_HOMES: Final = {
+    "ray": "torchfsl.integrations.ray.engine",
+    "ray-node": "torchfsl.integrations.ray.engine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Where a server's evaluation runs.
+
+    Attributes:
+        url: of the engine, its scheme says which; empty for this process.
+        shards: that share the work there.
+        insecure: also where others may reach it.
+    """
+
+    url: str = ""
+    shards: int = 1
+    insecure: bool = False
+
+
+def make_evaluator(settings: EngineSettings, tls: TlsFiles, party: int) -> MakeEvaluator:
+    """What makes the server's evaluator.
+
+    Raises:
+        ParameterError: the engine cannot be used so; see there.
+        OSError: it does not answer.
+    """
+    if not settings.url:
+        return LocalEvaluator
+    found: MakeEvaluator = _home(settings).open_engine(**_arguments(settings, tls, party))
+    return found
+
+
+def examine(settings: EngineSettings, tls: TlsFiles, party: int) -> str:
+    """What the engine has, for `torchfsl doctor`; raises as `make_evaluator`."""
+    return str(_home(settings).examine(**_arguments(settings, tls, party)))
+
+
+def _home(settings: EngineSettings) -> Any:
+    scheme = settings.url.partition("://")[0]
+    if scheme not in _HOMES:
+        raise ParameterError(f"--engine {settings.url!r}: it begins with one of {sorted(_HOMES)}")
+    return importlib.import_module(_HOMES[scheme])
+
+
+def _arguments(settings: EngineSettings, tls: TlsFiles, party: int) -> dict[str, Any]:
+    authority = hashlib.sha256(tls.server_authorities[party].read_bytes()).digest()
+    return {
+        "url": settings.url, "shards": settings.shards, "authority": authority,
+        "insecure": settings.insecure,
+    }  # fmt: skip
