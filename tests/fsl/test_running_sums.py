@@ -21,6 +21,7 @@ from tests.support.reference import plaintext
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import client_bytes
+from torchfsl.fsl.dpf import ssa
 from torchfsl.fsl.dpf.ssa import BinSums, IndexSums
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -82,6 +83,18 @@ def test_any_window_gives_the_exact_sum(window: int) -> None:
         waiting = len(servers[0]._evaluator.sums._waiting)
         assert waiting == 5 % window
         assert_sums(plan, finish_round(servers), updates)
+
+
+@pytest.mark.parametrize("line_bytes", [1, 64], ids=["long rows", "short rows"])
+def test_sums_that_are_gathered_in_parts_are_exact(
+    window: int, line_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssa, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(ssa, "_LINE_BYTES", line_bytes)
+    plan = streaming_plan(5)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 5)
+    assert_sums(plan, finish_round(servers), updates)
 
 
 def test_large_sums_are_given_back_and_gathered_by_windows_that_are_worth_it(

@@ -9,10 +9,11 @@ show where cuckoo hashing placed rows.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -25,6 +26,12 @@ from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes, Whole
+
+_CHUNK_ROWS: Final = 1 << 18
+_CHUNK_BYTES: Final = 1 << 22
+"""Sums that are gathered at once where there are more: rows, and their bytes, at most."""
+
+_LINE_BYTES: Final = 64
 
 
 def tree_values(
@@ -110,9 +117,7 @@ class BinSums(Accumulator):
         begun = segment.groups[-1].is_stash
         out = flats[-1][: segment.m].copy() if begun else np.zeros((segment.m, row), dtype=np.uint8)
         if segment.num_bins:
-            slots = cuckoo.bin_slots(*_layout(self._plan, segment))
-            width = self._plan.encoding.ring_bits // 8
-            kernels().gather(flats[0], slots, out, width, num_threads())
+            _gather_bins(self._plan, segment, flats[0], out)
         return out
 
 
@@ -166,13 +171,45 @@ class IndexSums(Accumulator):
             ]  # fmt: skip
             sums.fill(0)
             _accumulate(plan, jobs, group, sign, sums)
-            slots = cuckoo.slots_within(table[i], theta, padded)[None]
-            width = plan.encoding.ring_bits // 8
-            kernels().gather(sums.reshape(-1, self._row), slots, out, width, num_threads())
+            for part in _parts(segment.m, self._row):
+                slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
+                _gather(plan, sums.reshape(-1, self._row), slots, out[part])
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
         return self._total.reshape(-1, self._row)[: self._segment.m]
+
+
+def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> None:
+    """Add the sums of all bins, `[positions, W/8]`, to those in index order, `[m, W/8]`.
+
+    Where there are many, some thousand rows of one sub-table at a time, so that slots take no
+    memory and are read where they were made. Rows shorter than a cache line take a sub-table after
+    the other, since neighbours in a line are wanted near to each other; longer ones the three of
+    them for the same rows.
+    """
+    table, theta, padded = _layout(plan, segment)
+    if segment.m <= _CHUNK_ROWS:
+        _gather(plan, sums, cuckoo.bin_slots(table, theta, padded), out)
+        return
+    tables, parts = range(NUM_HASHES), list(_parts(segment.m, out.shape[1]))
+    order = itertools.product(tables, parts)
+    if out.shape[1] >= _LINE_BYTES:
+        order = ((i, part) for part, i in itertools.product(parts, tables))
+    each = len(sums) // NUM_HASHES
+    for i, part in order:
+        slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
+        _gather(plan, sums[i * each : (i + 1) * each], slots, out[part])
+
+
+def _parts(m: int, row_bytes: int) -> Iterator[slice]:
+    """All of `m` rows, few enough at a time that they and their slots stay in a cache."""
+    step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
+    return (slice(start, min(m, start + step)) for start in range(0, m, step))
+
+
+def _gather(plan: Plan, sums: Bytes, slots: Slots, out: Bytes) -> None:
+    kernels().gather(sums, slots, out, plan.encoding.ring_bits // 8, num_threads())
 
 
 def sums_of(plan: Plan, segment: TreeSegment, group: TreeGroup) -> Bytes:

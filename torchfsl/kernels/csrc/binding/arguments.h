@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "aes_key.h"
+#include "huge_pages.h"
 #include "path.h"
 
 namespace nb = nanobind;
@@ -115,7 +116,9 @@ class Buffer {
  public:
   explicit Buffer(Shape shape)
       : shape_(shape.begin(), shape.end()),
-        data_(static_cast<T*>(::operator new(product(shape) * sizeof(T), kAlignment))) {}
+        data_(static_cast<T*>(::operator new(product(shape) * sizeof(T), kAlignment))) {
+    ask_for_huge_pages(data_.get(), product(shape) * sizeof(T));
+  }
 
   T* data() const { return data_.get(); }
 
