@@ -25,7 +25,7 @@ from torchfsl.submodel.server_model import ServerModel
 
 
 def run_apart(plan: Plan, sent: list[tuple[int, bytes]]) -> dict[str, float]:
-    """Peak memory, and seconds of the stages, of the larger of two server processes."""
+    """Seconds and peak memory of the stages, and of all, of the larger of two server processes."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         for number, (party, message) in enumerate(sent):
@@ -48,6 +48,13 @@ def relayed(server: Server, kind: Kind, client: int) -> tuple[bytes, bytes | mem
     return server.reports.relay_parts(kind, client)
 
 
+def forget_peak() -> None:
+    """Let the system's account of the largest resident size begin anew, where it can."""
+    account = Path("/proc/self/clear_refs")
+    if account.exists():
+        account.write_text("5")
+
+
 def settle(server: Server) -> None:
     """The part of a commit that grows with the clients; `commit` finds it done."""
     server._evaluator.sums.settle(list(server._opening.accepted.values()))
@@ -56,13 +63,21 @@ def settle(server: Server) -> None:
 def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, turn: Any) -> None:
     """One server, from its permutations to the opened sum."""
     seconds: dict[str, float] = {}
+    peaks: dict[str, float] = {}
 
     def timed(stage: str, call: Callable[[], Any]) -> Any:
         with turn:
+            note_peak("between")  # messages that the peer sends, and copies of them on their way
             start = time.perf_counter()
             result = call()
             seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+            note_peak(stage)
         return result
+
+    def note_peak(stage: str) -> None:
+        name = f"{stage}_peak_bytes"
+        peaks[name] = max(peaks.get(name, 0.0), float(measure.peak_memory_bytes()))
+        forget_peak()
 
     def swap(*mine: bytes | memoryview) -> bytes:
         if party == 1:  # one sends while the other reads: a pipe holds little
@@ -98,4 +113,5 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
     share = timed("open", lambda: server.reveal(theirs))
     theirs = swap(share)
     timed("open", lambda: server.open(theirs))
-    results.put({**seconds, "peak_memory_bytes": float(measure.peak_memory_bytes())})
+    peaks["peak_memory_bytes"] = max(peaks.values())
+    results.put({**seconds, **peaks})

@@ -274,8 +274,9 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
     if row["server_apart"]:
         print("  a server in a process of its own")
         for name, figure in row["server_apart"].items():
-            if name == "peak_memory_bytes":
-                print(f"    peak memory                         {figure / 1e6:10,.0f} MB")
+            if name.endswith("_bytes"):
+                label = name.removesuffix("_bytes").replace("_", " ")
+                print(f"    {label:36}{figure / 1e6:10,.0f} MB")
             else:
                 print(f"    {name:36}{1e3 * figure:10.2f} ms")
 

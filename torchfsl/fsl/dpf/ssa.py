@@ -193,9 +193,9 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
         _gather(plan, sums, cuckoo.bin_slots(table, theta, padded), out)
         return
     tables, parts = range(NUM_HASHES), list(_parts(segment.m, out.shape[1]))
-    order = itertools.product(tables, parts)
+    order = list(itertools.product(tables, parts))
     if out.shape[1] >= _LINE_BYTES:
-        order = ((i, part) for part, i in itertools.product(parts, tables))
+        order = [(i, part) for part in parts for i in tables]
     each = len(sums) // NUM_HASHES
     for i, part in order:
         slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
