@@ -16,6 +16,7 @@ import grpc
 
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.service.client.conversation import Conversation, HasEnded
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles, channel
 
@@ -57,6 +58,7 @@ class Link:
         self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self._channel = channel(url, party, files)
+        self._resting: list[Conversation] = []
 
     def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
         """Call until it is answered or refused, or the time is over.
@@ -99,6 +101,8 @@ class Link:
 
     def close(self) -> None:
         """Close the channel."""
+        while self._resting:
+            self._resting.pop().close()
         self._channel.close()
 
     def _tell(self, error: Exception, left: float) -> None:
@@ -109,6 +113,8 @@ class Link:
         )  # fmt: skip
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
+        if method in calls.CONVERSED:
+            return self._converse(method, data, limit, max(seconds, 0.001))
         path, one = calls.path(method), calls.one_chunk(data, limit=limit)
         seconds, metadata = max(seconds, 0.001), calls.metadata()
         try:
@@ -130,6 +136,26 @@ class Link:
         except grpc.RpcError as error:
             raise calls.error_of(error, f"server {self.party}") from None
         return b"".join(parts)
+
+    def _converse(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
+        """A call on a stream that rests, or on a new one where that has ended meanwhile."""
+        while True:
+            try:
+                talk, is_new = self._resting.pop(), False
+            except IndexError:
+                talk, is_new = Conversation(self._channel, f"server {self.party}"), True
+            try:
+                answer = talk.ask(method, data, limit=limit, seconds=seconds)
+            except HasEnded:
+                talk.close()
+                if is_new:
+                    raise calls.NotReady(f"server {self.party} is about to stop") from None
+            except BaseException:
+                talk.close()
+                raise
+            else:
+                self._resting.append(talk)
+                return answer
 
     def _check(self, size: int, limit: int) -> None:
         if size > limit:

@@ -1,5 +1,9 @@
 """What both ends of a call agree on: method names, chunks, versions, errors.
 
+Calls may follow one another on one stream, the method CONVERSE: a request begins with the name of
+its method and a line break, and request and answer each end with the first chunk that is shorter
+than 1 MiB. A refusal ends the stream.
+
 A message travels as a stream of chunks of at most 1 MiB. The first chunk holds the whole header, by
 which a server refuses a message before the rest arrives. Requests that are no protocol messages are
 small JSON objects. Every call carries the versions of its sender as metadata.
@@ -32,6 +36,16 @@ MAX_REQUEST_BYTES: Final = 4096
 
 FRAME_LIMIT: Final = CHUNK_BYTES + 4096
 """gRPC refuses longer frames before it allocates them."""
+
+CONVERSE: Final = "Converse"
+"""The method on whose stream other calls follow one another."""
+
+CONVERSED: Final = frozenset(("Plan", "Model", "Retrieve", "Answer", "Upload", "Submit", "Relay"))
+"""What may be called there."""
+
+_NAME_BYTES: Final = 16
+_UNKNOWN_METHOD: Final = "Method not found!"
+"""What gRPC says of a method that the server does not have."""
 
 _WIRE, _LIBRARY = "torchfsl-wire", "torchfsl-library"
 
@@ -94,6 +108,8 @@ def error_of(error: grpc.RpcError, peer: str) -> FslError:
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = error.details() if hasattr(error, "details") else ""
     kind = _ERRORS.get(code, ProtocolError)
+    if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
+        details = "it does not know this call, it is older: upgrade it"
     return kind(f"{peer}: {details or code.name}")
 
 
@@ -140,6 +156,35 @@ def one_chunk(*parts: bytes | memoryview, limit: int) -> bytes | None:
     if limit > CHUNK_BYTES or sum(map(len, parts)) > CHUNK_BYTES:
         return None
     return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+
+
+def conversed(method: str, *parts: bytes | memoryview) -> Iterator[bytes]:
+    """A request on a stream of calls, in chunks of which the last alone is shorter than 1 MiB."""
+    return _ended(b"".join((method.encode(), b"\n", *parts)))
+
+
+def replied(data: bytes | memoryview) -> Iterator[bytes]:
+    """An answer on a stream of calls, likewise."""
+    return _ended(data)
+
+
+def method_of(chunk: bytes) -> tuple[str, bytes]:
+    """Which method the first chunk of a request is for, and what follows the name.
+
+    Raises:
+        DecodeError: none that may be called on a stream of calls.
+    """
+    end = chunk.find(b"\n", 0, _NAME_BYTES)
+    name = chunk[: max(end, 0)].decode("ascii", "replace")
+    if name not in CONVERSED:
+        raise DecodeError("a request on a stream of calls begins with the name of its method")
+    return name, chunk[end + 1 :]
+
+
+def _ended(data: bytes | memoryview) -> Iterator[bytes]:
+    yield from chunks(data)
+    if data and not len(data) % CHUNK_BYTES:
+        yield b""
 
 
 def encode_request(**fields: Any) -> bytes:

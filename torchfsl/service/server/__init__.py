@@ -4,8 +4,8 @@
 the steps), `recovery` and `succession` (one task after another); `station` (the node inside an
 event loop); `coordinator` and `follower` (server 0's side of a round and server 1's), `peers`,
 `fetching` (rows without a report); `door`, `passages`, `guests` and `descriptors` (connections),
-`intake` and `streams` (limits), `engines` (what else than this process may compute), `handlers` and
-`router`, `failures` (what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and
+`intake` and `streams` (limits), `conversations` (many calls on one stream), `handlers` and
+`router`, `engines` (what else than this process may compute), `failures` (what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and
 `overview` (the status `page`, with `problems`; for operators), `supervision` (what systemd hears),
 `process`.
 

@@ -34,6 +34,7 @@ class Limits:
         handshakes_per_address: of those, from one address (IPv6: one /64).
         handshake_seconds: after which a connection without a call is dropped.
         wait_seconds: how long a request waits for room before it is refused.
+        conversation_seconds: how long a stream of calls may rest between two of them.
         idle_seconds: how long a sender or reader may pause inside a message.
         call_seconds: how long a message may take to arrive as a whole.
         peer_seconds: how long a client's call waits for the other server.
@@ -51,6 +52,7 @@ class Limits:
     handshakes_per_address: int = 32
     handshake_seconds: float = 20.0
     wait_seconds: float = 30.0
+    conversation_seconds: float = 600.0
     idle_seconds: float = 20.0
     call_seconds: float = 120.0
     peer_seconds: float = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
@@ -47,6 +47,7 @@ class PeerLink:
         self._seconds = attempt_seconds
         self._channel: grpc.aio.Channel | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._resting: list[Any] = []
         self.unreachable = False
 
     async def call(self, method: str, *parts: bytes | memoryview, limit: int) -> bytes:
@@ -58,10 +59,13 @@ class PeerLink:
         channel = self._channel or self._open()
         metadata = grpc.aio.Metadata(*calls.metadata())
         one = calls.one_chunk(*parts, limit=limit)
+        answer: bytes
         try:
-            if one is not None:
+            if method in calls.CONVERSED:
+                answer = await self._converse(channel, method, *parts, limit=limit)
+            elif one is not None:
                 invoke = channel.unary_unary(calls.path(method))
-                answer: bytes = await invoke(one, timeout=self._seconds, metadata=metadata)
+                answer = await invoke(one, timeout=self._seconds, metadata=metadata)
                 self._check(len(answer), limit)
             else:
                 invoke = channel.stream_stream(calls.path(method))
@@ -98,6 +102,40 @@ class PeerLink:
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise calls.NotReady("the other server did not answer before the round ended")
 
+    async def _converse(
+        self, channel: grpc.aio.Channel, method: str, *parts: bytes | memoryview, limit: int
+    ) -> bytes:
+        """A call on a stream that rests, or on a new one."""
+        stream = self._stream_on(channel)
+        try:
+            async with asyncio.timeout(self._seconds):
+                for chunk in calls.conversed(method, *parts):
+                    await stream.write(chunk)
+                answer = await self._all_of(_until_short(stream), limit)
+        except (TimeoutError, asyncio.InvalidStateError, EOFError):
+            stream.cancel()
+            raise calls.NotReady(f"server {self._party} gave no answer") from None
+        except BaseException:
+            stream.cancel()
+            raise
+        if channel is self._channel:
+            self._resting.append(stream)
+        else:
+            stream.cancel()
+        return answer
+
+    def _stream_on(self, channel: grpc.aio.Channel) -> Any:
+        while channel is self._channel and self._resting:
+            stream = self._resting.pop()
+            if not stream.done():  # the peer ends what has rested for long
+                return stream
+        metadata = grpc.aio.Metadata(*calls.metadata())
+        return channel.stream_stream(calls.path(calls.CONVERSE))(metadata=metadata)
+
+    def _stop_resting(self) -> None:
+        while self._resting:
+            self._resting.pop().cancel()
+
     async def _all_of(self, call: Any, limit: int) -> bytes:
         """An answer in chunks; cancels one that is too long."""
         answer: list[bytes] = []
@@ -105,7 +143,7 @@ class PeerLink:
         async for chunk in call:
             answer.append(chunk)
             size += len(chunk)
-            if size > limit:
+            if size > limit and isinstance(call, grpc.aio.Call):
                 call.cancel()
             self._check(size, limit)
         return b"".join(answer)
@@ -129,12 +167,14 @@ class PeerLink:
 
     def _leave(self, channel: grpc.aio.Channel) -> None:
         """Close a channel once the other calls on it have ended."""
+        self._stop_resting()
         ending = asyncio.create_task(channel.close(grace=self._seconds))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """Close every channel, calls under way included."""
+        self._stop_resting()
         for ending in self._ending:
             ending.cancel()
         channel, self._channel = self._channel, None
@@ -215,6 +255,15 @@ class Relays:
                 "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
             )
             station.counts[kind.name + " sent"] += 1
+
+
+async def _until_short(stream: Any) -> AsyncIterator[bytes]:
+    """An answer on a stream of calls; raises EOFError where that ends before it."""
+    while (chunk := await stream.read()) is not grpc.aio.EOF:
+        yield chunk
+        if len(chunk) < calls.CHUNK_BYTES:
+            return
+    raise EOFError
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -171,6 +171,7 @@ class ServerProcess:
         credentials = server_credentials(self.settings.tls, self.settings.party)
         server.add_secure_port(f"unix:{door.inside}", credentials)
         self._ending.push_async_callback(server.stop, grace=5.0)
+        self._ending.callback(router.conversations.end)
         await server.start()
         self._ending.callback(door.close_listening)
         door.open(self._listening)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,6 +16,7 @@ from torchfsl.errors import FslError, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.net.trust import Trust, fingerprint
+from torchfsl.service.server.conversations import Conversations
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.station import Station
@@ -50,11 +52,14 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Ready to answer."""
         self._station, self._trust = station, trust
         self._methods, self._observer, self._door = methods, observer, door
+        self.conversations = Conversations(station.limits, station.budget)
 
     def service(self, details: Any) -> Any:
         """The handler of a method, for gRPC; None for an unknown one."""
         prefix, _, name = details.method.rpartition("/")
         known = any(name in methods for methods in self._methods.values())
+        if prefix == f"/{calls.SERVICE}" and name == calls.CONVERSE:
+            return grpc.stream_stream_rpc_method_handler(self._converse)
         if prefix != f"/{calls.SERVICE}" or not known:
             return None
         return grpc.stream_stream_rpc_method_handler(self._handler(name))
@@ -62,40 +67,55 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _handler(self, name: str) -> Callable[[Any, Context], Awaitable[None]]:
         async def handle(_: Any, context: Context) -> None:
             stream = Stream(context, self._station.limits, self._station.budget)
-            start, caller, error = time.perf_counter(), None, None
-            try:
-                caller, method = self._admit(context, name)
-                stream.client = caller if caller.role is Role.CLIENT else None
-                with self._door.call(context.peer(), caller), self._station.slots.take(caller):
-                    await method(caller, stream)
-            except FslError as failure:
-                error = failure
-            except asyncio.CancelledError:
-                self._observer.call(name, "CANCELLED", stream, time.perf_counter() - start)
-                raise
-            except Exception as failure:
-                self._observer.call(name, "UNKNOWN", stream, time.perf_counter() - start)
-                self._station.failures.take("handler", failure)
-                raise
-            code = calls.status_of(error) if error is not None else grpc.StatusCode.OK
-            self._observer.call(name, code.name, stream, time.perf_counter() - start)
-            if error is not None:
-                level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
-                said = str(caller) if caller is not None else _said_in(context)
-                fields = {"method": name, "caller": said, "code": code.name}
-                fields["peer"] = self._door.address_of(context.peer())
-                log.log(level, "refused: %s", error, extra=fields)
-                await context.abort(code, str(error)[:1000])
+            await self._call(name, context, stream)
 
         return handle
 
-    def _admit(self, context: Context, name: str) -> tuple[Identity, Method]:
-        """Who calls, by certificate, and the method for them.
+    async def _converse(self, _: Any, context: Context) -> None:
+        """Calls that follow one another on one stream; the first that is refused ends it."""
+        try:
+            caller = self._identify(context)
+            async with contextlib.aclosing(self.conversations.turns(context, caller)) as turns:
+                async for turn in turns:
+                    await self._call(turn.method, context, turn)
+        except FslError as error:
+            said = Stream(context, self._station.limits, self._station.budget)
+            self._observer.call(calls.CONVERSE, calls.status_of(error).name, said, 0.0)
+            await self._refuse(calls.CONVERSE, context, error, _said_in(context))
 
-        Raises:
-            NotAllowed: nobody who may call this method.
-            VersionMismatch: a caller of another wire version.
-        """
+    async def _call(self, name: str, context: Context, stream: Stream) -> None:
+        start, caller, error = time.perf_counter(), None, None
+        try:
+            caller, method = self._admit(context, name)
+            stream.client = caller if caller.role is Role.CLIENT else None
+            with self._door.call(context.peer(), caller), self._station.slots.take(caller):
+                await method(caller, stream)
+        except FslError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            self._observer.call(name, "CANCELLED", stream, time.perf_counter() - start)
+            raise
+        except Exception as failure:
+            self._observer.call(name, "UNKNOWN", stream, time.perf_counter() - start)
+            self._station.failures.take("handler", failure)
+            raise
+        code = calls.status_of(error) if error is not None else grpc.StatusCode.OK
+        self._observer.call(name, code.name, stream, time.perf_counter() - start)
+        if error is not None:
+            said = str(caller) if caller is not None else _said_in(context)
+            await self._refuse(name, context, error, said)
+
+    async def _refuse(self, name: str, context: Context, error: FslError, said: str) -> None:
+        """Log, and end the stream with the status."""
+        code = calls.status_of(error)
+        level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
+        fields = {"method": name, "caller": said, "code": code.name}
+        fields["peer"] = self._door.address_of(context.peer())
+        log.log(level, "refused: %s", error, extra=fields)
+        await context.abort(code, str(error)[:1000])
+
+    def _identify(self, context: Context) -> Identity:
+        """Who calls, by certificate; raises as `_admit`."""
         pems = context.auth_context().get("x509_pem_cert", [])
         if len(pems) != 1:
             raise NotAllowed("a certificate is needed")
@@ -107,6 +127,16 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         names = {Role.CLIENT: "the client", Role.OWNER: "the owner's program"}
         theirs = names.get(caller.role, f"server {caller.number}")
         calls.check_versions(context.invocation_metadata() or (), theirs, f"server {me}")
+        return caller
+
+    def _admit(self, context: Context, name: str) -> tuple[Identity, Method]:
+        """Who calls, by certificate, and the method for them.
+
+        Raises:
+            NotAllowed: nobody who may call this method.
+            VersionMismatch: a caller of another wire version.
+        """
+        caller, me = self._identify(context), self._station.node.party
         is_own = caller == Identity(Role.SERVER, me)  # its operator, who wants to see it
         method = self._methods[None if is_own else caller.role].get(name)
         if method is None:

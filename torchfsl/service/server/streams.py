@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -70,7 +70,7 @@ class Stream:
 
     async def send(self, data: bytes | memoryview) -> None:
         """Write the answer; a caller that stops reading is dropped."""
-        for chunk in calls.chunks(data):
+        for chunk in self._framed(data):
             try:
                 async with asyncio.timeout(self._limits.idle_seconds):
                     await self._context.write(chunk)
@@ -104,16 +104,24 @@ class Stream:
         silent = start + self._limits.idle_seconds
         try:
             async with asyncio.timeout_at(min(silent, deadline)):
-                chunk = await self._context.read()
+                chunk = await self._read()
         except TimeoutError:
             why = "nothing came for too long" if silent < deadline else "it takes too long"
             raise calls.NotReady(f"{why}: the call is dropped") from None
         self._waited += clock() - start
+        self.received += len(chunk)
+        return chunk
+
+    async def _read(self) -> bytes:
+        chunk = await self._context.read()
         if chunk is grpc.aio.EOF:
             return b""
         assert isinstance(chunk, bytes)
-        self.received += len(chunk)
         return chunk
+
+    def _framed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """An answer in chunks."""
+        return calls.chunks(data)
 
     def _check_rate(self) -> None:
         """Drop a sender that holds room by sending little."""
