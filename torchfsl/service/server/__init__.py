@@ -2,12 +2,12 @@
 
 `node` (a server whose every step survives a crash) with `storage`, `transcript` (what was said in
 the steps), `recovery` and `succession` (one task after another); `station` (the node inside an
-event loop); `coordinator` and `follower` (server 0's side of a round and server 1's), `peers`,
-`fetching` (rows without a report); `door`, `passages`, `guests` and `descriptors` (connections),
-`intake` and `streams` (limits), `conversations` (many calls on one stream), `handlers` and
-`router`, `engines` (what else than this process may compute), `failures` (what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and
-`overview` (the status `page`, with `problems`; for operators), `supervision` (what systemd hears),
-`process`.
+event loop) and `worker` (its thread); `coordinator` and `follower` (server 0's side of a round and
+server 1's), `peers`, `fetching` (rows without a report); `door`, `passages`, `guests` and
+`descriptors` (connections), `intake` and `streams` (limits), `conversations` (many calls on one
+stream), `handlers` and `router`, `engines` (what else than this process may compute), `failures`
+(what ends a process), `observe`, `logs`, `gauges`, `health`, `probes` and `overview` (the status
+`page`, with `problems`; for operators), `supervision` (what systemd hears), `process`.
 
 Invariant: a step is on disk before anybody hears of it.
 """

@@ -43,6 +43,7 @@ from torchfsl.service.server.router import Methods, Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.server.supervision import supervised
+from torchfsl.service.server.worker import keep_memory
 
 log = logging.getLogger("torchfsl.service")
 
@@ -205,6 +206,7 @@ async def serve(
         ready: called with the process once it listens.
         reread: called at SIGHUP, at which authorities and deny list are read again, too.
     """
+    keep_memory()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from torchfsl.errors import RejectedSubmission
@@ -20,6 +19,7 @@ from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.problems import without_clients
+from torchfsl.service.server.worker import Worker
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
@@ -51,7 +51,7 @@ class Station:
         self.failures = Failures()
         self._filed = asyncio.Condition()
         self._waiting: dict[int, set[asyncio.Event]] = {}
-        self._engine = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-node")
+        self._worker = Worker("torchfsl-node")
         if node.task is not None and node.server.state is RoundState.OPEN:
             self.gate.open()
 
@@ -78,7 +78,7 @@ class Station:
                 self.failures.end(error)
                 raise
 
-        return await asyncio.wrap_future(self._engine.submit(call))
+        return await self._worker.call(call)
 
     async def wait_for_begin(self) -> None:
         """Hold a caller that is early until the servers have compared their models.
@@ -232,6 +232,6 @@ class Station:
 
     def close(self) -> None:
         """Stop the threads once what runs has ended."""
-        self._engine.shutdown(wait=True)
+        self._worker.close()
         self.failures.stop()
         self.node.storage.close()
