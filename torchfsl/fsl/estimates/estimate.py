@@ -39,7 +39,8 @@ class Estimate:
         compute_seconds: with `cores`.
         network_seconds: with `bandwidth`.
         machines: of a server, to be done within the time given: as many as compute or network want,
-            whichever is more. One server is one process of one machine today, so above 1 says that
+            whichever is more. What compute wants above 1 can be shards of an engine (docs/ray.md);
+            messages pass through one machine still, so that what network wants above 1 says that
             the plan has to be split, or the time longer.
         cost: of both servers; None without prices.
     """
