@@ -5,7 +5,9 @@
 Each is a file `_native*.so`, as CMake or pip makes it. Every case of `scripts.bench.kernels` is
 called by both in turns, on one thread, and the first to go changes from turn to turn; what counts
 is CPU time, since the machine may have other work. `new to old` is the median over the turns of
-the new build's time through the old one's: 1.02 is 2 % slower. `TORCHFSL_CPU_PATH` names the path.
+the new build's time through the old one's: 1.02 is 2 % slower. `share` is that of the ceiling: the
+new build's AES blocks through those that its hash alone makes in the same turn. The environment's
+`TORCHFSL_CPU_PATH` names the path.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from scripts.bench import kernel_cases, measure
 from scripts.bench.kernels import all_cases
+
+_CEILING_BLOCKS: Final = 1 << 22
 
 
 def load(file: Path, name: str) -> ModuleType:
@@ -50,13 +54,17 @@ def compare(
                 start = time.thread_time()
                 case.call(1)
                 seconds[which] = time.thread_time() - start
-            turns.append(seconds)
+            start = time.thread_time()
+            builds[1].aes_ceiling(_CEILING_BLOCKS, 1)
+            turns.append([*seconds, time.thread_time() - start])
         old, new = (statistics.median(t[which] for t in turns[1:]) for which in (0, 1))
+        share = statistics.median(case.blocks / t[1] * t[2] / _CEILING_BLOCKS for t in turns[1:])
         shape = case.shape
         yield {
             "kernel": case.name, "rows_a_leaf": 1 << shape.nu, "row_bytes": shape.row * shape.width,
             "old_seconds": old, "new_seconds": new, "turns": turns[1:],
-            "new_to_old": statistics.median(b / a for a, b in turns[1:]),
+            "new_to_old": statistics.median(b / a for a, b, _ in turns[1:]),
+            "share": share, "per_second": case.count / new, "bytes_per_second": case.moved / new,
         }  # fmt: skip
 
 
@@ -71,12 +79,15 @@ def main() -> None:
     options = parser.parse_args()
     figures = measure.begin(options)
     builds = [load(options.old, "old"), load(options.new, "new")]
-    print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'old ms':>10}{'new ms':>10}{'new to old':>12}")
+    print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'old ms':>10}{'new ms':>10}"
+          f"{'M/s':>9}{'share':>7}{'GB/s':>7}{'new to old':>12}")  # fmt: skip
     figures["kernels"] = []
     for row in compare(builds, options.repeat, options.kernel, options.small):
         print(f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}"
               f"{1e3 * row['old_seconds']:>10.2f}{1e3 * row['new_seconds']:>10.2f}"
-              f"{row['new_to_old']:>12.3f}", flush=True)  # fmt: skip
+              f"{row['per_second'] / 1e6:>9.1f}{row['share']:>7.0%}"
+              f"{row['bytes_per_second'] / 1e9:>7.1f}{row['new_to_old']:>12.3f}",
+              flush=True)  # fmt: skip
         figures["kernels"].append(row)
     figures["settings"].update({name: str(getattr(options, name)) for name in ("old", "new")})
     measure.finish(options, figures)
