@@ -24,6 +24,7 @@ from tests.support.reference import plaintext
 from tests.support.sharded import Twins, in_process, shard_plan, twin_servers
 from torchfsl.errors import ParameterError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.estimates.measuring import rows_plan
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import sizes
@@ -316,3 +317,30 @@ def test_exactness_holds_against_the_plaintext() -> None:
     opened, contributions = play_round(servers, 0, {i: random_update(plan, rng) for i in range(3)})
     # The twins' noise is injected, and this plan has none.
     assert_exact(plan, opened, contributions)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_shard_holds_its_part_of_sums_tables_and_places(size: int) -> None:
+    """At most 1 / size, one tree of the bins and one subtree of each stash above it."""
+    plan = rows_plan(1 << 14, 8, 64, 4)
+    segment = plan.segments[0]
+
+    def held(number: int, count: int) -> int:
+        shard = Shard(plan, 0, number, count)
+        rows = np.zeros((segment.m, segment.row_bytes), dtype=np.uint8)
+        shard.put_rows(0, b"model", segment.name, 0, rows)
+        shard._tables[segment.name]._digests = shard._tables[segment.name]._make_digests()
+        packing = Packing(plan, cuts_of(plan, number, count))
+        shard.add(0, 0, False, np.zeros((1, packing.row_bytes), dtype=np.uint8))
+        arrays = [*shard._sums[segment.name].arrays, *shard._tables[segment.name]._tables]
+        arrays += shard._tables[segment.name]._digests
+        places = shard._places[segment.name]._tables
+        return sum(a.nbytes for a in arrays) + sum(a.nbytes for pair in places for a in pair)
+
+    whole = held(0, 1)
+    each = [held(number, size) for number in range(size)]
+    a_leaf = plan.value_bytes(segment) + segment.row_bytes + segment.tag_bytes
+    a_tree = segment.groups[0].num_leaves * (a_leaf + 8)
+    subtrees = max(cuts_of(plan, i, size)[segment.name].node_leaves for i in range(size)) * a_leaf
+    assert max(each) <= whole / size + a_tree + subtrees
+    assert sum(each) >= whole
