@@ -151,7 +151,7 @@ class Door:
         timer = loop.call_later(self._limits.handshake_seconds, self._drop, guest, "silent")
         ended = functools.partial(self.gone, guest)
         self._passages[name] = Passage(guest, outside, timer, ended)
-        loop.add_reader(outside, self._begin, guest)
+        loop.add_reader(outside.fileno(), self._begin, guest)
 
     def _begin(self, guest: Guest) -> None:
         """The first bytes are here: connect to gRPC, under the guest's name."""

@@ -45,7 +45,7 @@ class Passage:
 
     def join(self, inside: socket.socket) -> None:
         """Pass bytes from now on."""
-        asyncio.get_running_loop().remove_reader(self._outside)
+        asyncio.get_running_loop().remove_reader(self._outside.fileno())
         self._inside = inside
         back = _Way(inside, self._outside, self._ended)
         self._ways = _Way(self._outside, inside, self._ended, self._step), back
@@ -70,7 +70,7 @@ class Passage:
         """Close at once."""
         self._timer.cancel()
         if not self._ways:
-            asyncio.get_running_loop().remove_reader(self._outside)
+            asyncio.get_running_loop().remove_reader(self._outside.fileno())
         for way in self._ways:
             way.drop()
         for end in (self._inside, self._outside):
@@ -107,7 +107,7 @@ class _Way:
         self._rest = b""
         self.has_passed = False
         self.then: Callable[[], None] | None = None
-        asyncio.get_running_loop().add_reader(source, self._pass)
+        asyncio.get_running_loop().add_reader(source.fileno(), self._pass)
 
     @property
     def has_rest(self) -> bool:
@@ -116,16 +116,16 @@ class _Way:
 
     def stop(self) -> None:
         """Take nothing more in."""
-        asyncio.get_running_loop().remove_reader(self._source)
+        asyncio.get_running_loop().remove_reader(self._source.fileno())
 
     def drop(self) -> None:
         """Forget what is left; nothing happens here any more."""
         loop = asyncio.get_running_loop()
         self._rest, self.then = b"", None
         if self._source.fileno() >= 0:
-            loop.remove_reader(self._source)
+            loop.remove_reader(self._source.fileno())
         if self._target.fileno() >= 0:
-            loop.remove_writer(self._target)
+            loop.remove_writer(self._target.fileno())
 
     def _pass(self) -> None:
         """As much as there is, through memory that all passages share: it is not kept."""
@@ -144,8 +144,8 @@ class _Way:
         if 0 <= sent < size:
             self._rest = bytes(_ROOM[sent:size])
             loop = asyncio.get_running_loop()
-            loop.remove_reader(self._source)
-            loop.add_writer(self._target, self._go_on)
+            loop.remove_reader(self._source.fileno())
+            loop.add_writer(self._target.fileno(), self._go_on)
 
     def _go_on(self) -> None:
         """There is room again."""
@@ -156,11 +156,11 @@ class _Way:
         if self._rest:
             return
         loop = asyncio.get_running_loop()
-        loop.remove_writer(self._target)
+        loop.remove_writer(self._target.fileno())
         if self.then is not None:
             self.then()
         else:
-            loop.add_reader(self._source, self._pass)
+            loop.add_reader(self._source.fileno(), self._pass)
 
     def _send(self, data: memoryview) -> int:
         """How many bytes have left; negative when the other end is gone."""

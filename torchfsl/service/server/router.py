@@ -74,19 +74,27 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _converse(self, _: Any, context: Context) -> None:
         """Calls that follow one another on one stream; the first that is refused ends it."""
         try:
-            caller = self._identify(context)
+            pem = _certificate(context)
+            caller = self._identify(pem)
+            self._check_versions(caller, context)
             async with contextlib.aclosing(self.conversations.turns(context, caller)) as turns:
                 async for turn in turns:
-                    await self._call(turn.method, context, turn)
+                    await self._call(turn.method, context, turn, pem)
         except FslError as error:
             said = Stream(context, self._station.limits, self._station.budget)
             self._observer.call(calls.CONVERSE, calls.status_of(error).name, said, 0.0)
             await self._refuse(calls.CONVERSE, context, error, _said_in(context))
 
-    async def _call(self, name: str, context: Context, stream: Stream) -> None:
+    async def _call(
+        self, name: str, context: Context, stream: Stream, pem: bytes | None = None
+    ) -> None:
+        """One call; `pem` is of a caller whose version was looked at before."""
         start, caller, error = time.perf_counter(), None, None
         try:
-            caller, method = self._admit(context, name)
+            caller = self._identify(_certificate(context) if pem is None else pem)
+            if pem is None:
+                self._check_versions(caller, context)
+            method = self._method(caller, name)
             stream.client = caller if caller.role is Role.CLIENT else None
             with self._door.call(context.peer(), caller), self._station.slots.take(caller):
                 await method(caller, stream)
@@ -114,34 +122,35 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         log.log(level, "refused: %s", error, extra=fields)
         await context.abort(code, str(error)[:1000])
 
-    def _identify(self, context: Context) -> Identity:
-        """Who calls, by certificate; raises as `_admit`."""
-        pems = context.auth_context().get("x509_pem_cert", [])
-        if len(pems) != 1:
-            raise NotAllowed("a certificate is needed")
+    def _identify(self, pem: bytes) -> Identity:
+        """Whom a certificate stands for; raises NotAllowed for nobody who may call."""
         try:
-            caller = self._trust.identify(bytes(pems[0]))
+            return self._trust.identify(pem)
         except ParameterError as error:
             raise NotAllowed(str(error)) from None
-        me = self._station.node.party
+
+    def _check_versions(self, caller: Identity, context: Context) -> None:
+        """Raise VersionMismatch for a caller of another wire version."""
         names = {Role.CLIENT: "the client", Role.OWNER: "the owner's program"}
         theirs = names.get(caller.role, f"server {caller.number}")
-        calls.check_versions(context.invocation_metadata() or (), theirs, f"server {me}")
-        return caller
+        me = f"server {self._station.node.party}"
+        calls.check_versions(context.invocation_metadata() or (), theirs, me)
 
-    def _admit(self, context: Context, name: str) -> tuple[Identity, Method]:
-        """Who calls, by certificate, and the method for them.
-
-        Raises:
-            NotAllowed: nobody who may call this method.
-            VersionMismatch: a caller of another wire version.
-        """
-        caller, me = self._identify(context), self._station.node.party
-        is_own = caller == Identity(Role.SERVER, me)  # its operator, who wants to see it
+    def _method(self, caller: Identity, name: str) -> Method:
+        """The method for this caller; raises NotAllowed where there is none."""
+        is_own = caller == Identity(Role.SERVER, self._station.node.party)  # to its operator
         method = self._methods[None if is_own else caller.role].get(name)
         if method is None:
             raise NotAllowed(f"{caller} may not call {name}")
-        return caller, method
+        return method
+
+
+def _certificate(context: Context) -> bytes:
+    """The caller's, PEM; raises NotAllowed without one."""
+    pems = context.auth_context().get("x509_pem_cert", [])
+    if len(pems) != 1:
+        raise NotAllowed("a certificate is needed")
+    return bytes(pems[0])
 
 
 def _said_in(context: Context) -> str:
