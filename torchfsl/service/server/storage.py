@@ -74,6 +74,8 @@ class Storage:
     Attributes:
         ledger: task, rounds and their steps.
         coins: tossed for the hash seeds of tasks to come.
+        halted: why the session stands still, or empty; as the ledger has it, since every message
+            asks.
         ends_unclean: how often the server has ended without `close`: killed, or as its disk failed.
 
     Raises:
@@ -100,17 +102,13 @@ class Storage:
                 "back: name a file outside, --witness FILE"
             )
         testify(self.ledger, Witness(witness))
+        self.halted = (self.ledger.setting("halted") or b"").decode()
         self.ends_unclean = _ends_unclean(self.ledger)
         self.coins = CoinBook(self.ledger, party)
         self._log: ReportLog | None = None
         self._stored_sessions: dict[int, tuple[int, int]] = {}
 
     # --- what is there ------------------------------------------------------------------------
-
-    @property
-    def halted(self) -> str:
-        """Why the session stands still, or empty."""
-        return (self.ledger.setting("halted") or b"").decode()
 
     @property
     def model_version(self) -> dict[str, Any]:
@@ -182,6 +180,7 @@ class Storage:
             self.ledger.put_setting(used, b"1")
             self.ledger.put_setting("opened", None)
             _put_model_version(self.ledger, 0, model.digest())
+        self.halted = ""
         forget_log(self.ledger)
         self._stored_sessions = {}
 
@@ -248,6 +247,8 @@ class Storage:
             if server.state is RoundState.HALTED:
                 self.ledger.put_setting("halted", reason.encode())
             self._end(number, server, state=StoredState.UNOPENED, reason=reason)
+        if server.state is RoundState.HALTED:
+            self.halted = reason
         self._wipe_log()
         forget_log(self.ledger)
         log.warning("round ends unopened", extra={"round": number, "reason": reason})
