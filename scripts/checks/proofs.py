@@ -1,0 +1,189 @@
+"""Many reports with proofs over small plans: honest ones pass, lies fail, wraps are as expected.
+
+    nice python -m scripts.checks.proofs [--honest 100000] [--lies 100000] [--json FILE]
+
+Honest: rings of 16 to 48 bits, bounds of 4000 to 2**20, dummies among them; each opened sum is
+compared with the plain sum of the updates. The values that wrapped are counted and compared with
+what their magnitudes let expect. Lies: those of `scripts.attacks.lying_clients`, under lanes and
+norm; each round has one honest client, whose update alone must be opened. Exit code 1 if anything
+is not as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from scripts.attacks.lying_clients import LIES, TAU, lying, plan_with
+from scripts.parties import two_servers
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client import proof
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.update import SegmentUpdate, Update
+from torchfsl.types import Whole
+
+CLIENTS = 64
+"""Reports in a round."""
+
+
+@dataclass
+class Counted:
+    """What happened."""
+
+    honest: int = 0
+    refused: int = 0
+    wrong_sums: int = 0
+    wraps: int = 0
+    expected_wraps: float = 0.0
+    lies: int = 0
+    accepted: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def as_it_must_be(self) -> bool:
+        """Nothing honest refused, no lie accepted, wraps within five standard deviations."""
+        away = abs(self.wraps - self.expected_wraps)
+        right = away <= 5 * math.sqrt(self.expected_wraps + 1)
+        return not (self.refused or self.wrong_sums or any(self.accepted.values())) and right
+
+
+def honest_plans() -> list[Plan]:
+    """Rings and bounds."""
+    norm, lanes = plan_with("norm"), plan_with("lanes")
+    shapes = [(16, 4000, norm), (24, 1 << 16, norm), (32, 1 << 16, norm), (32, 1 << 20, norm), (48, 1 << 20, norm),
+              (24, 0, lanes), (32, 0, lanes)]  # fmt: skip
+    return [
+        dataclasses.replace(
+            plan, encoding=FixedPoint(bits, 0, float(1 << (bits - 9))), l2_bound=bound,
+            max_clients=CLIENTS,
+        )
+        for bits, bound, plan in shapes
+    ]  # fmt: skip
+
+
+def random_update(plan: Plan, rng: np.random.Generator) -> Update:
+    """Up to two rows and the dense values, often near the bound."""
+    count = int(rng.integers(0, 3))
+    rows = np.sort(rng.choice(plan.segments[0].m, count, replace=False)).astype(np.int64)
+    most = plan.encoding.q_max
+    if plan.l2_bound:
+        most = min(most, int(plan.l2_bound / math.sqrt(2 * TAU + 3)))
+    most = int(most * rng.choice([0.01, 1.0]))
+    return {
+        "table": SegmentUpdate(rows, rng.integers(-most, most + 1, (count, TAU))),
+        "bias": SegmentUpdate(None, rng.integers(-most, most + 1, (3, 1))),
+    }
+
+
+def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None:
+    """A round of honest clients, every eighth of which sends dummies."""
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    link = InProcess(*servers)
+    table = np.zeros((plan.segments[0].m, TAU), dtype=np.int64)
+    bias = np.zeros((3, 1), dtype=np.int64)
+    real = proof.carries.grow
+
+    def grow(statement: Any, context: Any, seeds: Any, wrapped: Whole) -> Any:
+        counted.wraps += int(np.abs(wrapped).sum())
+        return real(statement, context, seeds, wrapped)
+
+    slack = proof._slack
+
+    def noted(statement: Any, true: Any) -> Whole:
+        found = slack(statement, true)
+        vector = statement.vector(*true, found)
+        counted.expected_wraps += float(np.abs(vector).sum()) / float(1 << statement.ring_bits)
+        return found
+
+    with mock.patch.object(proof.carries, "grow", grow), mock.patch.object(proof, "_slack", noted):
+        for number in range(CLIENTS):
+            one = Client(plan, link, client_id=number).start_round(1)
+            if number % 8 == 7:
+                one.abort()
+                continue
+            update = random_update(plan, rng)
+            one.submit(update)
+            table[update["table"].positions] += update["table"].values
+            bias += update["bias"].values
+    opened = finish_round(servers)
+    counted.honest += CLIENTS
+    counted.refused += CLIENTS - opened.num_clients
+    same = np.array_equal(opened.sums["table"], table) and np.array_equal(opened.sums["bias"], bias)
+    counted.wrong_sums += not same
+
+
+def lying_round(plan: Plan, names: list[str], counted: Counted) -> None:
+    """A round of one honest client and of liars, one lie after the other."""
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    link = InProcess(*servers)
+    rng = np.random.default_rng(counted.lies)
+    update = random_update(plan, rng)
+    Client(plan, link, client_id=0).start_round(1).submit(update)
+    told = {number: names[(counted.lies + number) % len(names)] for number in range(1, CLIENTS)}
+    for number, name in told.items():
+        with lying(LIES[name]):
+            Client(plan, link, client_id=number).start_round(1).submit(random_update(plan, rng))
+    opened = finish_round(servers)
+    counted.lies += len(told)
+    for number in opened.clients:
+        if number:
+            counted.accepted[told[number]] = counted.accepted.get(told[number], 0) + 1
+    table = np.zeros((plan.segments[0].m, TAU), dtype=np.int64)
+    table[update["table"].positions] += update["table"].values
+    counted.wrong_sums += not np.array_equal(opened.sums["table"], table)
+
+
+def run(honest: int, lies: int) -> Counted:
+    """So many reports of each kind, or a few more, to the end of a round."""
+    counted, rng, start = Counted(), np.random.default_rng(0), time.process_time()
+    plans = honest_plans()
+    while counted.honest < honest:
+        honest_round(plans[(counted.honest // CLIENTS) % len(plans)], rng, counted)
+    liars = [
+        dataclasses.replace(plan_with(kind), max_clients=CLIENTS) for kind in ("norm", "lanes")
+    ]  # type: ignore[arg-type]
+    about_counts = [name for name, lie in LIES.items() if lie.needs[0] != "norm"]
+    turn = 0
+    while counted.lies < lies:
+        lanes = turn % 3 == 2
+        lying_round(liars[lanes], about_counts if lanes else list(LIES), counted)
+        turn += 1
+    counted.seconds = time.process_time() - start
+    return counted
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--honest", type=int, default=100_000)
+    parser.add_argument("--lies", type=int, default=100_000)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    logging.getLogger("torchfsl").setLevel(logging.ERROR)  # a line a liar
+    counted = run(options.honest, options.lies)
+    print(json.dumps(dataclasses.asdict(counted), indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(dataclasses.asdict(counted), indent=2) + "\n")
+    sys.exit(not counted.as_it_must_be)
+
+
+if __name__ == "__main__":
+    main()
