@@ -64,8 +64,8 @@ class Counted:
 def honest_plans() -> list[Plan]:
     """Rings and bounds."""
     norm, lanes = plan_with("norm"), plan_with("lanes")
-    shapes = [(16, 4000, norm), (24, 1 << 16, norm), (32, 1 << 16, norm), (32, 1 << 20, norm), (48, 1 << 20, norm),
-              (24, 0, lanes), (32, 0, lanes)]  # fmt: skip
+    shapes = [(16, 4000, norm), (24, 1 << 16, norm), (32, 1 << 16, norm), (32, 1 << 20, norm),
+              (48, 1 << 20, norm), (24, 0, lanes), (32, 0, lanes)]  # fmt: skip
     return [
         dataclasses.replace(
             plan, encoding=FixedPoint(bits, 0, float(1 << (bits - 9))), l2_bound=bound,

@@ -11,14 +11,16 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import numpy as np
-
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError
+from torchfsl.kernels.portable import proofs as portable
+from torchfsl.kernels.portable.proofs import powers, transform
 from torchfsl.types import Array
 
-MODULUS: Final = (1 << 128) - 7 * (1 << 66) + 1
+MODULUS: Final = portable.MODULUS
 """p, a prime."""
+
+__all__ = ["powers", "transform"]  # those of the kernels
 
 ELEMENT_BYTES: Final = 16
 
@@ -37,16 +39,6 @@ def root_of_unity(order: int) -> int:
     return pow(GENERATOR, GENERATOR_ORDER // order, MODULUS)
 
 
-@functools.lru_cache(maxsize=64)
-def powers(base: int, count: int) -> tuple[int, ...]:
-    """`base**0, ..., base**(count - 1)`."""
-    result, value = [], 1
-    for _ in range(count):
-        result.append(value)
-        value = value * base % MODULUS
-    return tuple(result)
-
-
 def inverses(values: Sequence[int]) -> list[int]:
     """1 / v of every element, none of them 0; one inversion for all (Montgomery's trick)."""
     before, product = [], 1
@@ -59,27 +51,6 @@ def inverses(values: Sequence[int]) -> list[int]:
         result[i] = back * before[i] % MODULUS
         back = back * values[i] % MODULUS
     return result
-
-
-def transform(coefficients: Array, root: int) -> Array:
-    """Values of polynomials at all powers of a root of unity.
-
-    Args:
-        coefficients: `object[n, ...]`, n a power of two: coefficient i of every polynomial.
-        root: of order n.
-
-    Returns:
-        `object[n, ...]`: row k has the values at root**k. Law: under the root's inverse, and
-        divided by n, the values give the coefficients back.
-    """
-    size = len(coefficients)
-    if size == 1:
-        return coefficients % MODULUS
-    half = root * root % MODULUS
-    even, odd = transform(coefficients[0::2], half), transform(coefficients[1::2], half)
-    turns = np.array(powers(root, size // 2), dtype=object)
-    odd = odd * turns.reshape(-1, *(1,) * (odd.ndim - 1)) % MODULUS
-    return np.concatenate([even + odd, even - odd]) % MODULUS
 
 
 def interpolate(values: Array) -> Array:

@@ -27,6 +27,8 @@ import numpy as np
 
 from torchfsl.crypto import field128
 from torchfsl.crypto.field128 import MODULUS
+from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.kernels.portable.proofs import Words, integers, words_of
 from torchfsl.types import Array, Whole
 
 _LIMB: Final = 16
@@ -87,17 +89,9 @@ class SumsOfSquares:
             inputs: the values themselves.
             seeds: `arity` uniform secret elements, used once.
         """
-        order = self.order
-        values = np.zeros((order, self.arity), dtype=object)
-        values[0] = seeds
-        for part, scale in inputs.parts:
-            values[1 : 1 + len(part)] += part.astype(object) * scale
-        first = self.num_calls - len(inputs.tail) + 1
-        values[first : first + len(inputs.tail), 0] = list(inputs.tail)
-        wires = np.concatenate([field128.interpolate(values % MODULUS), np.zeros_like(values)])
-        double = field128.transform(wires, field128.root_of_unity(2 * order))
-        squares = (double * double).sum(axis=1) % MODULUS
-        coefficients = field128.interpolate(squares).tolist()
+        root = words_of(np.array([field128.root_of_unity(2 * self.order)], dtype=object))[0]
+        squares = kernels().square_sums(self._points(inputs, seeds), root, num_threads())
+        coefficients = field128.interpolate(integers(squares)).tolist()
         assert coefficients[-1] == 0  # the degree is 2 P - 2
         return [*seeds, *coefficients[:-1]]
 
@@ -131,6 +125,23 @@ class SumsOfSquares:
                 return drawn
             count += 1
 
+    def _points(self, inputs: Inputs, seeds: Sequence[int]) -> Words:
+        """The wires at the powers of w, `uint64[P, arity, 2]`: seeds, calls, zeros."""
+        points = np.zeros((self.order, self.arity, 2), dtype=np.uint64)
+        points[0] = words_of(np.array(seeds, dtype=object))
+        if [scale for _, scale in inputs.parts] == [1]:
+            body = _words_of_signed(inputs.parts[0][0])
+        else:
+            total = sum(part.astype(object) * scale for part, scale in inputs.parts)
+            numbers = np.asarray(total, dtype=object) % MODULUS
+            body = words_of(numbers.reshape(-1)).reshape(*numbers.shape, 2)
+        points[1 : 1 + len(body)] = body
+        if inputs.tail:
+            first = self.num_calls - len(inputs.tail) + 1
+            tail = np.array([value % MODULUS for value in inputs.tail], dtype=object)
+            points[first : first + len(tail), 0] = words_of(tail)
+        return points
+
     def _weights(self, point: int) -> list[int]:
         """u_k with f(point) = sum u_k f(w**k) for f of degree below P (barycentric formula)."""
         order = self.order
@@ -147,6 +158,15 @@ class SumsOfSquares:
         values = field128.transform(folded % MODULUS, field128.root_of_unity(order))
         outputs: list[int] = values[1 : 1 + self.num_calls].tolist()
         return outputs
+
+
+def _words_of_signed(whole: Whole) -> Words:
+    """Signed integers as elements, `uint64[..., 2]`; in time that does not depend on them."""
+    negative = whole < 0
+    low = whole.astype(np.uint64) + negative.astype(np.uint64)
+    high = np.where(negative, np.uint64((MODULUS >> 64) - 1), np.uint64(0))
+    high += negative & (low == 0)
+    return np.stack([low, high], axis=-1)
 
 
 def _weighted_sums(weights: Sequence[int], matrix: Whole) -> list[int]:

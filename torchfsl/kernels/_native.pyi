@@ -240,6 +240,24 @@ def ring_multiply(
     Running time and addresses depend on the shapes alone.
     """
 
+def leaf_sums(
+    key: bytes, states: _Bytes, hints: _Bytes, width: int, party: int, num_threads: int = 1
+) -> npt.NDArray[np.int64]:
+    """Lifted shares summed over leaves, `int64[2, T, values]`; see `portable.proofs`.
+
+    Running time and addresses depend on the shapes alone, as for the next two.
+    """
+
+def carry_sums(
+    key: bytes, states: _Bytes, hints: _Bytes, party: int, num_threads: int = 1
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Lifted shares of seven bytes over trees and over leaves; see `portable.proofs`."""
+
+def square_sums(
+    values: npt.NDArray[np.uint64], root: npt.NDArray[np.uint64], num_threads: int = 1
+) -> npt.NDArray[np.uint64]:
+    """Sums of squares of polynomials, `uint64[P, L, 2]` to `[2 P, 2]`; see `portable.proofs`."""
+
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.
 

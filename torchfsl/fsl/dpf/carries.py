@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from torchfsl.crypto.entropy import random_below
 from torchfsl.fsl.dpf import trees as dpf
@@ -19,13 +18,11 @@ from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.dpf.trees import SelectedLeaves, Trees
 from torchfsl.fsl.plan.statement import CARRY_BITS, Statement
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.kernels.portable.proofs import HALF, Words, signed, wide
 from torchfsl.kernels.portable.trees import bits_of
 from torchfsl.types import Bytes, Whole
 
-Words = npt.NDArray[np.uint64]
-
 _WIDTH = CARRY_BITS // 8
-_TOP = 64 - CARRY_BITS
 
 
 def grow(
@@ -79,19 +76,14 @@ def evaluate(
     """
     segment = statement.carries
     trees = dpf.decode_groups(segment, public, 0)
-    hints = _unpacked(np.frombuffer(public[segment.tree_bytes :], np.uint8), segment.num_trees)
-    keys = context.carry_keys(segment)
-    roots = context.roots(segment, seed, party)
-    states = kernels().tree_eval(
-        keys.tree, roots, trees[0].cw, trees[0].cw_right, trees[0].group.num_leaves, num_threads()
+    hints = np.frombuffer(public[segment.tree_bytes :], np.uint8).reshape(segment.num_trees, -1)
+    keys, active, threads = context.carry_keys(segment), kernels(), num_threads()
+    roots, (part,) = context.roots(segment, seed, party), trees
+    states = active.tree_eval(
+        keys.tree, roots, part.cw, part.cw_right, part.group.num_leaves, threads
     )
-    carried = np.zeros(states.shape[1] << segment.nu, dtype=np.int64)
-    sums: list[int] = []
-    for tree in range(segment.num_trees):
-        lifted = _lifts(keys.convert, states[tree], hints[tree, None], party)
-        carried += lifted.reshape(-1)
-        low, high = (lifted & 0xFFFFFFFF).sum(axis=0), (lifted >> 32).sum(axis=0)
-        sums += [(int(h) << 32) + int(s) for s, h in zip(low, high, strict=True)]
+    carried, halves = active.carry_sums(keys.convert, states, hints, party, threads)
+    sums = [(int(high) << HALF) + int(low) for low, high in halves.reshape(-1, 2).tolist()]
     return trees, carried[: statement.num_values], sums
 
 
@@ -108,13 +100,13 @@ def _lifts(key: bytes, states: Bytes, hints: Words, party: int) -> Whole:
     """Lifted shares of leaves, `int64[M, slots]`; see `lifts.leaf_lifts`."""
     chosen = np.negative(bits_of(states).astype(np.uint64))[:, None]
     plain = _converted(key, states, hints.shape[1]) + (hints & chosen)
-    whole: Whole = (plain << np.uint64(_TOP)).view(np.int64) >> _TOP
+    whole = signed(plain)
     return whole if party == 0 else -whole
 
 
 def _converted(key: bytes, states: Bytes, slots: int) -> Words:
     data: Bytes = kernels().convert(key, states, slots * _WIDTH)
-    return _unpacked(data, len(states))
+    return wide(data, slots)
 
 
 def _packed(values: Words) -> Bytes:
@@ -123,10 +115,3 @@ def _packed(values: Words) -> Bytes:
     return np.ascontiguousarray(data.reshape(len(values), -1, 8)[..., :_WIDTH]).reshape(
         len(values), -1
     )
-
-
-def _unpacked(data: Bytes, rows: int) -> Words:
-    wide = np.zeros((rows, data.size // (rows * _WIDTH), 8), dtype=np.uint8)
-    wide[..., :_WIDTH] = data.reshape(rows, -1, _WIDTH)
-    words: Words = wide.view("<u8")[..., 0]
-    return words

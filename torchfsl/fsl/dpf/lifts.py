@@ -21,15 +21,15 @@ from torchfsl.fsl.dpf.trees import Trees, split
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.kernels.portable.trees import bits_of, mask_of
 from torchfsl.types import Bytes, Whole
 
-HALF: Final = 32
-"""A sum over leaves is `parts[0] + parts[1] * 2**HALF`, both of them signed 64-bit."""
-
 SCALES: Final = (1, 1 << HALF)
+"""Of the two parts of a sum over leaves."""
 
-_CHUNK_BYTES: Final = 1 << 24
+_CHUNK_BYTES: Final = 1 << 20
+"""Leaf states that are held at once."""
 
 
 def lift(shares: Bytes, party: int) -> Whole:
@@ -73,20 +73,15 @@ def tree_sums(
     Returns:
         Low and high parts, see `SCALES`.
     """
-    low = np.empty((segment.num_trees, values), dtype=np.int64)
-    high = np.empty_like(low)
+    out = np.empty((2, segment.num_trees, values), dtype=np.int64)
     hints = np.ascontiguousarray(given.hints[:, : values * width])
+    key, threads = given.key_convert, num_threads()
     for (group, span), trees in zip(split(segment), given.trees, strict=True):
-        step = max(1, _CHUNK_BYTES // (group.num_leaves * 8 * values))
-        for part in _pieces(span, step):
+        for part in _pieces(span, max(1, _CHUNK_BYTES // (group.num_leaves * 16))):
             inside = slice(part.start - span.start, part.stop - span.start)
             states = _states(given, trees, part, inside)
-            for i in range(len(states)):
-                at = part.start + i
-                lifted = leaf_lifts(given.key_convert, states[i], hints[at, None], width, party)
-                low[at] = (lifted & ((1 << HALF) - 1)).sum(axis=0)
-                high[at] = (lifted >> HALF).sum(axis=0)
-    return low, high
+            out[:, part] = kernels().leaf_sums(key, states, hints[part], width, party, threads)
+    return out[0], out[1]
 
 
 def _pieces(span: slice, step: int) -> Iterator[slice]:

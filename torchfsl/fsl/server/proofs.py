@@ -16,6 +16,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import Statement
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.suite import FOLD_BYTES
+from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.types import Whole
 
 
@@ -55,9 +56,11 @@ class Questions:
         slack, elements = loaded.proof_share()
         squares, proof = elements[: len(sums)], elements[len(sums) :]
         low, high = self._values(loaded, lifts.lift(slack, party))
-        scales = (*lifts.SCALES, -(1 << statement.ring_bits))
+        parts = [(carried, -(1 << statement.ring_bits)), (low, lifts.SCALES[0])]
+        if statement.ring_bits > HALF:  # else sums fit the lower part
+            parts.append((high, lifts.SCALES[1]))
         tail = [x for pair in zip(sums, squares, strict=True) for x in pair]
-        inputs = statement.inputs(list(zip((low, high, carried), scales, strict=True)), tail)
+        inputs = statement.inputs(parts, tail)
         query = statement.shape.query(inputs, proof, self._point(report.client))
         rho = field128.uniform(self._derived(report.client, b"rho"), 1)[0]
         output = statement.output(inputs, query, party, rho)

@@ -2,7 +2,8 @@
 
 Same functions and same bytes as the native extension; `trees` has the point function and what
 servers do with it, `bits` retrieval by one bit a row, `paths` one path through it, `checks` the
-defences, `field` and `ring_products` matrix products modulo a prime and modulo powers of two.
+defences, `field` and `ring_products` matrix products modulo a prime and modulo powers of two,
+`proofs` what proofs take the time with.
 """
 
 from torchfsl.kernels.portable.bits import answer_bits
@@ -17,6 +18,7 @@ from torchfsl.kernels.portable.checks import (
 )
 from torchfsl.kernels.portable.field import field_multiply
 from torchfsl.kernels.portable.paths import tree_path
+from torchfsl.kernels.portable.proofs import carry_sums, leaf_sums, square_sums
 from torchfsl.kernels.portable.ring_products import ring_multiply
 from torchfsl.kernels.portable.trees import (
     accumulate,
@@ -32,8 +34,28 @@ from torchfsl.kernels.portable.trees import (
 )
 
 __all__ = [
-    "accumulate", "accumulate_batch", "answer", "answer_bits", "authenticate", "check_gen",
-    "convert", "field_multiply", "gather", "hint_gen", "inner_product", "leaf_hash", "match",
+    "accumulate",
+    "accumulate_batch",
+    "answer",
+    "answer_bits",
+    "authenticate",
+    "carry_sums",
+    "check_gen",
+    "convert",
+    "field_multiply",
+    "gather",
+    "hint_gen",
+    "inner_product",
+    "leaf_hash",
+    "leaf_sums",
+    "match",
     "ring_multiply",
-    "row_digests", "stable_order", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
+    "row_digests",
+    "square_sums",
+    "stable_order",
+    "tags",
+    "tree_eval",
+    "tree_gen",
+    "tree_path",
+    "verify",
 ]  # fmt: skip

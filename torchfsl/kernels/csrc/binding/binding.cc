@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "binding_checks.h"
 #include "binding_products.h"
+#include "binding_proofs.h"
 #include "dispatch.h"
 #include "kernels.h"
 
@@ -321,6 +322,7 @@ NB_MODULE(_native, m) {
         "num_threads"_a = 1);
   define_checks(m);
   define_products(m);
+  define_proofs(m);
   m.def("answer_bits", answer_bits, "key_tree"_a, "key_bits"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "words"_a, "table"_a, "num_threads"_a = 1);
   m.def("gather", gather, "acc"_a, "slots"_a, "out"_a, "width"_a, "num_threads"_a = 1);

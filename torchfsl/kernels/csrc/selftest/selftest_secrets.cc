@@ -10,6 +10,7 @@
 
 #include "check_kernels.h"
 #include "kernels.h"
+#include "proofs.h"
 #include "selftest_support.h"
 
 #if __has_include(<valgrind/callgrind.h>)
@@ -354,6 +355,24 @@ void run_ring_multiply(Secrets& secrets) {
   });
 }
 
+// Leaf states, hints, and a proof's values; the root is public.
+void run_proofs(Secrets& secrets) {
+  constexpr std::size_t kTrees = 3, kLeaves = 200, kPayload = 84, kOrder = 16, kWires = 5;
+  const KeySchedule key = expand_key(Bytes(16, 7).data());
+  const Bytes states = secrets.bytes(16 * kTrees * kLeaves);
+  const Bytes hints = secrets.bytes(kTrees * kPayload);
+  const std::vector<std::uint64_t> values = secrets.numbers(2 * kOrder * kWires, 1ull << 63);
+  std::vector<std::int64_t> low(kTrees * kPayload), high(low.size()), carried(kLeaves * 12);
+  std::vector<std::uint64_t> out(4 * kOrder);
+  measured([&] {
+    const LeafArgs args = {&key, states.data(), kTrees, kLeaves, hints.data(), kPayload, 1};
+    for (const unsigned width : {2u, 3u, 4u, 6u})
+      leaf_sums(args, width, low.data(), high.data(), 1);
+    carry_sums(args, carried.data(), low.data());
+    square_sums({values.data(), kOrder, kWires, {5, 9}, out.data()}, 1);
+  });
+}
+
 struct Kernel {
   const char* name;
   void (*run)(Secrets&);
@@ -368,6 +387,7 @@ constexpr Kernel kKernels[] = {{"key_schedule", run_key_schedule},
                                {"row_digests", run_row_digests},
                                {"field_multiply", run_field_multiply},
                                {"ring_multiply", run_ring_multiply},
+                               {"proofs", run_proofs},
                                {"tree_eval", run_tree_eval},
                                {"accumulate", run_accumulate},
                                {"answer", run_answer},

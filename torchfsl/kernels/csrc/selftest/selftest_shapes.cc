@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "kernels.h"
 #include "parallel.h"
+#include "proofs.h"
 #include "schedule.h"
 #include "selftest_support.h"
 
@@ -366,6 +367,42 @@ void run_field(Digests& digests, Random& random) {
   }
 }
 
+// Both parties' lifted shares of states that agree cancel, whatever the hints and the threads.
+void run_proofs(Digests& digests, Random& random) {
+  const KeySchedule key = expand_key(random.bytes(16).data());
+  for (const std::size_t num_leaves : {1u, 127u, 129u, 500u}) {
+    constexpr std::size_t kTrees = 5, kPayload = 84;
+    const Bytes states = random.bytes(16 * kTrees * num_leaves),
+                hints = random.bytes(kTrees * kPayload);
+    LeafArgs args = {&key, states.data(), kTrees, num_leaves, hints.data(), kPayload, 0};
+    for (const unsigned width : {2u, 3u, 4u, 6u}) {
+      const std::size_t count = kTrees * kPayload / width;
+      std::vector<std::int64_t> sums[2], highs[2];
+      for (const unsigned party : {0u, 1u}) {
+        args.party = party;
+        sums[party].resize(count);
+        highs[party].resize(count);
+        leaf_sums(args, width, sums[party].data(), highs[party].data(), 1 + 2 * party);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        require(sums[0][i] == -sums[1][i] && highs[0][i] == -highs[1][i],
+                "proofs: shares do not cancel");
+      }
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(sums[0].data());
+      digests.note("leaf_sums " + std::to_string(width), Bytes(bytes, bytes + 8 * count));
+    }
+    std::vector<std::int64_t> carried(num_leaves * 12), sums(kTrees * 24);
+    carry_sums(args, carried.data(), sums.data());
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(carried.data());
+    digests.note("carry_sums", Bytes(bytes, bytes + 8 * carried.size()));
+  }
+  std::vector<std::uint64_t> values(2 * 8 * 3), one(32), many(32);
+  for (std::uint64_t& word : values) word = random.next() >> 1;
+  square_sums({values.data(), 8, 3, {3, 4}, one.data()}, 1);
+  square_sums({values.data(), 8, 3, {3, 4}, many.data()}, 3);
+  require(one == many, "proofs: the number of threads changes a result");
+}
+
 template <class T>
 std::vector<T> ring_words(Random& random, std::size_t count) {
   std::vector<T> words(count);
@@ -540,6 +577,7 @@ std::vector<Digest> run_shapes() {
   run_gather<std::uint32_t>(random);
   run_gather<std::uint64_t>(random);
   run_field(digests, random);
+  run_proofs(digests, random);
   run_ring<std::uint32_t>(digests, random);
   run_ring<std::uint64_t>(digests, random);
   run_order(random);

@@ -1,0 +1,92 @@
+"""A server that is started again, at whatever step, asks a proof at the point at which it asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.service.test_node import Duo, authorities
+from tests.support.federation import mixed_plan, random_update
+from torchfsl.errors import ProtocolError
+from torchfsl.fsl.bodies import ReportSet
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.server import proofs
+from torchfsl.fsl.server.proofs import Questions
+from torchfsl.service.net.identity import Authorities
+from torchfsl.service.state.steps import STEPS
+from torchfsl.submodel.update import Update
+
+__all__ = ["authorities"]  # a fixture
+
+PLAN = dataclasses.replace(mixed_plan(lane="count"), proofs="lanes")
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, bytes], set[int]]:
+    """By server and report, where its proof was asked."""
+    asked: dict[tuple[int, bytes], set[int]] = defaultdict(set)
+    real_ask, real_point = Questions.ask, Questions._point
+    at_work: list[tuple[int, bytes]] = []
+
+    def ask(self: Questions, loaded: Any) -> Any:
+        at_work[:] = [(self._party, loaded.report.hint_nonce)]
+        return real_ask(self, loaded)
+
+    def point(self: Questions, client: int) -> int:
+        found = real_point(self, client)
+        asked[at_work[0]].add(found)
+        return found
+
+    monkeypatch.setattr(proofs.Questions, "ask", ask)
+    monkeypatch.setattr(proofs.Questions, "_point", point)
+    return asked
+
+
+def some_updates(seed: int) -> dict[int, Update]:
+    rng = np.random.default_rng(seed)
+    return {client: random_update(PLAN, rng) for client in range(3)}
+
+
+@pytest.mark.parametrize("party", [0, 1])
+def test_a_crash_after_every_event_asks_every_proof_at_one_point(
+    party: int,
+    authorities: Authorities,
+    tmp_path: Path,
+    points: dict[tuple[int, bytes], set[int]],
+) -> None:
+    duo = Duo(tmp_path, authorities, PLAN)
+    duo.after_event = lambda: duo.crash(party)
+    for number in (1, 2):
+        duo.play(number, dict(some_updates(number)))
+    assert len(points) == 2 * 2 * 3
+    assert all(len(asked) == 1 for asked in points.values())
+    assert len(set(duo.digests())) == 1
+
+
+def test_a_peer_that_changes_set_or_coin_gets_no_second_answer(
+    authorities: Authorities, tmp_path: Path, points: dict[tuple[int, bytes], set[int]]
+) -> None:
+    """Before and after a crash; its first set fixes the point."""
+    duo = Duo(tmp_path, authorities, PLAN)
+    duo.play(1, dict(some_updates(3)), STEPS[: STEPS.index(Kind.ROUND_STATE) + 1])
+    said = [node.exchange(1, Kind.REPORT_SET) for node in duo.nodes]
+    theirs = ReportSet.read(duo.plan, said[1])
+    others = [
+        said[1][:HEADER_BYTES] + bytes(32) + said[1][HEADER_BYTES + 32 :],
+        ReportSet(theirs.coin, theirs.entries[:2]).message(duo.plan, 0, 1),
+    ]
+    duo.nodes[0].exchange(1, Kind.REPORT_SET, said[1])
+    duo.nodes[0].count(1, Kind.REPORT_SET)
+    verdict = duo.nodes[0].exchange(1, Kind.VERDICTS)
+    for _ in range(2):
+        for other in others:
+            with pytest.raises(ProtocolError, match="two different REPORT_SET"):
+                duo.nodes[0].exchange(1, Kind.REPORT_SET, other)
+        assert duo.nodes[0].exchange(1, Kind.VERDICTS) == verdict
+        duo.crash(0)
+    assert all(len(asked) == 1 for asked in points.values())

@@ -1,0 +1,42 @@
+// Kernels of proofs: lifted shares summed over leaves, and sums of squares of polynomials modulo
+// p = 2^128 - 7 * 2^66 + 1. Sizes and ranges have been checked by the caller.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aes_key.h"
+
+namespace fsl {
+
+// One party's leaves of T trees: `states [T, N, 16]`, `hints [T, payload]`.
+struct LeafArgs {
+  const KeySchedule* key;
+  const std::uint8_t* states;
+  std::size_t num_trees;
+  std::size_t num_leaves;  // below 2^30
+  const std::uint8_t* hints;
+  std::size_t payload;
+  unsigned party;
+};
+
+// Lifted shares of `width` bytes, 2, 3, 4 or 6, summed over the leaves of each tree: `low` and
+// `high [T, payload / width]`; a sum is low + 2^32 high, and high is 0 for widths up to 4.
+void leaf_sums(const LeafArgs& args, unsigned width, std::int64_t* low, std::int64_t* high,
+               unsigned num_threads);
+
+// Lifted shares of 7 bytes: `carried [N, payload / 7]` over all trees, `sums [T, payload / 7, 2]`
+// over the leaves of each tree, low and high 32 bits apart.
+void carry_sums(const LeafArgs& args, std::int64_t* carried, std::int64_t* sums);
+
+// Elements of the field as two words, the lower first.
+struct SquareArgs {
+  const std::uint64_t* values;  // [P, L, 2]: of L polynomials at the powers of root^2
+  std::size_t order;            // P, a power of two
+  std::size_t num_wires;        // L
+  std::uint64_t root[2];        // of order 2 P
+  std::uint64_t* out;           // [2 P, 2]: the sum of their squares at the powers of root
+};
+void square_sums(const SquareArgs& args, unsigned num_threads);
+
+}  // namespace fsl

@@ -1,0 +1,177 @@
+"""Portable kernels of proofs: lifted shares summed over leaves, and sums of squares of polynomials.
+
+A share is *lifted* when it is read as a signed integer; see `torchfsl.fsl.dpf.lifts`. The
+polynomials are over the field of p = 2**128 - 7 * 2**66 + 1 elements, each of which is here two
+little-endian words, `uint64[..., 2]`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.kernels import ring
+from torchfsl.kernels.portable.trees import bits_of, convert, mask_of
+from torchfsl.types import Array, Bytes, Whole
+
+Words = npt.NDArray[np.uint64]
+
+MODULUS = (1 << 128) - 7 * (1 << 66) + 1
+"""A prime; p - 1 is a multiple of 2**66."""
+
+HALF = 32
+"""A sum of wide values is given as low + 2**HALF high."""
+
+CARRY_BYTES = 7
+
+
+def leaf_sums(
+    key: bytes, states: Bytes, hints: Bytes, width: int, party: int, num_threads: int = 1
+) -> Whole:
+    """Lifted shares summed over the leaves of each tree: `int64[2, T, P / width]`, low and high.
+
+    Args:
+        key: K_convert, 16 bytes.
+        states: `[T, N, 16]`, N below 2**30.
+        hints: `[T, P]`; so many bytes of every leaf are converted, a prefix of a hint will do.
+        width: l/8, 2, 3, 4 or 6.
+        party: 0 lifts into [-2**(l-1), 2**(l-1)), 1 into (-2**(l-1), 2**(l-1)].
+        num_threads: for the native twin.
+
+    Returns:
+        Sums low + 2**32 high; high is 0 for widths up to 4.
+    """
+    num_values = hints.shape[1] // width
+    out = np.zeros((2, len(states), num_values), dtype=np.int64)
+    for tree, leaves in enumerate(states):
+        plain = convert(key, leaves, hints.shape[1]).reshape(len(leaves), num_values, width)
+        chosen = mask_of(bits_of(leaves))[:, :, None]
+        lifted = ring.to_int64(ring.add(plain, hints[tree].reshape(1, -1, width) & chosen))
+        if width > 4:
+            out[0, tree] = (lifted & ((1 << HALF) - 1)).sum(axis=0)
+            out[1, tree] = (lifted >> HALF).sum(axis=0)
+        else:
+            out[0, tree] = lifted.sum(axis=0)
+    return out if party == 0 else -out
+
+
+def carry_sums(
+    key: bytes, states: Bytes, hints: Bytes, party: int, num_threads: int = 1
+) -> tuple[Whole, Whole]:
+    """Lifted shares of seven bytes, over trees and over leaves.
+
+    Args:
+        key: K_convert of the carry trees, 16 bytes.
+        states: `[T, N, 16]`, N below 2**30.
+        hints: `[T, 7 slots]`.
+        party: as for `leaf_sums`.
+        num_threads: for the native twin.
+
+    Returns:
+        `int64[N slots]`, the sum over all trees at every slot of every leaf, and
+        `int64[T, slots, 2]`, over the leaves of each tree, low 32 bits and the rest apart.
+    """
+    slots = hints.shape[1] // CARRY_BYTES
+    carried = np.zeros((states.shape[1], slots), dtype=np.int64)
+    sums = np.zeros((len(states), slots, 2), dtype=np.int64)
+    for tree, leaves in enumerate(states):
+        plain = wide(convert(key, leaves, hints.shape[1]), slots)
+        chosen = np.negative(bits_of(leaves).astype(np.uint64))[:, None]
+        words = plain + (wide(hints[tree : tree + 1], slots) & chosen)
+        lifted = signed(words) if party == 0 else -signed(words)
+        carried += lifted
+        sums[tree, :, 0] = (lifted & ((1 << HALF) - 1)).sum(axis=0)
+        sums[tree, :, 1] = (lifted >> HALF).sum(axis=0)
+    return carried.reshape(-1), sums
+
+
+def wide(data: Bytes, slots: int) -> Words:
+    """Values of seven bytes `[M, 7 slots]` as words `[M, slots]`."""
+    words = np.zeros((len(data), slots, 8), dtype=np.uint8)
+    words[..., :CARRY_BYTES] = data.reshape(len(data), slots, CARRY_BYTES)
+    found: Words = words.view("<u8")[..., 0]
+    return found
+
+
+def signed(words: Words) -> Whole:
+    """The lower seven bytes as signed integers in [-2**55, 2**55)."""
+    found: Whole = (words << np.uint64(8)).view(np.int64) >> 8
+    return found
+
+
+# --- the field ----------------------------------------------------------------------------------
+
+
+def square_sums(values: Words, root: Words, num_threads: int = 1) -> Words:
+    """Sums of squares of polynomials at all points, `[2 P, 2]`, from their values at half of them.
+
+    Args:
+        values: `[P, L, 2]`, P a power of two from 2 to 2**23: values of L polynomials of degree
+            below P at the powers of root**2.
+        root: `[2]`, of order 2 P.
+        num_threads: for the native twin.
+
+    Returns:
+        At root**k the sum over the polynomials of their squares.
+
+    Raises:
+        ValueError: other shapes, or an element that is not below p.
+    """
+    order = len(values)
+    if values.ndim != 3 or values.shape[2] != 2 or root.shape != (2,):
+        raise ValueError("values are [P, L, 2] and a root [2]")
+    if order < 2 or order & (order - 1) or order >> 24:
+        raise ValueError("the number of points must be a power of two from 2 to 2**23")
+    numbers = integers(values)
+    own = int(integers(root[None])[0])
+    if own >= MODULUS or (numbers.size and numbers.max() >= MODULUS):
+        raise ValueError("a field element must be below the modulus")
+    square = own * own % MODULUS
+    back = transform(numbers, pow(square, -1, MODULUS)) * pow(order, -1, MODULUS) % MODULUS
+    both = transform(np.concatenate([back, np.zeros_like(back)]), own)
+    return words_of((both * both).sum(axis=1) % MODULUS)
+
+
+@functools.lru_cache(maxsize=64)
+def powers(base: int, count: int) -> tuple[int, ...]:
+    """`base**0, ..., base**(count - 1)` modulo p."""
+    result, value = [], 1
+    for _ in range(count):
+        result.append(value)
+        value = value * base % MODULUS
+    return tuple(result)
+
+
+def transform(coefficients: Array, root: int) -> Array:
+    """Values of polynomials at all powers of a root of unity.
+
+    Args:
+        coefficients: `object[n, ...]`, n a power of two: coefficient i of every polynomial.
+        root: of order n.
+
+    Returns:
+        `object[n, ...]`: row k has the values at root**k. Law: under the root's inverse, and
+        divided by n, the values give the coefficients back.
+    """
+    size = len(coefficients)
+    if size == 1:
+        return coefficients % MODULUS
+    half = root * root % MODULUS
+    even, odd = transform(coefficients[0::2], half), transform(coefficients[1::2], half)
+    turns = np.array(powers(root, size // 2), dtype=object)
+    odd = odd * turns.reshape(-1, *(1,) * (odd.ndim - 1)) % MODULUS
+    return np.concatenate([even + odd, even - odd]) % MODULUS
+
+
+def integers(words: Words) -> Array:
+    """Elements `uint64[..., 2]` as Python's integers, `object[...]`."""
+    numbers: Array = words[..., 0].astype(object) + (words[..., 1].astype(object) << 64)
+    return numbers
+
+
+def words_of(numbers: Array) -> Words:
+    """Inverse of `integers`, one-dimensional, for numbers below 2**128."""
+    data = b"".join(number.to_bytes(16, "little") for number in numbers.tolist())
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64).reshape(-1, 2)
