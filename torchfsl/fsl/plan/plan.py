@@ -23,6 +23,7 @@ from torchfsl.fsl.plan.statement import (
     make_statement,
     proof_private_bytes,
     proof_public_bytes,
+    verdict_bytes,
 )
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
@@ -263,6 +264,7 @@ def _check_sizes(plan: Plan) -> None:
         masked + sum(s.m * (plan.value_bytes(s) + apart) for s in trees),
         sum(s.answer_bytes for s in trees),
         sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+        plan.max_clients * verdict_bytes(plan.statement),
     )
     if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
         raise ParameterError(

@@ -254,7 +254,9 @@ def make_statement(
     num_values = sum(size for _, _, size in sizes)
     proof_shape.check_leaves(trees)
     num_carries = proof_shape.num_carries(_magnitudes(trees, dense, counted, norm), ring_bits)
-    proof_shape.check_field(max(size for _, _, size in sizes), ring_bits, num_carries, norm)
+    counts = sum(size for kind, _, size in sizes if kind == "count")  # one sum over all segments
+    largest = max(counts, *(size for _, _, size in sizes))
+    proof_shape.check_field(largest, ring_bits, num_carries, norm)
     tail = 2 * (num_carries << _carry_trees(num_values, num_carries, norm > 0).nu)
     shape = proof_shape.cheapest([size for _, _, size in sizes], tail)
     groups, start, call = [], 0, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
-from torchfsl.fsl.bodies import ReportSet, ShareBody
+from torchfsl.fsl.bodies import ReportSet, ShareBody, Verdicts
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.commitments import SALT_BYTES
@@ -65,6 +65,9 @@ class Transcript:
     def check(self, plan: Plan, number: int, kind: Kind, theirs: bytes) -> None:
         """Refuse what the peer cannot mean for this step of this server. Stores nothing.
 
+        What passes is stored, and read again by a server that is started again: so elements in it
+        are looked at here, too.
+
         Raises:
             DecodeError: malformed, of another kind or plan.
             ProtocolError: for another server or round, or a second, different message.
@@ -72,6 +75,8 @@ class Transcript:
         message = messages.decode(plan, theirs, kind)
         if (message.party, message.round_number) != (self._party, number):
             raise ProtocolError("the peer's message is for another server or round")
+        if kind is Kind.VERDICTS:
+            Verdicts.decode(plan, message.body)
         if self.heard(number, kind) not in (None, theirs):
             raise ProtocolError(
                 f"the peer sent two different {kind.name} messages for round {number}"

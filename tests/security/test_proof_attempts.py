@@ -1,0 +1,316 @@
+"""What an hour's attempts on plans with proofs left as tests; docs/proofs.md lists all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.attacks.lying_clients import BOUND, Lie, lying, plan_with
+from tests.service.test_node import Duo, authorities
+from tests.support.federation import (
+    Wire,
+    make_plan,
+    make_segment,
+    make_servers,
+    mixed_plan,
+    random_update,
+)
+from torchfsl.crypto import field128
+from torchfsl.crypto.entropy import random_bytes
+from torchfsl.crypto.field128 import MODULUS
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.fsl.client import proof, report
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.client.report import DrawnReport
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.cuckoo.placement import Placement
+from torchfsl.fsl.dpf import lifts
+from torchfsl.fsl.dpf.trees import SelectedLeaves
+from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan import proof_shape
+from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import make_statement
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.kernels import ring
+from torchfsl.service.net.identity import Authorities
+from torchfsl.service.state.steps import STEPS
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.update import SegmentUpdate, Update
+
+__all__ = ["authorities"]  # a fixture
+
+ROW, HONEST = 3, 5
+
+
+def plan_of(*segments: TreeSegment) -> Plan:
+    plan = make_plan(*segments, encoding=FixedPoint(32, 0, 100.0), lane="count")
+    return dataclasses.replace(plan, proofs="norm", l2_bound=BOUND)
+
+
+SHAPES = {
+    "full-domain": lambda: [make_segment("table", "rows", (8, 2), k_max=2, tau=2)],
+    "blocks": lambda: [
+        make_segment("table", "rows", (32, 2), k_max=2, tau=2, theta=8, nu=2, stash=1)
+    ],
+    "two segments": lambda: [
+        make_segment("table", "rows", (8, 2), k_max=2, tau=2, theta=4),
+        make_segment("other", "rows", (9, 1), k_max=2, tau=1, theta=3, nu=1, stash=1),
+    ],
+}
+
+
+def update_of(plan: Plan, value: int = HONEST) -> Update:
+    return {
+        s.name: SegmentUpdate(None, np.zeros((s.m, 1), dtype=np.int64))
+        if s.is_dense
+        else SegmentUpdate(np.array([ROW]), np.full((1, s.tau), value))
+        for s in plan.segments
+    }
+
+
+def round_of(plan: Plan, honest: int = 1) -> Opened:
+    """A round of honest clients and of the one that code patched in the caller makes lie."""
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    wire = Wire(servers)
+    with pytest.MonkeyPatch.context() as clean:
+        for module, name, real in REAL:
+            clean.setattr(module, name, real)
+        for number in range(honest):
+            Client(plan, wire, client_id=number).start_round(1).submit(update_of(plan))
+    Client(plan, wire, client_id=honest).start_round(1).submit(update_of(plan))
+    return finish_round(servers)
+
+
+REAL: list[tuple[Any, str, Any]] = [
+    (cuckoo, "place", cuckoo.place),
+    (proof, "_in_slots", proof._in_slots),
+    (report.dpf, "gen_hints", report.dpf.gen_hints),
+    (report, "_draw", report._draw),
+]
+
+
+# --- above the bound ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rest", [0, 1])
+def test_the_bound_is_that_of_all_trees_together_to_the_unit(shape: str, rest: int) -> None:
+    """`rest` in another tree than the bound itself."""
+    plan = plan_of(*SHAPES[shape]())
+
+    def alter(values: np.ndarray) -> np.ndarray:
+        values[:] = 0
+        if values.shape[1] == 3:  # `table` alone
+            values[:2, :2] = [[1, BOUND], [1, rest]]
+        return values
+
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    wire = Wire(servers)
+    Client(plan, wire, client_id=0).start_round(1).submit(update_of(plan))
+    with lying(Lie(("norm",), alter)):
+        Client(plan, wire, client_id=1).start_round(1).submit(update_of(plan))
+    assert finish_round(servers).clients == ((0,) if rest else (0, 1))
+
+
+@pytest.mark.parametrize("more", [2, 3])
+def test_counts_beside_the_selected_slot_of_a_leaf_count_towards_k_max(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client writes its hints by hand: `more` rows of one leaf block, of which k_max = 2."""
+    plan = plan_of(*SHAPES["blocks"]())
+    gen_hints, in_slots = report.dpf.gen_hints, proof._in_slots
+
+    def others(slot: Any) -> list[int]:
+        return [s for s in range(4) if s != int(slot)][:more]
+
+    def by_hand(segment: Any, key: bytes, leaves: SelectedLeaves, values: Any) -> Any:
+        hints = gen_hints(segment, key, leaves, values * 0).copy()
+        words = hints[0].view("<u4").reshape(4, 3)
+        words[others(leaves.slots[0]), 0] += np.uint32(0xFFFFFFFF if leaves.leaf1[0, 0] & 1 else 1)
+        return hints
+
+    def placed(segment: Any, slots: Any, values: Any) -> Any:
+        found = in_slots(segment, slots, values * 0)
+        found[0, others(slots[0]), 0] = 1
+        return found
+
+    monkeypatch.setattr(report.dpf, "gen_hints", by_hand)
+    monkeypatch.setattr(proof, "_in_slots", placed)
+    with lying(Lie(())):
+        opened = round_of(plan)
+    assert opened.clients == ((0, 1) if more == 2 else (0,))
+    assert opened.lanes["table"].sum() == (3 if more == 2 else 1)
+
+
+def test_one_row_in_all_its_bins_is_accepted_and_erases_it_where_all_touched_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is *not* bounded: k_max = 2 counts of one row exceed what n + 1 clients can have."""
+    plan = plan_with("norm")
+    real = cuckoo.place
+
+    def everywhere(table: Any, positions: Any, *sizes: int) -> Placement:
+        found = real(table, positions, *sizes)
+        num_bins, theta, _ = sizes
+        item, position = np.full_like(found.item, -1), found.position.copy()
+        for i in range(2):
+            slot = int(table[i][ROW])
+            place = i * num_bins // 3 + slot // theta
+            item[place], position[place] = 0, slot % theta
+        return Placement(item, position, found.unmatched)
+
+    assert round_of(plan, honest=3).sums["table"][ROW].tolist() == [4 * HONEST] * 2
+    monkeypatch.setattr(cuckoo, "place", everywhere)
+    opened = round_of(plan, honest=3)
+    assert opened.clients == (0, 1, 2, 3)
+    assert opened.lanes["table"][ROW] == 0
+    assert not opened.sums["table"][ROW].any()
+    assert opened.zeroed == {"table": 1}
+
+
+# --- proofs of another report, and no proofs at all --------------------------------------------
+
+
+def test_a_report_of_another_epoch_or_client_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hints, carry trees and proof, sent again as they are, under right tags."""
+    plan = plan_with("norm", epochs=5)
+    real, kept = report._draw, list[DrawnReport]()
+
+    def again(trees: Any, context: Any, *given: Any) -> DrawnReport:
+        if not kept:
+            kept.append(real(trees, context, *given))
+        # Its own nonce, too: round or client are all that differ.
+        same = dataclasses.replace(context, hint_nonce=kept[0].context.hint_nonce)
+        return dataclasses.replace(kept[0], context=same)
+
+    servers = make_servers(plan)
+    wire = Wire(servers)
+    begin_round(servers, 1)
+    first, other, honest = (
+        Client(plan, wire, client_id=number).open_session(indices={"table": [ROW]})
+        for number in (2, 4, 6)
+    )
+    for number, clients in [(1, (2, 6)), (2, (6,))]:
+        if number > 1:
+            begin_round(servers, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(report, "_draw", again)
+            first.start_round(number).submit(update_of(plan))
+            if number > 1:
+                other.start_round(number).submit(update_of(plan))
+        honest.start_round(number).submit(update_of(plan))
+        assert finish_round(servers).clients == clients
+
+
+def raw(kind: str, size: int) -> bytes:
+    return {"random": random_bytes, "zeros": bytes, "ones": lambda n: b"\xff" * n}[kind](size)
+
+
+PARTS = ("trees", "hints", "carry hints", "slack", "elements")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["random", "zeros", "ones"])
+@pytest.mark.parametrize("part", PARTS)
+def test_any_bytes_in_place_of_a_part_are_refused_and_nothing_else(
+    part: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under right tags and commitments, as the client itself makes them."""
+    plan, real = plan_with("norm", ring_bits=24), report._draw
+    statement = plan.statement
+    assert statement is not None
+    trees = sum(s.tree_bytes for s in plan.late)
+    hints = sum(plan.hint_bytes(s) for s in plan.with_trees)
+    public, masked = trees + hints + statement.public_bytes, statement.private_bytes
+    span = {
+        "trees": slice(0, 16), "hints": slice(trees, trees + hints),
+        "carry hints": slice(public - statement.carry_hint_bytes, public),
+        "slack": slice(0, statement.slack_bytes), "elements": slice(statement.slack_bytes, masked),
+    }[part]  # fmt: skip
+
+    def altered(*given: Any) -> DrawnReport | None:
+        made = real(*given)
+        if made is None:
+            return None
+        mine = bytearray(b"".join(made.public if PARTS.index(part) < 3 else made.masked[-1:]))
+        size = len(mine[span])
+        drawn = {"random": 3**99, "zeros": 0, "ones": MODULUS - 1}[kind] % MODULUS
+        elements = field128.to_bytes([drawn] * (size // 16))
+        mine[span] = elements if part == "elements" else raw(kind, size)
+        if PARTS.index(part) < 3:
+            return dataclasses.replace(made, public=(memoryview(mine),))
+        return dataclasses.replace(made, masked=(*made.masked[:-1], memoryview(mine)))
+
+    monkeypatch.setattr(report, "_draw", altered)
+    assert round_of(plan).clients == (0,)
+
+
+# --- servers -----------------------------------------------------------------------------------
+
+
+def test_a_peers_verdicts_out_of_the_field_are_refused_before_they_are_stored(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    """Stored, they would keep a server from starting again."""
+    plan = dataclasses.replace(mixed_plan(lane="count"), proofs="lanes")
+    duo, rng = Duo(tmp_path, authorities, plan), np.random.default_rng(0)
+    updates = {client: random_update(plan, rng) for client in (0, 1)}
+    duo.play(1, updates, STEPS[: STEPS.index(Kind.REPORT_SET) + 1])
+    said = [node.exchange(1, Kind.VERDICTS) for node in duo.nodes]
+    wrong = bytearray(said[0])
+    start = HEADER_BYTES + 16
+    wrong[start : start + 16] = MODULUS.to_bytes(16, "little")
+    with pytest.raises(DecodeError, match="modulus"):
+        duo.nodes[1].exchange(1, Kind.VERDICTS, bytes(wrong))
+    duo.crash(1)
+    assert duo.nodes[1].exchange(1, Kind.VERDICTS, said[0]) == said[1]
+    duo.nodes[1].count(1, Kind.VERDICTS)
+
+
+# --- plans -------------------------------------------------------------------------------------
+
+
+def test_the_field_suffices_for_the_counts_of_all_segments_together() -> None:
+    """They are one sum; each segment of these alone would fit."""
+
+    def segment(name: str) -> TreeSegment:
+        tensor = TensorSpec(name, (1 << 28, 1))
+        return TreeSegment(
+            name, "rows", (tensor,), 1 << 28, 1, 1 << 20, num_bins=3 << 20, theta=1 << 8,
+            nu=7, check_bytes=32,
+        )  # fmt: skip
+
+    slots = segment("a").num_trees << 7
+    carries = make_statement((segment("a"),), 48, "lanes", True, 0).num_carries
+    proof_shape.check_field(slots, 48, carries, 0)
+    with pytest.raises(ParameterError, match="too many to prove"):
+        make_statement((segment("a"), segment("b")), 48, "lanes", True, 0)
+
+
+def test_a_plan_whose_verdicts_no_message_carries_is_refused() -> None:
+    plan = plan_with("norm")
+    assert plan.statement is not None
+    encoding = dataclasses.replace(plan.encoding, ring_bits=48)
+    dataclasses.replace(plan, encoding=encoding, max_clients=1 << 20)
+    with pytest.raises(ParameterError, match="a message of this plan"):
+        dataclasses.replace(plan, encoding=encoding, max_clients=1 << 26)
+
+
+def test_ring_values_that_a_share_reads_as_its_ends_are_summed_as_they_are() -> None:
+    """`-h` of party 0 and `h` of party 1 are one ring value; both are lifted to fit."""
+    for bits in (16, 24, 48):
+        ends = ring.from_int64(np.array([-(1 << (bits - 1)), 0, -1, 1]), bits)
+        first, second = (lifts.lift(ends, party) for party in (0, 1))
+        assert first.tolist() == [-(1 << (bits - 1)), 0, -1, 1]
+        assert second.tolist() == [1 << (bits - 1), 0, -1, 1]
