@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
@@ -23,10 +24,12 @@ from torchfsl.fsl.estimates.measuring import (
     rows_plan,
     spent_in_round,
 )
+from torchfsl.fsl.messages import HEADER_BYTES
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
-from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.plan.statement import Proofs
+from torchfsl.fsl.round import begin_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.fsl.transport import InProcess
@@ -59,12 +62,13 @@ class Counting:
         return message
 
 
+@pytest.mark.parametrize("proofs", ["none", "norm"])
 @pytest.mark.parametrize("retrieve", [True, False])
-def test_traffic_is_what_passes_the_doors_in_a_round(retrieve: bool) -> None:
+def test_traffic_is_what_passes_the_doors_in_a_round(retrieve: bool, proofs: Proofs) -> None:
     spec = SegmentSpec("t", "rows", (TensorSpec("t", (300, 2)),), 9, 2, retrieve=retrieve)
     plan = build_plan(
-        [spec], encoding=FixedPoint(ring_bits=64, frac_bits=16, clip=4.0), max_clients=6,
-        above_break_even="keep",
+        [spec], encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0), max_clients=6,
+        above_break_even="keep", l2_bound=1 << 16, proofs=proofs,
     )  # fmt: skip
     state = {"t": np.zeros((300, 2), np.float32)}
     servers = tuple(Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
@@ -78,8 +82,10 @@ def test_traffic_is_what_passes_the_doors_in_a_round(retrieve: bool) -> None:
         if retrieve:
             mine.retrieve()
         mine.submit({"t": SegmentUpdate(rows, np.ones((9, 2), np.int64))})
-    finish_round((servers[0], servers[1]))
+    lists = [server.close_round() for server in servers]
+    verdicts = [servers[b].agree(lists[1 - b]) for b in (0, 1)]
     opening = predict(plan).opening_bytes
+    opening += len(lists[0]) + len(verdicts[0]) - 2 * HEADER_BYTES - DIGEST_BYTES
     counted = [sum(getattr(door, name) for door in doors) for name in ("received", "sent")]
     assert traffic(plan, 6) == tuple((both + 2 * opening) // 2 for both in counted)
 

@@ -17,6 +17,7 @@ from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import verdict_bytes
 from torchfsl.submodel.plan import check_number
 
 _GIGABIT: Final = 1e9 / 8
@@ -134,13 +135,15 @@ def estimate(
 def traffic(plan: Plan, clients: int) -> tuple[int, int]:
     """Bytes that one server receives and sends in a round, mean of both.
 
-    A client's messages go half to each, and one server passes on to the other what both need.
+    A client's messages go half to each, and one server passes on to the other what both need. Of
+    what servers say to each other, headers and coins are left out, some hundred bytes a round.
     """
     costs = predict(plan)
     relayed = messages.max_bytes(plan, Kind.REPORT_RELAY)
     if plan.early:
         relayed += messages.max_bytes(plan, Kind.TREES_RELAY)
-    both = clients * relayed + 2 * costs.opening_bytes
+    agreed = messages.SET_ENTRY.size + verdict_bytes(plan.statement)
+    both = clients * (relayed + 2 * agreed) + 2 * costs.opening_bytes
     return (
         (clients * costs.upload_bytes + both) // 2,
         (clients * costs.download_bytes + both) // 2,
