@@ -67,11 +67,11 @@ class Rates:
                 raise ParameterError(f"rate {name} is {value!r}: a float of at least {least}")
 
     def client(self, plan: Plan) -> float:
-        """Core-seconds of a client in a round, without its training."""
+        """Core-seconds of a client in a round, without its training or proof."""
         return self.client_seconds + num_trees(plan) * self.client_tree_seconds
 
     def server(self, plan: Plan, clients: int) -> float:
-        """Core-seconds of one server in a round of so many clients."""
+        """Core-seconds of one server in a round of so many clients; of proofs, AES blocks alone."""
         trees = self.report_seconds + num_trees(plan) * self.tree_seconds
         each = trees + predict(plan).server_aes_blocks / self.server_blocks
         return clients * each + share_bytes(plan) / self.share_bytes
