@@ -23,7 +23,7 @@ from torchfsl.crypto import field128
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.field128 import MODULUS
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.errors import DecodeError, ParameterError, RejectedSubmission
 from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.report import DrawnReport
@@ -254,6 +254,31 @@ def test_any_bytes_in_place_of_a_part_are_refused_and_nothing_else(
 
     monkeypatch.setattr(report, "_draw", altered)
     assert round_of(plan).clients == (0,)
+
+
+@pytest.mark.parametrize("element", [MODULUS, (1 << 128) - 1])
+def test_an_element_that_is_none_under_a_right_tag_costs_its_sender_the_round_alone(
+    element: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at later, it would end the round for all."""
+    real = report._draw
+
+    def altered(*given: Any) -> DrawnReport | None:
+        made = real(*given)
+        if made is None:
+            return None
+        last = bytes(made.masked[-1])[:-16] + element.to_bytes(16, "little")
+        return dataclasses.replace(made, masked=(*made.masked[:-1], memoryview(last)))
+
+    plan = plan_with("norm")
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    wire = Wire(servers)
+    Client(plan, wire, client_id=0).start_round(1).submit(update_of(plan))
+    monkeypatch.setattr(report, "_draw", altered)
+    with pytest.raises(RejectedSubmission, match="modulus"):
+        Client(plan, wire, client_id=1).start_round(1).submit(update_of(plan))
+    assert finish_round(servers).clients == (0,)
 
 
 # --- servers -----------------------------------------------------------------------------------
