@@ -1,7 +1,12 @@
-"""Recommenders on Amazon Beauty and Sports, a run a preset, data set and seed.
+"""Recommenders on Amazon Beauty and Sports, one run a cell and seed. Runs resume.
 
-A run sums its rounds in the clear (`plain`); its first rounds run a second time through both
-servers (`fsl`), and both must then hold the same model, bit for bit. Runs resume.
+A cell is `PRESET-DATASET`, `central-PRESET-DATASET` (the same model and samples trained in one
+place) or `trial-NAME`, one of `TRIALS`: a change of preset `din`, judged on validation items of
+Beauty, from which the presets' settings follow.
+
+Where `--fsl-rounds` is at least a run's rounds, the whole run goes through both servers. Else it
+sums its rounds in the clear (`plain`), and the first ones a second time through both servers; both
+must then hold the same model, bit for bit.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +28,28 @@ DATASETS: Final = {"beauty": "amazon-beauty", "sports": "amazon-sports"}
 PRESET_NAMES: Final = ("din", "din-small", "mf", "ncf", "deepfm", "sasrec")
 RANKED, IN_CATALOGUE = 2000, 200
 """Users whose held-out item is ranked among 99 negatives, and in the whole catalogue."""
+Changes = Mapping[str, Any]
+"""By setting its value, by section those of its settings that differ."""
+CENTRAL: Final[Changes] = {
+    "aggregation": "central",
+    "local": {"batch_size": 1024},
+    "server": {"lr": 0.003},
+}
+"""What central training of a preset changes."""
+TRIALS: Final[dict[str, Changes]] = {
+    "din": {},
+    "dropout-0": {"recommendation": {"dropout": 0.0}},
+    "dropout-0.5": {"recommendation": {"dropout": 0.5}},
+    "user-table": {"recommendation": {"user_table": True}},
+    "adam-of-all-rows": {"server": {"optimizer": "adam", "table_rate": 1.0}},
+    "tables-at-rate-1": {"server": {"table_rate": 1.0}},
+    "rate-0.005": {"server": {"lr": 0.005}},
+    "central": CENTRAL,
+    "central-rate-0.001": CENTRAL | {"server": {"lr": 0.001}},
+    "central-rate-0.01": CENTRAL | {"server": {"lr": 0.01}},
+}
+"""What a trial changes of preset `din`."""
+TRIAL_ROUNDS: Final = 300
 
 
 def run_recommenders(
@@ -37,69 +65,99 @@ def run_recommenders(
     """Run what has no result yet.
 
     Args:
-        names: `PRESET-DATASET` each.
+        names: cells.
         seeds: a run for each.
         data: folder of the data sets.
         runs: what unfinished runs need is kept there.
-        rounds: of a run; None for the preset's.
+        rounds: of a run; None for the preset's, or of a trial `TRIAL_ROUNDS`.
         fsl_rounds: that run through both servers, too.
         command: goes into the result.
+
+    Raises:
+        SystemExit: no data, or a name that is no cell.
     """
     if data is None:
         raise SystemExit("recommendation needs --data, a folder with amazon-beauty in it")
     for name in names:
-        preset, _, dataset = name.rpartition("-")
-        if preset not in PRESET_NAMES or dataset not in DATASETS:
-            raise SystemExit(
-                f"--cell {name}: give PRESET-DATASET, of {', '.join(PRESET_NAMES)} and "
-                f"{', '.join(DATASETS)}"
-            )
         for seed in seeds:
-            config = config_of(preset, data / DATASETS[dataset], seed, rounds)
+            dataset, config = config_of(name, data, seed, rounds)
             label = f"{name}-{config.rounds}-seed{seed}"
             target = Path("results") / "recommendation" / f"{label}.json"
             if target.exists():
                 print(f"{label}: {target} is here; remove it to run it again", flush=True)
                 continue
             print(label, flush=True)
-            result = run(config, dataset, runs / "recommendation" / label, fsl_rounds)
-            write_result(target, {**result, "command": command})
+            result = run(config, runs / "recommendation" / label, fsl_rounds)
+            cell = {"cell": name, "dataset": dataset}
+            write_result(target, {**cell, **result, "command": command})
 
 
-def config_of(preset: str, data: Path, seed: int, rounds: int | None) -> Config:
-    """Settings of a run: the preset's, with gradients of a round's clients taken together."""
+def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str, Config]:
+    """Data set and settings of a cell; the gradients of a round's clients are taken together."""
+    kind, _, rest = name.partition("-")
+    if kind == "trial" and rest in TRIALS:
+        base = dataclasses.replace(PRESETS["din"], rounds=TRIAL_ROUNDS, evaluate="validation")
+        return "beauty", _run_config(_changed(base, TRIALS[rest]), data, "beauty", seed, rounds)
+    preset, _, dataset = (rest if kind == "central" else name).rpartition("-")
+    if preset not in PRESET_NAMES or dataset not in DATASETS:
+        raise SystemExit(
+            f"--cell {name}: give PRESET-DATASET or central-PRESET-DATASET, of "
+            f"{', '.join(PRESET_NAMES)} and {', '.join(DATASETS)}, or one of "
+            + ", ".join(f"trial-{trial}" for trial in TRIALS)
+        )
     base = PRESETS[preset]
+    if kind == "central":
+        base = _changed(base, CENTRAL)
+    return dataset, _run_config(base, data, dataset, seed, rounds)
+
+
+def _run_config(base: Config, data: Path, dataset: str, seed: int, rounds: int | None) -> Config:
+    central = base.aggregation == "central"
     return dataclasses.replace(
         base,
-        data=str(data),
+        data=str(data / DATASETS[dataset]),
         rounds=rounds or base.rounds,
         seed=seed,
-        aggregation="plain",
+        aggregation="central" if central else "plain",
         eval_every=100,
         threads=1,
-        local=dataclasses.replace(base.local, together=True),
+        local=base.local if central else dataclasses.replace(base.local, together=True),
         recommendation=dataclasses.replace(
             base.recommendation, ranked_users=RANKED, catalogue_users=IN_CATALOGUE
         ),
     )
 
 
-def run(config: Config, dataset: str, folder: Path, fsl_rounds: int) -> dict[str, Any]:
-    """The first rounds under both aggregations, then all rounds in the clear."""
+def _changed(config: Config, changes: Changes) -> Config:
+    return dataclasses.replace(
+        config,
+        **{
+            name: dataclasses.replace(getattr(config, name), **value)
+            if isinstance(value, Mapping)
+            else value
+            for name, value in changes.items()
+        },
+    )
+
+
+def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
+    """All rounds, and the first `fsl_rounds` of them through both servers."""
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress("auc")
-    unranked = dataclasses.replace(config.recommendation, ranked_users=0, catalogue_users=0)
-    first = dataclasses.replace(config, rounds=fsl_rounds, recommendation=unranked)
-    by_fsl = run_or_read(dataclasses.replace(first, aggregation="fsl"), folder / "fsl", progress)
-    by_plain = run_or_read(first, folder / "first", progress)
-    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
-        raise RuntimeError(f"after {fsl_rounds} rounds fsl and plain hold other models")
-    summary = run_or_read(config, folder / "plain", progress)
-    lines = (folder / "plain" / "metrics.jsonl").read_text().splitlines()
+    result: dict[str, Any] = {"fsl": None}
+    if config.aggregation == "plain" and fsl_rounds >= config.rounds:
+        config = dataclasses.replace(config, aggregation="fsl")
+    elif config.aggregation == "plain" and fsl_rounds:
+        result["fsl"] = _first_rounds(config, folder, fsl_rounds, progress)
+    summary = run_or_read(config, folder / config.aggregation, progress)
+    lines = (folder / config.aggregation / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    return {
+    if config.aggregation == "fsl":
+        result["fsl"] = _through_servers(summary)
+    return result | {
         "preset": config.preset,
-        "dataset": dataset,
+        "aggregation": config.aggregation,
+        "evaluate": config.evaluate,
         "seed": config.seed,
         "rounds": summary["rounds"],
         "clients_per_round": config.clients_per_round,
@@ -111,13 +169,32 @@ def run(config: Config, dataset: str, folder: Path, fsl_rounds: int) -> dict[str
         "baselines": summary["baselines"],
         "exact_rounds": summary["exact_rounds"],
         "model_sha256": summary["model_sha256"],
-        "fsl": {
-            "rounds": fsl_rounds,
-            "exact_rounds": by_fsl["exact_rounds"],
-            "upload_bytes": by_fsl["upload_bytes_per_client_round"],
-            "download_bytes": by_fsl["download_bytes_per_client_round"],
-        },
         "clipped_values": summary["clipped_values"],
+        "seconds_of_rounds": sum(
+            config.clients_per_round * r["client_seconds"] + r["server_seconds"] for r in records
+        ),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {**summary["versions"], "machine": bench_measure.machine()},
+    }
+
+
+def _first_rounds(
+    config: Config, folder: Path, fsl_rounds: int, progress: Progress
+) -> dict[str, Any]:
+    """The first rounds under both aggregations, without rankings."""
+    unranked = dataclasses.replace(config.recommendation, ranked_users=0, catalogue_users=0)
+    first = dataclasses.replace(config, rounds=fsl_rounds, recommendation=unranked)
+    by_fsl = run_or_read(dataclasses.replace(first, aggregation="fsl"), folder / "first", progress)
+    by_plain = run_or_read(first, folder / "first-plain", progress)
+    if by_fsl["model_sha256"] != by_plain["model_sha256"]:
+        raise RuntimeError(f"after {fsl_rounds} rounds fsl and plain hold other models")
+    return _through_servers(by_fsl)
+
+
+def _through_servers(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "rounds": summary["rounds"],
+        "exact_rounds": summary["exact_rounds"],
+        "upload_bytes": summary["upload_bytes_per_client_round"],
+        "download_bytes": summary["download_bytes_per_client_round"],
     }
