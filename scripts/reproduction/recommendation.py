@@ -45,8 +45,8 @@ TRIALS: Final[dict[str, Changes]] = {
     "tables-at-rate-1": {"server": {"table_rate": 1.0}},
     "rate-0.005": {"server": {"lr": 0.005}},
     "central": CENTRAL,
-    "central-rate-0.001": CENTRAL | {"server": {"lr": 0.001}},
-    "central-rate-0.01": CENTRAL | {"server": {"lr": 0.01}},
+    "central-rate-0.001": {**CENTRAL, "server": {"lr": 0.001}},
+    "central-rate-0.01": {**CENTRAL, "server": {"lr": 0.01}},
 }
 """What a trial changes of preset `din`."""
 TRIAL_ROUNDS: Final = 300

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.reproduction import recommendation, recommendation_report
+
+
+@pytest.fixture(autouse=True)
+def few_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rankings of a few users, and results in a folder of the test's."""
+    monkeypatch.setattr(recommendation, "RANKED", 8)
+    monkeypatch.setattr(recommendation, "IN_CATALOGUE", 2)
+    monkeypatch.setattr(recommendation_report, "FOLDER", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+
+
+def _beauty(root: Path) -> Path:
+    """1,200 users who buy around a place of their own among 3,000 items of 6 categories."""
+    folder = root / "amazon-beauty"
+    folder.mkdir()
+    lines = [
+        f"{user + 1} " + " ".join(str((7 * user + 3 * step) % 3000 + 1) for step in range(8))
+        for user in range(1200)
+    ]
+    with gzip.open(folder / "sequences.txt.gz", "wt") as file:
+        file.write("\n".join(lines) + "\n")
+    with gzip.open(folder / "item2attributes.json.gz", "wt") as file:
+        json.dump({str(item): [item % 6] for item in range(1, 3001)}, file)
+    return root
+
+
+def _run(names: list[str], data: Path, *, seeds: list[int], fsl_rounds: int) -> None:
+    recommendation.run_recommenders(
+        names,
+        seeds,
+        data=data,
+        runs=data / "runs",
+        rounds=2,
+        fsl_rounds=fsl_rounds,
+        command="scripts/reproduce recommendation",
+    )
+
+
+def test_runs_of_a_cell_whole_and_in_part_through_the_servers_end_with_one_model(
+    tmp_path: Path,
+) -> None:
+    data = _beauty(tmp_path)
+    assert "Not run yet" in recommendation_report.section()
+    _run(["din-small-beauty"], data, seeds=[0, 1], fsl_rounds=1)
+    target = tmp_path / "results" / "recommendation" / "din-small-beauty-2-seed0.json"
+    in_part = json.loads(target.read_text())
+    assert (in_part["aggregation"], in_part["exact_rounds"]) == ("plain", 2)
+    assert (in_part["fsl"]["rounds"], in_part["fsl"]["exact_rounds"]) == (1, 1)
+    row = _row_of("`din-small`")
+    assert row[3] == "0, 1"
+    assert row[-1] == "4 of 4; 2 of 2"
+    target.unlink()
+    _run(["din-small-beauty"], data, seeds=[0], fsl_rounds=2)
+    whole = json.loads(target.read_text())
+    assert (whole["aggregation"], whole["fsl"]["exact_rounds"]) == ("fsl", 2)
+    assert whole["model_sha256"] == in_part["model_sha256"]
+    assert whole["fsl"]["upload_bytes"] == in_part["fsl"]["upload_bytes"]
+    assert _row_of("`din-small`")[-1] == "4 of 4; 3 of 3"
+    assert "minutes for 2 rounds of `din-small`" in recommendation_report.section()
+
+
+def test_central_training_and_trials_have_rows_of_their_own(tmp_path: Path) -> None:
+    _run(["central-mf-beauty", "trial-dropout-0"], _beauty(tmp_path), seeds=[0], fsl_rounds=0)
+    assert _row_of("`mf`, central")[-3:] == ["-", "-", "-"]
+    assert len(_row_of("no dropout")) == 3
+    runs = {run["cell"]: run for run in recommendation_report.read_runs()}
+    assert runs["trial-dropout-0"]["evaluate"] == "validation"
+    assert runs["central-mf-beauty"]["evaluate"] == "test"
+
+
+@pytest.mark.parametrize("name", ["din", "din-books", "trial-none", "central-din", "lstm-beauty"])
+def test_a_cell_that_is_none_is_refused_with_the_names(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"PRESET-DATASET.*trial-user-table"):
+        recommendation.config_of(name, tmp_path, 0, None)
+
+
+def test_every_trial_has_words_and_changes_what_it_says() -> None:
+    assert set(recommendation.TRIALS) == set(recommendation_report.TRIAL_WORDS)
+    configs = [
+        recommendation.config_of(f"trial-{name}", Path("data"), 0, None)[1]
+        for name in recommendation.TRIALS
+    ]
+    assert len({repr(config) for config in configs}) == len(configs)
+
+
+def _row_of(model: str) -> list[str]:
+    """Cells of the only row that has this one."""
+    lines = recommendation_report.section().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    (row,) = [row for row in rows if model in row]
+    return row
