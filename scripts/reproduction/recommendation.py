@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.accuracy import Progress, run_or_read
 from scripts.reproduction.results import write_result
@@ -142,6 +144,7 @@ def _changed(config: Config, changes: Changes) -> Config:
 
 def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     """All rounds, and the first `fsl_rounds` of them through both servers."""
+    torch.set_num_threads(config.torch_threads)  # 1: models are small, and waiting threads spin
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress("auc")
     result: dict[str, Any] = {"fsl": None}
