@@ -15,6 +15,7 @@ from training.recommendation_section import Recommendation
 from training.sections import (
     ConfigError,
     Encoding,
+    Fsl,
     Images,
     Local,
     Partition,
@@ -106,6 +107,7 @@ class Config:
     server: Server = Server()
     encoding: Encoding = Encoding()
     rest: Rest = Rest()
+    fsl: Fsl = Fsl()
     sesa: Sesa = Sesa()
     sefl: Sefl = Sefl()
 

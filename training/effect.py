@@ -182,6 +182,12 @@ _BY_AGGREGATION: Final = (
             "local.precision",
         )
     ),
+    Use(
+        "fsl.l2_norm",
+        lambda c: c.aggregation in ("plain", "dense", "fsl"),
+        "plain, dense and fsl",
+    ),
+    Use("fsl.proofs", lambda c: c.aggregation == "fsl", "fsl"),
     *(
         Use(f"sefl.{name}", lambda c: c.aggregation == "sefl", "sefl")
         for name in ("slots", "l2_norm", "noise", "delta")

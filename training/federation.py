@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
 from torchfsl.errors import ParameterError
+from torchfsl.fsl import privacy
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sesa import OneServer, SesaPlan
@@ -156,6 +157,8 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
             above_break_even=config.above_break_even,
             malicious_security=config.malicious_security,
             lane="count" if counts else "none",
+            l2_bound=privacy.l2_bound(engine.encoding, config.fsl.l2_norm),
+            proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
         )
     except ParameterError as error:
         cost, remedy, _ = str(error).partition(": pass above_break_even=")

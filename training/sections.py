@@ -212,6 +212,25 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
+class Fsl:
+    """How much a client may write under `--aggregation fsl`.
+
+    Attributes:
+        l2_norm: clients scale an update down to this length, in the model's units; 0 for none. So
+            they do under `plain` and `dense`.
+        proofs: what they prove to both servers: `default` as the planner has it (the norm where
+            there is one, counts where these are opened), `none`, `lanes` or `norm`.
+    """
+
+    l2_norm: float = 0.0
+    proofs: Literal["default", "none", "lanes", "norm"] = "default"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.l2_norm < math.inf:
+            raise ConfigError(f"fsl.l2_norm is {self.l2_norm}; choose 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Sefl:
     """Encryption and noise of `--aggregation sefl`.
 

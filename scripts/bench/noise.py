@@ -44,6 +44,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
         max_clients=CLIENTS,
         lane="count",
         l2_bound=privacy.l2_bound(encoding, options.norm),
+        proofs="none",
     )
     return privacy.calibrate(
         plan, epsilon=options.epsilon, delta=options.delta, rounds=options.rounds

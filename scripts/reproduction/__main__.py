@@ -29,6 +29,7 @@ from scripts.reproduction import (
     din,
     din_auc,
     hashing,
+    liars,
     privhfl_cells,
     privhfl_costs,
     recommendation,
@@ -61,6 +62,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "din-auc": (
         "DIN's AUC by round, three aggregations",
         lambda o: din_auc.din_auc(o.data, RUN_FOLDER, o.rounds or 300),
+    ),
+    "liars": (
+        "DIN where one client in twenty sends a thousand times its update (--seed of one run)",
+        lambda o: liars.liars(o.data, RUN_FOLDER, o.rounds or liars.ROUNDS, o.seed[0]),
     ),
     "sesa": (
         "one server, clients of different widths: costs, accuracy by choice of shards",
@@ -243,8 +248,8 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 600 for recommendation, 60 of sesa, 30 of systems, 14 "
-        "of 8 and 24 of 4 clients of sefl",
+        "TREC, 300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa, 30 "
+        "of systems, 14 of 8 and 24 of 4 clients of sefl",
     )
     runs.add_argument(
         "--server-rate",

@@ -17,6 +17,7 @@ from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 SMALL = [*range(1, 41), 63, 64, 65, 66, 100, 127, 128, 192, 255, 256, 300]
@@ -205,3 +206,35 @@ def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> N
     uploaded = first.tree_bytes + plan.hint_bytes(first)
     assert row[10:] == [str(uploaded), "20000", "20000", "t[5000]"]
     assert text.splitlines()[2].split()[10:] == ["48", "48", "48", "b[12]"]
+
+
+def planned(lane: Lane = "none", ring_bits: int = 32, **options: Any) -> Plan:
+    spec = SegmentSpec("table", "rows", (TensorSpec("table", (4096, 4)),), 16, 4)
+    encoding = FixedPoint(ring_bits=ring_bits, frac_bits=8, clip=4.0)
+    return build_plan([spec], encoding=encoding, max_clients=8, lane=lane, **options)
+
+
+@pytest.mark.parametrize(
+    ("proofs", "options"),
+    [
+        ("none", {}),
+        ("lanes", {"lane": "count"}),
+        ("norm", {"l2_bound": 1 << 10}),
+        ("norm", {"l2_bound": 1 << 10, "lane": "count"}),
+        ("none", {"lane": "weight", "max_weight": 3}),
+        ("none", {"lane": "count", "ring_bits": 64}),
+        ("none", {"lane": "count", "malicious_security": False}),
+        ("none", {"lane": "count", "l2_bound": 1 << 10, "proofs": "none"}),
+        ("lanes", {"lane": "count", "l2_bound": 1 << 10, "proofs": "lanes"}),
+    ],
+)
+def test_a_plan_proves_the_most_that_it_can_unless_told_otherwise(
+    proofs: str, options: dict[str, Any]
+) -> None:
+    assert planned(**options).proofs == proofs
+
+
+def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> None:
+    with pytest.raises(ParameterError, match=r"more ring_bits.*or pass proofs='none'"):
+        planned(l2_bound=1 << 30)
+    assert planned(l2_bound=1 << 30, proofs="none").proofs == "none"

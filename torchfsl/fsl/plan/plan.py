@@ -17,6 +17,7 @@ from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.statement import (
     CARRIES,
+    MAX_RING_BITS,
     PROOFS,
     Proofs,
     Statement,
@@ -242,7 +243,7 @@ def _check_proofs(plan: Plan) -> None:
         raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
     if plan.lane == "weight":
         raise ParameterError("weights cannot be proven yet: no weight lane with proofs")
-    if plan.encoding.ring_bits > 48 or not plan.verified or plan.payload != "values":
+    if plan.encoding.ring_bits > MAX_RING_BITS or not plan.verified or plan.payload != "values":
         raise ParameterError(
             "proofs want a ring of 16 to 48 bits, values, and trees with check words"
         )

@@ -16,7 +16,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.statement import Proofs
+from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import SegmentSpec, ceil_div, positions
@@ -41,7 +41,7 @@ class PlanOptions(TypedDict, total=False):
     l2_bound: int
     noise_sigma: int
     lane_sigma: int
-    proofs: Proofs
+    proofs: Proofs | None
     session: bytes | None
     hash_seed: bytes | None
     above_break_even: AboveBreakEven
@@ -63,7 +63,7 @@ def build_plan(
     l2_bound: int = 0,
     noise_sigma: int = 0,
     lane_sigma: int = 0,
-    proofs: Proofs = "none",
+    proofs: Proofs | None = None,
     session: bytes | None = None,
     hash_seed: bytes | None = None,
     above_break_even: AboveBreakEven = "error",
@@ -92,7 +92,8 @@ def build_plan(
             noise would fill every row.
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
-        proofs: see `Plan`; what clients prove of their counts, or of their whole update.
+        proofs: see `Plan`; what clients prove of their counts, or of their whole update. None takes
+            what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a count lane.
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
@@ -129,8 +130,47 @@ def build_plan(
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
-        proofs=proofs,
+        proofs=_proofs(proofs, encoding, lane, l2_bound, tuple(segments)),
     )
+
+
+def default_proofs(
+    encoding: FixedPoint, lane: Lane, l2_bound: int, segments: tuple[TreeSegment, ...]
+) -> Proofs:
+    """What clients prove where nobody has chosen: the most that a plan can have.
+
+    `norm` where values have a bound, else `lanes` where counts are opened. `none` in rings above 48
+    bits, without trees or their check words, beside a weight lane, and where nothing is bounded.
+    """
+    checked = any(segment.check_bytes for segment in segments)
+    if encoding.ring_bits > MAX_RING_BITS or not checked or lane == "weight":
+        return "none"
+    if l2_bound:
+        return "norm"
+    return "lanes" if lane == "count" else "none"
+
+
+def _proofs(
+    chosen: Proofs | None,
+    encoding: FixedPoint,
+    lane: Lane,
+    l2_bound: int,
+    segments: tuple[TreeSegment, ...],
+) -> Proofs:
+    """The choice, or the default.
+
+    Raises:
+        ParameterError: the default cannot be proven.
+    """
+    if chosen is not None:
+        return chosen
+    default = default_proofs(encoding, lane, l2_bound, segments)
+    if default != "none":
+        try:
+            make_statement(segments, encoding.ring_bits, default, lane == "count", l2_bound)
+        except ParameterError as error:
+            raise ParameterError(f"{error}; or pass proofs='none'") from error
+    return default
 
 
 def _given_or_drawn(name: str, given: bytes | None, size: int) -> str:

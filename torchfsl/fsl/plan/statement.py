@@ -36,6 +36,9 @@ Proofs = Literal["none", "lanes", "norm"]
 PROOFS: Final[tuple[Proofs, ...]] = ("none", "lanes", "norm")
 """What a plan may have its clients prove."""
 
+MAX_RING_BITS: Final = 48
+"""Sums over wider values could pass the field's modulus."""
+
 CARRIES: Final = "carries of the proof"
 """Name of the trees that correct wraps; no segment of a plan with proofs is called so."""
 

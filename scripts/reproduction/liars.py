@@ -1,0 +1,205 @@
+"""DIN on Amazon Beauty where one client in twenty sends a thousand times its update.
+
+Who lies is drawn anew each round: the clients that `dropouts = 0.05` would drop. A liar's trees,
+hints and masked values carry its update times the factor, cut at the ends of the ring; beside it
+goes the best proof that is known, an honest one about its true update. Everything passes through
+both servers. Where they refuse all liars the run must end with the model of a run in the clear in
+which the same clients dropped out, bit for bit. Runs resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+
+from scripts.reproduction.accuracy import Progress, run_or_read
+from torchfsl.fsl.client import proof, report
+from torchfsl.fsl.client.trees import ClientTrees
+from torchfsl.fsl.dpf import trees as dpf
+from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.plan.statement import Statement
+from torchfsl.kernels import ring
+from torchfsl.types import Bytes, Whole
+from training.aggregations import audit
+from training.config import Config
+from training.data.prf import Stream
+from training.presets import PRESETS
+from training.sections import Fsl
+from training.trainer import Trainer
+
+ROUNDS: Final = 100
+SHARE: Final = 0.05
+FACTORS: Final = (1000, -1000)
+L2_NORM: Final = 1.0
+EVAL_EVERY: Final = 20
+FIRST: Final = 5
+"""Rounds of what is told by a longer run, to be compared with it bit for bit."""
+
+
+def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, Any]:
+    """All runs: AUC of each, and how many lies were added up."""
+    if data is None:
+        raise SystemExit("liars needs --data, a folder with amazon-beauty in it")
+    base = config_of(str(data / "amazon-beauty"), rounds, seed)
+    folder = runs / "liars" / f"seed{seed}"
+    plain = dataclasses.replace(base, aggregation="plain")
+    honest = _run(plain, folder / "honest", 1)
+    without = _run(dataclasses.replace(plain, dropouts=SHARE), folder / "without-liars", 1)
+    by_factor = {}
+    for factor in FACTORS:
+        off = _run(_with(base, "none"), folder / f"off{factor}", factor)
+        length = rounds if factor == FACTORS[0] else min(FIRST, rounds)
+        on = _run(dataclasses.replace(_with(base, "norm"), rounds=length), folder / f"on{factor}",
+                  factor)  # fmt: skip
+        clear = dataclasses.replace(plain, dropouts=SHARE, rounds=length)
+        same = without if length == rounds else _run(clear, folder / "without-liars-first", 1)
+        if on["model_sha256"] != same["model_sha256"]:
+            raise RuntimeError("with proofs the model is not that of the honest clients alone")
+        by_factor[str(factor)] = {"off": off, "on": on}
+    first = dataclasses.replace(_with(base, "norm"), rounds=min(FIRST, rounds))
+    by_servers = _run(first, folder / "honest-by-servers", 1)
+    clear = dataclasses.replace(plain, rounds=first.rounds)
+    if by_servers["model_sha256"] != _run(clear, folder / "honest-first", 1)["model_sha256"]:
+        raise RuntimeError("honest clients with proofs make another model than in the clear")
+    return {
+        "rounds": rounds, "clients_per_round": base.clients_per_round, "share": SHARE,
+        "l2_norm": L2_NORM, "preset": base.preset, "seed": seed, "honest": honest,
+        "without_liars": without, "by_factor": by_factor, "honest_by_servers": by_servers,
+    }  # fmt: skip
+
+
+def config_of(data: str, rounds: int, seed: int) -> Config:
+    """`din-small` with a norm that clients keep, gradients of a round's clients taken together."""
+    base = PRESETS["din-small"]
+    return dataclasses.replace(
+        base, data=data, rounds=rounds, seed=seed, eval_every=EVAL_EVERY, checkpoint_every=5,
+        threads=1, fsl=Fsl(l2_norm=L2_NORM),
+        local=dataclasses.replace(base.local, together=True),
+        recommendation=dataclasses.replace(
+            base.recommendation, ranked_users=0, catalogue_users=0
+        ),
+    )  # fmt: skip
+
+
+def _with(config: Config, proofs: Any) -> Config:
+    fsl = dataclasses.replace(config.fsl, proofs=proofs)
+    return dataclasses.replace(config, aggregation="fsl", fsl=fsl)
+
+
+def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
+    """A run, and what it tells; its clients lie unless the factor is 1."""
+    print(folder.name, flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = folder / "lies.jsonl"
+    with lying(config, factor, notes) if factor != 1 else contextlib.nullcontext():
+        summary = run_or_read(config, folder / "run", Progress("auc"))
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    curve = [(r["round"], r["auc"], r["mean_auc"]) for r in map(json.loads, lines) if "auc" in r]
+    by_round = {}
+    for line in notes.read_text().splitlines() if notes.exists() else ():
+        note = json.loads(line)
+        by_round[note["round"]] = note  # a round that was run again after an interruption
+    return {
+        "curve": curve, "auc": curve[-1][1], "mean_auc": curve[-1][2], "rounds": summary["rounds"],
+        "lies": sum(note["lies"] for note in by_round.values()),
+        "lies_added": sum(note["added"] for note in by_round.values()),
+        "popularity_auc": summary["baselines"]["popularity_auc"],
+        "exact_rounds": summary["exact_rounds"], "model_sha256": summary["model_sha256"],
+        "upload_bytes": summary["upload_bytes_per_client_round"],
+        "client_seconds": summary["client_seconds"],
+        "server_seconds_per_round": summary["server_seconds_per_round"],
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def lying(config: Config, factor: int, notes: Path) -> Iterator[None]:
+    """Within, the drawn clients lie, and the audit expects the sum of the others.
+
+    A line for each round goes to `notes`: how many lied, and how many of them were added up.
+    """
+    submit, check = audit._AuditedSession.submit, audit.Audit.check
+    rounds = Trainer._run_together
+    now: dict[str, Any] = {}
+
+    def begin(self: Trainer, number: int, cohort: list[int], *rest: Any) -> None:
+        places = Stream(config.seed, "dropouts", number).choice(len(cohort), _count(config))
+        now.update(number=number, lying={cohort[place] for place in places})
+        rounds(self, number, cohort, *rest)
+
+    def submitted(self: Any, update: Any, *, weight: int = 1) -> Any:
+        if self._session._context.trees.client not in now["lying"]:
+            return submit(self, update, weight=weight)
+        with _times(factor):
+            return self._session.submit(update, weight=weight)
+
+    def checked(self: Any, closed: Any) -> None:
+        check(self, closed)
+        added = len(now["lying"] & set(closed.opened.clients))
+        line = {"round": now["number"], "lies": len(now["lying"]), "added": added}
+        with notes.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    with (
+        mock.patch.object(Trainer, "_run_together", begin),
+        mock.patch.object(audit._AuditedSession, "submit", submitted),
+        mock.patch.object(audit.Audit, "check", checked),
+    ):
+        yield
+
+
+def _count(config: Config) -> int:
+    """How many of a cohort lie: as many as `dropouts = SHARE` would drop."""
+    return dataclasses.replace(config, dropouts=SHARE).num_dropouts
+
+
+@contextlib.contextmanager
+def _times(factor: int) -> Iterator[None]:
+    """Within, a report carries `factor` times the update, and a proof about the update itself."""
+    carried, whole = report._carried, report._whole
+
+    def larger_rows(trees: Any, segment: Any, part: Any, weight: int) -> Bytes:
+        true: Bytes = carried(trees, segment, part, weight)
+        values, lanes = ring.to_int64(true), trees.plan.lane_values
+        values[:, lanes:] = _cut(values[:, lanes:] * factor, trees.plan.encoding.ring_bits)
+        return ring.from_int64(values, trees.plan.encoding.ring_bits)
+
+    def larger(trees: Any, segment: Any, part: Any, weight: int) -> Whole:
+        return _cut(whole(trees, segment, part, weight) * factor, trees.plan.encoding.ring_bits)
+
+    def prove(
+        statement: Statement, trees: ClientTrees, context: ReportContext, sent: proof.Sent
+    ) -> proof.Proven | None:
+        true = proof.Sent({}, {}, {}, {})
+        for segment in trees.plan.with_trees:
+            values, lanes = ring.to_int64(sent.values[segment.name]), trees.plan.lane_values
+            values[:, lanes:] = np.rint(values[:, lanes:] / factor).astype(np.int64)
+            true.values[segment.name] = ring.from_int64(values, statement.ring_bits)
+            true.hints[segment.name] = dpf.gen_hints(
+                segment, context.convert_key(segment), trees.selection(segment).leaves,
+                true.values[segment.name],
+            )  # fmt: skip
+        for segment in trees.plan.dense:
+            values = np.rint(sent.dense[segment.name] / factor).astype(np.int64)
+            true.dense[segment.name] = values
+            true.masked[segment.name] = report._mask(trees, context, segment, values)
+        return prove_truly(statement, trees, context, true)
+
+    prove_truly = proof.prove
+    with (
+        mock.patch.object(report, "_carried", larger_rows),
+        mock.patch.object(report, "_whole", larger),
+        mock.patch.object(proof, "prove", prove),
+    ):
+        yield
+
+
+def _cut(values: Whole, ring_bits: int) -> Whole:
+    most = (1 << (ring_bits - 1)) - 1
+    return np.clip(values, -most, most)
