@@ -55,8 +55,8 @@ class Authentication {
  public:
   using R = typename V::R;
 
-  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, const NextRows<V>& next)
-      : args_(args), num_leaves_(num_leaves), next_(next), key_(V::make_key(*args.key)) {}
+  Authentication(const AuthenticateArgs& args, std::size_t num_leaves, const RowsAhead& rows)
+      : args_(args), num_leaves_(num_leaves), rows_(rows), key_(V::make_key(*args.key)) {}
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -64,23 +64,22 @@ class Authentication {
     const AuthenticateArgs& args = self.args_;
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves_ + first;
     const std::size_t at = tree - args.first_tree, stride = args.row_bytes;
-    const std::ptrdiff_t next = self.next_.after(tree, first, count);
-    xor_all<V>(args.table + row * stride, stride, states, count, args.answers + at * stride,
-               next * static_cast<std::ptrdiff_t>(stride));
-    self.add_tags(args.digests + 16 * row, states, count, 16 * next, args.tags + 16 * at);
+    const RowsAhead::Next next = self.rows_.next();
+    xor_all<V>(args.table + row * stride, stride, states, count, args.answers + at * stride, next);
+    self.add_tags(args.digests + 16 * row, states, count, next, args.tags + 16 * at);
   }
 
  private:
-  // Brings the digests `next` bytes further on into the cache meanwhile.
+  // Brings the digests of `then` into the cache meanwhile.
   void add_tags(const std::uint8_t* digests, const std::uint8_t* states, std::size_t count,
-                std::ptrdiff_t next, std::uint8_t* tag) const {
+                RowsAhead::Next then, std::uint8_t* tag) const {
     constexpr std::size_t kLanes = V::kLanes, kLeaves = 8 * kLanes;
     Products<V> products;
     std::size_t leaf = 0;
     for (; leaf + kLeaves <= count; leaf += kLeaves) {
       const std::uint8_t* const own = digests + 16 * leaf;
-      for (std::size_t line = 0; line < 16 * kLeaves; line += 64) {
-        __builtin_prefetch(own + next + line);
+      for (std::size_t line = 0; then.any && line < 16 * kLeaves; line += 64) {
+        __builtin_prefetch(own + 16 * then.leaves + line, 0, 2);
       }
       R secret[8];
       hash_seeds<V>(key_, states + 16 * leaf, secret);
@@ -99,7 +98,7 @@ class Authentication {
 
   const AuthenticateArgs args_;
   const std::size_t num_leaves_;
-  const NextRows<V> next_;
+  const RowsAhead& rows_;
   const typename V::Key key_;
 };
 
@@ -107,10 +106,11 @@ template <class V, template <class> class Products>
 void authenticate(const Trees& trees, const Partition& partition, std::size_t begin,
                   std::size_t end, const AuthenticateArgs& args, void* memory) {
   Arena arena(memory);
-  Authentication<V, Products> authentication(args, trees.num_leaves,
-                                             {trees, partition, args.shared_table});
+  RowsAhead rows(args.table, args.row_bytes, args.digests);
+  Authentication<V, Products> authentication(args, trees.num_leaves, rows);
   walk<V>(trees, partition, begin, end,
-          {Authentication<V, Products>::take, nullptr, &authentication}, arena);
+          {Authentication<V, Products>::take, nullptr, &authentication, &rows, args.shared_table},
+          arena);
 }
 
 // The client's side: both parties' secrets are known, so that a tag is one product.

@@ -47,7 +47,7 @@ inline void xor_rows(const std::uint8_t* rows, std::size_t stride, const std::ui
   if constexpr (part > 0) sum[n] = Bytes::template load<part>(out + n * sizeof(R));
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint8_t* const row = rows + i * stride;
-    for (std::size_t at = 0; at < ahead; at += 64) __builtin_prefetch(row + next + at);
+    for (std::size_t at = 0; at < ahead; at += 64) __builtin_prefetch(row + next + at, 0, 2);
     const auto chosen = control_of_one<V>(states + i * 16);
     FSL_UNROLL
     for (int j = 0; j < n; ++j) {
@@ -63,12 +63,13 @@ inline void xor_rows(const std::uint8_t* rows, std::size_t stride, const std::ui
   if constexpr (part > 0) Bytes::template store<part>(out + n * sizeof(R), sum[n]);
 }
 
-// The same for rows of any size: whole registers first, four at a time.
+// The same for rows of any size: whole registers first, four at a time. `then`: what to bring.
 template <class V>
 void xor_all(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* states,
-             std::size_t count, std::uint8_t* out, std::ptrdiff_t next) {
+             std::size_t count, std::uint8_t* out, RowsAhead::Next then) {
   constexpr std::size_t kRegister = sizeof(typename V::R);
-  std::size_t at = 0, ahead = stride;
+  const std::ptrdiff_t next = then.leaves * static_cast<std::ptrdiff_t>(stride);
+  std::size_t at = 0, ahead = then.any ? stride : 0;
   const auto pass = [&]<int n, int part>() FSL_INLINE_LAMBDA {
     xor_rows<V, n, part>(rows + at, stride, states, count, out + at, next, ahead);
     at += n * kRegister + part;
@@ -85,40 +86,11 @@ void xor_all(const std::uint8_t* rows, std::size_t stride, const std::uint8_t* s
   });
 }
 
-// Which rows of the table are needed after those of a chunk of leaves: lanes take turns, a chunk
-// each.
-template <class V>
-class NextRows {
- public:
-  NextRows(const Trees& trees, const Partition& partition, bool shared_table)
-      : whole_trees_(partition.units_per_tree == 0),
-        below_(trees.depth - partition.split_level),
-        lane_leaves_(leaves_between_lanes(trees, partition)),
-        lane_rows_(whole_trees_ && shared_table ? 0 : lane_leaves_) {}
-
-  // Distance in rows, which may lead backwards, from those of the `count` leaves of `tree` at leaf
-  // `first`. Lanes that hold no tree are taken for others, and their rows brought for nothing.
-  std::ptrdiff_t after(std::size_t tree, std::size_t first, std::size_t count) const {
-    const std::size_t lane = (whole_trees_ ? tree : first >> below_) % V::kLanes;
-    const std::size_t in_lane = whole_trees_ ? first : first % lane_leaves_;
-    const auto to_next_lane = static_cast<std::ptrdiff_t>(lane_rows_);
-    if (lane + 1 < V::kLanes) return to_next_lane;
-    if (in_lane + count >= lane_leaves_) return to_next_lane - static_cast<std::ptrdiff_t>(in_lane);
-    return static_cast<std::ptrdiff_t>(count) - (V::kLanes - 1) * to_next_lane;
-  }
-
- private:
-  const bool whole_trees_;
-  const unsigned below_;
-  const std::size_t lane_leaves_;
-  const std::size_t lane_rows_;
-};
-
 template <class V>
 struct AnswerSink {
   const AnswerArgs* args;
   std::size_t num_leaves;
-  NextRows<V> next;
+  const RowsAhead* rows;
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
@@ -126,8 +98,7 @@ struct AnswerSink {
     const AnswerArgs& args = *self.args;
     const std::size_t row = (args.shared_table ? 0 : tree) * self.num_leaves + first;
     xor_all<V>(args.table + row * args.row_bytes, args.row_bytes, states, count,
-               args.out + (tree - args.first_tree) * args.row_bytes,
-               self.next.after(tree, first, count) * static_cast<std::ptrdiff_t>(args.row_bytes));
+               args.out + (tree - args.first_tree) * args.row_bytes, self.rows->next());
   }
 };
 
@@ -135,8 +106,10 @@ template <class V>
 void answer(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
             const AnswerArgs& args, void* memory) {
   Arena arena(memory);
-  AnswerSink<V> sink = {&args, trees.num_leaves, {trees, partition, args.shared_table}};
-  walk<V>(trees, partition, begin, end, {AnswerSink<V>::take, nullptr, &sink}, arena);
+  RowsAhead rows(args.table, args.row_bytes, nullptr);
+  AnswerSink<V> sink = {&args, trees.num_leaves, &rows};
+  walk<V>(trees, partition, begin, end,
+          {AnswerSink<V>::take, nullptr, &sink, &rows, args.shared_table}, arena);
 }
 
 // Combines the two conversions of `count` trees into hints sign (beta - conv0 + conv1); every slot

@@ -10,6 +10,7 @@
 #include "arena.h"
 #include "fused_steps.h"
 #include "path.h"
+#include "rows_ahead.h"
 
 namespace fsl {
 namespace {
@@ -26,6 +27,9 @@ struct Sink {
   void (*take_lanes)(void* context, std::size_t tree, std::size_t first, const void* nodes,
                      std::size_t stride, std::size_t count, int num_registers);
   void* context;
+  // If not null, is told of the leaves of a table that are made, and brings their rows meanwhile.
+  RowsAhead* rows = nullptr;
+  bool shared_table = false;  // of `rows`
 };
 
 inline std::size_t ceil_shift(std::size_t value, unsigned shift) {
@@ -104,15 +108,16 @@ FSL_INLINE void expand_nodes_whitened(const typename V::Key& key, const typename
 }
 
 // Replaces `width` nodes by their children, in place and therefore from the last node down, `step`
-// nodes at a time while there are so many.
+// nodes at a time while there are so many. Meanwhile brings `rows`, if not null.
 template <class V, int n, int step = 4 / n>
 inline void expand_level(const typename V::Key& key, const typename V::R* words,
-                         typename V::R* nodes, std::size_t width) {
+                         typename V::R* nodes, std::size_t width, RowsAhead* rows) {
   if constexpr (hashes_whitened<V>) {
     constexpr std::size_t kSettled = 4 * step;  // nodes between those stored last and those loaded
     for (; width >= step + kSettled; width -= step) {
       expand_nodes_whitened<V, n, step, true>(key, words, nodes + (width - step) * n,
                                               nodes + 2 * (width - step) * n);
+      if (rows) rows->bring();
     }
     for (; width >= step; width -= step) {
       expand_nodes_whitened<V, n, step, false>(key, words, nodes + (width - step) * n,
@@ -122,10 +127,11 @@ inline void expand_level(const typename V::Key& key, const typename V::R* words,
     for (; width >= step; width -= step) {
       expand_nodes<V, n, step>(key, words, nodes + (width - step) * n,
                                nodes + 2 * (width - step) * n);
+      if (rows) rows->bring();
     }
   }
   if constexpr (step > 1) {
-    if (width) expand_level<V, n, step / 2>(key, words, nodes, width);
+    if (width) expand_level<V, n, step / 2>(key, words, nodes, width, rows);
   }
 }
 
@@ -250,8 +256,10 @@ class Walker {
     R* nodes = stages_ + stage * kStageStride;
     for (int k = 0; k < n; ++k) V::store(nodes + k, V::load(roots + k));
     std::size_t width = 1;
+    RowsAhead* const rows = steps == below ? sink_.rows : nullptr;
+    if (rows) tell(rows, first, span);
     for (unsigned i = 0; i < steps; ++i) {
-      expand_level<V, n>(key_, words_ + 2 * n * (level + i), nodes, width);
+      expand_level<V, n>(key_, words_ + 2 * n * (level + i), nodes, width, rows);
       width = ceil_shift(span, below - i - 1);
     }
     if (steps == below) return emit(nodes, width, first);
@@ -279,10 +287,19 @@ class Walker {
           }
         }
         for (std::size_t lane = 0; lane < V::kLanes && k * V::kLanes + lane < num_lanes_; ++lane) {
-          hand_over(k * V::kLanes + lane, first + from, tile_ + lane * kTile, count);
+          hand_over(k * V::kLanes + lane, first, from, tile_ + lane * kTile, count);
         }
       }
     }
+  }
+
+  // Of the `width` leaves from `first` on that all lanes are about to make.
+  void tell(RowsAhead* rows, std::size_t first, std::size_t width) const {
+    const std::size_t apart = subtree_leaves_      ? subtree_leaves_
+                              : sink_.shared_table ? 0
+                                                   : trees_.num_leaves;
+    const std::size_t leaf = sink_.shared_table ? first : tree_ * trees_.num_leaves + first;
+    rows->begin(leaf, width, num_lanes_, apart, V::kLanes, width * n / 4);
   }
 
   std::size_t tree_of(std::size_t lane) const { return subtree_leaves_ ? tree_ : tree_ + lane; }
@@ -293,10 +310,11 @@ class Walker {
     return end <= num_lanes_ && first + (end - 1) * subtree_leaves_ + width <= trees_.num_leaves;
   }
 
-  void hand_over(std::size_t lane, std::size_t first, const std::uint8_t* states,
+  void hand_over(std::size_t lane, std::size_t first, std::size_t from, const std::uint8_t* states,
                  std::size_t count) {
-    first += lane * subtree_leaves_;
+    first += lane * subtree_leaves_ + from;
     if (first >= trees_.num_leaves) return;
+    if (sink_.rows) sink_.rows->at(lane, from / kChunkLeaves);
     const std::size_t left = trees_.num_leaves - first;
     sink_.take(sink_.context, tree_of(lane), first, states, left < count ? left : count);
   }
