@@ -27,6 +27,10 @@ REPORTS = 32
 """Reports that a server adds together."""
 
 
+REQUESTS = 8
+"""Requests of different clients that a server answers together."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Trees of one kind: `nu` rows of `row` ring values of `width` bytes share a leaf."""
@@ -200,6 +204,17 @@ def retrieval_cases(keys: Keys) -> Iterator[Case]:
             KEY, OTHER_KEY, *keys.trees, table, digests, threads
         ),
         rows, "rows", shape.tree_blocks + shape.trees * shape.leaves, table.nbytes,
+    )  # fmt: skip
+    requests = [
+        (KEY, OTHER_KEY, *(array.copy() for array in keys.trees[:3])) for _ in range(REQUESTS)
+    ]
+    yield Case(
+        f"{REQUESTS} of these together", shape,
+        lambda threads: kernels().authenticate_batch(
+            requests, shape.leaves, table, digests, threads
+        ),
+        REQUESTS * rows, "rows", REQUESTS * (shape.tree_blocks + shape.trees * shape.leaves),
+        REQUESTS * table.nbytes,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.row_tables import RowTables
@@ -178,14 +179,14 @@ def test_a_late_answer_is_of_its_own_round(monkeypatch: pytest.MonkeyPatch) -> N
     begin_round(servers, 1)
     Client(plan, Wire(servers), client_id=2).start_round(1, indices={"t": [4]})
     in_time = servers[0].reply(Kind.ANSWER, 1, 2)
-    answer, inside, go = psr.answer, threading.Event(), threading.Event()
+    answers, inside, go = psr.answers, threading.Event(), threading.Event()
 
-    def slow_answer(*arguments: Any) -> Any:
+    def slow_answers(*arguments: Any) -> Any:
         inside.set()
         assert go.wait(10)
-        return answer(*arguments)
+        return answers(*arguments)
 
-    monkeypatch.setattr(psr, "answer", slow_answer)
+    monkeypatch.setattr(psr, "answers", slow_answers)
     with ThreadPoolExecutor(2) as pool:
         late = pool.submit(servers[0].reply, Kind.ANSWER, 1, 2)
         assert inside.wait(10)
@@ -306,3 +307,30 @@ def test_the_row_in_a_slot_is_chosen(num_trees: int, num_slots: int, row_bytes: 
     slots = rng.integers(0, num_slots, num_trees, dtype=np.uint64)
     expected = blocks[np.arange(num_trees), slots.astype(np.int64)]
     np.testing.assert_array_equal(psr.choose_slots(blocks, slots), expected)
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_answers_to_several_clients_are_those_to_each(tags: bool) -> None:
+    plan = make_plan(
+        make_segment("t", "rows", (60, 2), k_max=3, tau=2, theta=3, stash=1, retrieve=True,
+                     secure=tags),
+    )  # fmt: skip
+    (segment,) = plan.retrieving
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 256, (segment.m, segment.row_bytes), dtype=np.uint8)
+    bins = psr.empty_bins(segment)
+    psr.lay_out(plan, segment, rows, bins)
+    tables = psr.tables(segment, bins, rows)
+    digests = psr.digest_rows(plan, segment, psr.row_key(plan, segment, bytes(32)), rows, tables)
+    questions = []
+    for _ in range(3):
+        size = sum(group.tree_bytes for group in segment.groups)
+        trees = decode_groups(segment, memoryview(bytes(size)), 0)
+        roots = rng.integers(0, 256, (segment.num_trees, 16), dtype=np.uint8)
+        questions.append(psr.Question(rng.bytes(16), rng.bytes(16), roots, trees))
+    together = psr.answers(segment, questions, tables, digests)
+    for question, (found, own_tags) in zip(questions, together, strict=True):
+        ((alone, alone_tags),) = psr.answers(segment, [question], tables, digests)
+        np.testing.assert_array_equal(found, alone)
+        np.testing.assert_array_equal(own_tags, alone_tags)
+        assert own_tags.shape == (segment.num_trees, 16 * tags)

@@ -95,6 +95,11 @@ def digests(kernels: ModuleType, num_threads: int) -> dict[str, str]:
             own = digests_of(kernels, table, num_threads)
             answers, tags = kernels.authenticate(K_TREE, K_MAC, *public, table, own, num_threads)
             note(f"authenticate {label}, {row_bytes}", answers.tobytes(), tags.tobytes())
+            requests = [(K_TREE, K_MAC, *public[:3]), (K_CHECK, K_TREE, *trees.public(1)[:3])]
+            both = kernels.authenticate_batch(requests, num_leaves, table, own, num_threads)
+            assert both[0][0].tobytes() == answers.tobytes()
+            assert both[0][1].tobytes() == tags.tobytes()
+            note(f"the second of two {label}, {row_bytes}", *(a.tobytes() for a in both[1]))
     for num_trees, row_bytes in ((1, 3), (3, 16), (70, 72), (5, 1000), (2, 9000)):
         leaves = random_bytes(rng, num_trees, 16), random_bytes(rng, num_trees, 16)
         rows = random_bytes(rng, num_trees, row_bytes)
@@ -151,6 +156,39 @@ def test_honest_parties_agree_whatever_the_threads(num_trees: int, num_leaves: i
         np.testing.assert_array_equal(parts[0][0] ^ parts[1][0], rows)
         np.testing.assert_array_equal(parts[0][1] ^ parts[1][1], tags)
     assert len(folds) == 1
+
+
+def test_many_requests_take_the_parts_of_a_table_in_turn() -> None:
+    """Tables of several parts, for whole trees and for subtrees of one."""
+    for num_trees, num_leaves, row_bytes in ((70, 1000, 144), (1, 70_000, 72), (3, 9_001, 256)):
+        rng = np.random.default_rng(num_trees)
+        table = random_bytes(rng, num_trees, num_leaves, row_bytes)
+        own = digests_of(native, table, 2)
+        requests = []
+        for seed in range(3):
+            trees = make_trees(num_leaves, num_trees, seed=seed)
+            requests.append((rng.bytes(16), rng.bytes(16), *trees.public(seed % 2)[:3]))
+        for num_threads in (1, 2, 5):
+            found = native.authenticate_batch(requests, num_leaves, table, own, num_threads)
+            for request, (answers, tags) in zip(requests, found, strict=True):
+                alone = native.authenticate(*request, num_leaves, table, own, num_threads)
+                np.testing.assert_array_equal(answers, alone[0])
+                np.testing.assert_array_equal(tags, alone[1])
+    assert native.authenticate_batch([], num_leaves, table, own) == []
+
+
+def test_requests_of_a_batch_have_one_shape() -> None:
+    good, fewer = make_trees(10, 3), make_trees(10, 2)
+    table, own = np.zeros((1, 10, 5), dtype=np.uint8), np.zeros((1, 10, 16), dtype=np.uint8)
+    first = (K_TREE, K_MAC, *good.public(0)[:3])
+    for second, error in (
+        ((K_TREE, K_MAC, *fewer.public(0)[:3]), ValueError),
+        (first[:4], ValueError),
+        ((K_TREE, b"short", *first[2:]), ValueError),
+        (None, Exception),
+    ):
+        with pytest.raises(error):
+            native.authenticate_batch([first, second], 10, table, own)
 
 
 def test_a_second_different_leaf_changes_the_fold() -> None:

@@ -211,6 +211,15 @@ def authenticate(
 ) -> tuple[_Bytes, _Bytes]:
     """Answers `[T, R]` as `answer` gives them, and tags `[T, 16]`; see `portable.checks`."""
 
+def authenticate_batch(
+    requests: list[tuple[bytes, bytes, _Bytes, _Bytes, _Bytes]],
+    num_leaves: int,
+    table: _Bytes,
+    digests: _Bytes,
+    num_threads: int = 1,
+) -> list[tuple[_Bytes, _Bytes]]:
+    """`authenticate` for several requests; see `portable.checks.authenticate_batch`."""
+
 def tags(
     key_mac: bytes, leaf0: _Bytes, leaf1: _Bytes, digests: _Bytes, num_threads: int = 1
 ) -> _Bytes:

@@ -9,6 +9,7 @@ which would need to know the occupied bins).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -147,32 +148,57 @@ def _placed_digests(
     return [*bins, own[None]] if segment.stash else bins
 
 
-def answer(
-    segment: TreeSegment,
-    key: bytes,
-    key_mac: bytes,
-    roots: Bytes,
-    trees: list[Trees],
-    tables: list[Bytes],
-    digests: list[Bytes],
-) -> tuple[Bytes, Bytes]:
-    """One server's answer to one client, from tables and the digests of their rows.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One client's trees of a segment, as one server answers them.
+
+    Attributes:
+        key: K_tree.
+        key_mac: K_mac of this round.
+        roots: `[num_trees, 16]`. Secret.
+        trees: the public parts, by group.
+    """
+
+    key: bytes
+    key_mac: bytes
+    roots: Bytes = field(repr=False)
+    trees: list[Trees] = field(repr=False)
+
+
+def answers(
+    segment: TreeSegment, questions: Sequence[Question], tables: list[Bytes], digests: list[Bytes]
+) -> list[tuple[Bytes, Bytes]]:
+    """One server's answers to several clients, from tables and the digests of their rows.
+
+    With tags each part of a table is read once for all of them; without tags they are answered one
+    by one.
 
     Returns:
-        `[num_trees, row_bytes << nu]`, and the tags `[num_trees, tag_bytes]`.
+        For each client `[num_trees, row_bytes << nu]`, and the tags `[num_trees, tag_bytes]`.
     """
-    answers, tags = [], []
-    each = zip(split(segment), trees, tables, digests, strict=True)
-    for (group, span), part, table, own_digests in each:
-        shared = (roots[span], part.cw, part.cw_right, group.num_leaves, table)
+    parts: list[list[tuple[Bytes, Bytes]]] = [[] for _ in questions]
+    groups = enumerate(zip(split(segment), tables, digests, strict=True))
+    for position, ((group, span), table, own_digests) in groups:
+        asked = [
+            (q.key, q.key_mac, q.roots[span], q.trees[position].cw, q.trees[position].cw_right)
+            for q in questions
+        ]
         if segment.tag_bytes:
-            rows, tag = kernels().authenticate(key, key_mac, *shared, own_digests, num_threads())
+            found = kernels().authenticate_batch(
+                asked, group.num_leaves, table, own_digests, num_threads()
+            )
         else:
-            rows = kernels().answer(key, *shared, num_threads())
-            tag = np.empty((group.num_trees, 0), dtype=np.uint8)
-        answers.append(rows)
-        tags.append(tag)
-    return np.concatenate(answers), np.concatenate(tags)
+            no_tags = np.empty((group.num_trees, 0), dtype=np.uint8)
+            found = [
+                (kernels().answer(key, *trees, group.num_leaves, table, num_threads()), no_tags)
+                for key, _, *trees in asked
+            ]
+        for own, part in zip(parts, found, strict=True):
+            own.append(part)
+    return [
+        (np.concatenate([rows for rows, _ in own]), np.concatenate([tags for _, tags in own]))
+        for own in parts
+    ]
 
 
 def decode(

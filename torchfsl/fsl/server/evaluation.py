@@ -84,14 +84,9 @@ class LocalEvaluator:
         parts: list[memoryview | bytes] = []
         for segment in self._plan.retrieving:
             trees = loaded.trees(segment)
-            answers, tags = psr.answer(
-                segment,
-                trees.key,
-                report.tree_context.mac_key(segment, report.round_number),
-                trees.roots,
-                trees.public,
-                *tables[segment.name],
-            )
+            mac_key = report.tree_context.mac_key(segment, report.round_number)
+            question = psr.Question(trees.key, mac_key, trees.roots, trees.public)
+            ((answers, tags),) = psr.answers(segment, [question], *tables[segment.name])
             parts += [bytes_of(answers), bytes_of(tags)]
         seed = report.trees.master_seed
         assert seed is not None

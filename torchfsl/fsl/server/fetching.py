@@ -190,8 +190,8 @@ class Fetches:
                 words = bits.words_of(segment, view), context.bits_key(segment)
                 parts.append(bytes_of(bits.answer(segment, key, *words, roots, trees, laid_out[0])))
                 continue
-            mac_key = context.mac_key(segment, FETCH_ROUND)
-            answers, tags = psr.answer(segment, key, mac_key, roots, trees, *laid_out)
+            question = psr.Question(key, context.mac_key(segment, FETCH_ROUND), roots, trees)
+            ((answers, tags),) = psr.answers(segment, [question], *laid_out)
             parts += [bytes_of(answers), bytes_of(tags)]
         bound = fetch.commitment + digests.clear + digests.rows
         key = context.answer_key(fetch.seed, self._party, FETCH_ROUND, bound)

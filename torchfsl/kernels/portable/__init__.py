@@ -9,6 +9,7 @@ defences, `field` and `ring_products` matrix products modulo a prime and modulo 
 from torchfsl.kernels.portable.bits import answer_bits
 from torchfsl.kernels.portable.checks import (
     authenticate,
+    authenticate_batch,
     check_gen,
     inner_product,
     leaf_hash,
@@ -34,8 +35,9 @@ from torchfsl.kernels.portable.trees import (
 )
 
 __all__ = [
-    "accumulate", "accumulate_batch", "answer", "answer_bits", "authenticate", "carry_sums",
-    "check_gen", "convert", "field_multiply", "gather", "hint_gen", "inner_product",
-    "leaf_hash", "leaf_sums", "match", "ring_multiply", "row_digests", "square_sums",
-    "stable_order", "tags", "tree_eval", "tree_gen", "tree_path", "verify",
+    "accumulate", "accumulate_batch", "answer", "answer_bits", "authenticate",
+    "authenticate_batch", "carry_sums", "check_gen", "convert", "field_multiply", "gather",
+    "hint_gen", "inner_product", "leaf_hash", "leaf_sums", "match", "ring_multiply",
+    "row_digests", "square_sums", "stable_order", "tags", "tree_eval", "tree_gen", "tree_path",
+    "verify",
 ]  # fmt: skip

@@ -175,6 +175,20 @@ def authenticate(
     return answers, tags
 
 
+def authenticate_batch(
+    requests: list[tuple[bytes, bytes, Bytes, Bytes, Bytes]],
+    num_leaves: int,
+    table: Bytes,
+    digests: Bytes,
+    num_threads: int = 1,
+) -> list[tuple[Bytes, Bytes]]:
+    """`authenticate` for several requests `(key_tree, key_mac, roots, cw, cw_right)`.
+
+    All have one shape. The native twin works through `table` part by part.
+    """
+    return [authenticate(*request, num_leaves, table, digests) for request in requests]
+
+
 def tags(key_mac: bytes, leaf0: Bytes, leaf1: Bytes, digests: Bytes, num_threads: int = 1) -> Bytes:
     """Tags `[T, 16]` that honest answers XOR to, from the client's leaves and its rows' digests."""
     secrets = convert(key_mac, leaf0, 16) ^ convert(key_mac, leaf1, 16)

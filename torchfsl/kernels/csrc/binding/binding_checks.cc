@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "check_kernels.h"
@@ -76,29 +78,81 @@ nb::bytes verify(const nb::bytes& key_tree, const nb::bytes& key_check, const In
   return nb::bytes(fold, sizeof fold);
 }
 
+// One client's retrieval, checked, and room for its results.
+struct Retrieval {
+  Retrieval(const nb::bytes& key_tree, const nb::bytes& key_mac, const In& roots, const In& cw,
+            const In& cw_right, std::int64_t num_leaves, const In& table, const In& digests)
+      : arguments(key_tree, roots, cw, cw_right, num_leaves),
+        key(schedule_of(key_mac)),
+        answers({arguments.trees.num_trees, checked_row(table)}),
+        tags({arguments.trees.num_trees, 16}) {
+    const fsl::Trees& trees = arguments.trees;
+    fsl::AuthenticateArgs args = {};
+    args.key = &key;
+    args.table = data_of<std::uint8_t>(table, "table", 3);
+    args.shared_table = table.shape(0) == 1;
+    if (!args.shared_table && table.shape(0) != trees.num_trees) {
+      refuse("table must have one entry, or one a tree");
+    }
+    if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
+    args.row_bytes = table.shape(2);
+    args.digests =
+        data_of<std::uint8_t>(digests, "digests", {table.shape(0), trees.num_leaves, 16});
+    job = {trees, args, answers.data(), tags.data()};
+  }
+
+  nb::tuple release() { return nb::make_tuple(answers.release(), tags.release()); }
+
+  static std::size_t checked_row(const In& table) {
+    data_of<std::uint8_t>(table, "table", 3);
+    return checked_payload(table.shape(2));
+  }
+
+  const TreeArguments arguments;
+  const fsl::KeySchedule key;
+  ByteBuffer answers, tags;
+  fsl::AuthenticateJob job;
+};
+
 nb::tuple authenticate(const nb::bytes& key_tree, const nb::bytes& key_mac, const In& roots,
                        const In& cw, const In& cw_right, std::int64_t num_leaves, const In& table,
                        const In& digests, std::int64_t num_threads) {
-  const TreeArguments arguments(key_tree, roots, cw, cw_right, num_leaves);
-  const fsl::Trees& trees = arguments.trees;
-  const fsl::KeySchedule key = schedule_of(key_mac);
-  fsl::AuthenticateArgs args = {};
-  args.key = &key;
-  args.table = data_of<std::uint8_t>(table, "table", 3);
-  args.shared_table = table.shape(0) == 1;
-  if (!args.shared_table && table.shape(0) != trees.num_trees) {
-    refuse("table must have one entry, or one a tree");
-  }
-  if (table.shape(1) != trees.num_leaves) refuse("table must have num_leaves rows");
-  args.row_bytes = checked_payload(table.shape(2));
-  args.digests = data_of<std::uint8_t>(digests, "digests", {table.shape(0), trees.num_leaves, 16});
+  Retrieval retrieval(key_tree, key_mac, roots, cw, cw_right, num_leaves, table, digests);
   const unsigned threads = checked_threads(num_threads);
-  ByteBuffer answers({trees.num_trees, args.row_bytes}), tags({trees.num_trees, 16});
   {
     nb::gil_scoped_release release;
-    fsl::authenticate(trees, args, answers.data(), tags.data(), threads);
+    fsl::authenticate({retrieval.job}, threads);
   }
-  return nb::make_tuple(answers.release(), tags.release());
+  return retrieval.release();
+}
+
+nb::list authenticate_batch(const nb::list& requests, std::int64_t num_leaves, const In& table,
+                            const In& digests, std::int64_t num_threads) {
+  std::vector<std::unique_ptr<Retrieval>> checked;
+  std::vector<fsl::AuthenticateJob> jobs;
+  std::vector<In> held;
+  for (const nb::handle item : requests) {
+    const nb::tuple request = nb::cast<nb::tuple>(item);
+    if (request.size() != 5) refuse("a request is (key_tree, key_mac, roots, cw, cw_right)");
+    const nb::bytes keys[2] = {nb::cast<nb::bytes>(request[0]), nb::cast<nb::bytes>(request[1])};
+    const In arrays[3] = {nb::cast<In>(request[2]), nb::cast<In>(request[3]),
+                          nb::cast<In>(request[4])};
+    held.insert(held.end(), std::begin(arrays), std::end(arrays));
+    checked.push_back(std::make_unique<Retrieval>(keys[0], keys[1], arrays[0], arrays[1], arrays[2],
+                                                  num_leaves, table, digests));
+    jobs.push_back(checked.back()->job);
+    if (jobs.back().trees.num_trees != jobs.front().trees.num_trees) {
+      refuse("all requests must have the same number of trees");
+    }
+  }
+  const unsigned threads = checked_threads(num_threads);
+  {
+    nb::gil_scoped_release release;
+    fsl::authenticate(jobs, threads);
+  }
+  nb::list results;
+  for (const std::unique_ptr<Retrieval>& retrieval : checked) results.append(retrieval->release());
+  return results;
 }
 
 Bytes tags(const nb::bytes& key_mac, const In& leaf0, const In& leaf1, const In& digests,
@@ -146,6 +200,8 @@ void define_checks(nb::module_& m) {
         "delta_low"_a, "delta_high"_a, "num_threads"_a = 1);
   m.def("authenticate", authenticate, "key_tree"_a, "key_mac"_a, "roots"_a, "cw"_a, "cw_right"_a,
         "num_leaves"_a, "table"_a, "digests"_a, "num_threads"_a = 1);
+  m.def("authenticate_batch", authenticate_batch, "requests"_a, "num_leaves"_a, "table"_a,
+        "digests"_a, "num_threads"_a = 1);
   m.def("tags", tags, "key_mac"_a, "leaf0"_a, "leaf1"_a, "digests"_a, "num_threads"_a = 1);
   m.def("row_digests", row_digests, "key"_a, "rows"_a, "num_threads"_a = 1);
 }

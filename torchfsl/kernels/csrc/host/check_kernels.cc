@@ -1,5 +1,6 @@
 #include "check_kernels.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -13,20 +14,36 @@
 namespace fsl {
 namespace {
 
-// Several threads may hold subtrees of one tree: each XORs its part into the results under the
-// lock.
-void authenticate_shared(const Path& path, const Trees& trees, const Partition& partition,
-                         AuthenticateArgs args, std::size_t begin, std::size_t end, void* arena,
-                         std::uint8_t* answers, std::uint8_t* tags, std::mutex& mutex) {
+// The units [begin, end) of one job. Several threads may hold subtrees of one tree: each XORs its
+// part into the results under the lock.
+void authenticate_units(const Path& path, const Partition& partition, const AuthenticateJob& job,
+                        std::size_t begin, std::size_t end, void* arena, std::mutex& mutex) {
+  const auto run = path.checks.authenticate[has_carryless_multiply()];
+  AuthenticateArgs args = job.args;
+  if (!partition.units_per_tree) {
+    args.answers = job.answers;
+    args.tags = job.tags;
+    args.first_tree = 0;
+    return run(job.trees, partition, begin, end, args, arena);
+  }
   args.first_tree = begin / partition.units_per_tree;
   const std::size_t count = (end - 1) / partition.units_per_tree - args.first_tree + 1;
   std::vector<std::uint8_t> rows(count * args.row_bytes), own_tags(count * 16);
   args.answers = rows.data();
   args.tags = own_tags.data();
-  path.checks.authenticate[has_carryless_multiply()](trees, partition, begin, end, args, arena);
+  run(job.trees, partition, begin, end, args, arena);
   const std::lock_guard<std::mutex> lock(mutex);
-  xor_into(answers + args.first_tree * args.row_bytes, rows.data(), rows.size());
-  xor_into(tags + args.first_tree * 16, own_tags.data(), own_tags.size());
+  xor_into(job.answers + args.first_tree * args.row_bytes, rows.data(), rows.size());
+  xor_into(job.tags + args.first_tree * 16, own_tags.data(), own_tags.size());
+}
+
+// Units of work whose part of the table stays in a cache for all jobs: the second-level one, or
+// where a part begins with the top of a tree, which every job then expands anew, the third.
+std::size_t units_of_part(const Partition& partition, const Trees& trees, std::size_t leaf_bytes) {
+  const std::size_t bytes = trees.num_trees * trees.num_leaves * leaf_bytes;
+  const std::size_t most = std::size_t{1} << (partition.units_per_tree ? 21 : 19);
+  const std::size_t unit_bytes = 1 + bytes / (partition.num_units ? partition.num_units : 1);
+  return 1 + most / unit_bytes;
 }
 
 }  // namespace
@@ -87,26 +104,29 @@ void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delt
   });
 }
 
-void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
-                  std::uint8_t* tags, unsigned num_threads) {
+void authenticate(const std::vector<AuthenticateJob>& jobs, unsigned num_threads) {
+  if (jobs.empty()) return;
   const Path& path = active_path();
-  const Schedule plan = schedule(path, trees, 4 + args.row_bytes / 64, num_threads);
-  std::memset(answers, 0, trees.num_trees * args.row_bytes);
-  std::memset(tags, 0, trees.num_trees * 16);
+  const Trees& trees = jobs.front().trees;
+  const std::size_t row_bytes = jobs.front().args.row_bytes;
+  const Schedule plan = schedule(path, trees, jobs.size() * (4 + row_bytes / 64), num_threads);
+  for (const AuthenticateJob& job : jobs) {
+    std::memset(job.answers, 0, trees.num_trees * row_bytes);
+    std::memset(job.tags, 0, trees.num_trees * 16);
+  }
+  const std::size_t part =
+      jobs.size() > 1 ? units_of_part(plan.partition, trees, row_bytes + 16) : 1;
+  const std::size_t units = plan.partition.num_units;
   std::mutex mutex;
-  run_parallel(plan.partition.num_units, plan.num_threads, [&](Ranges& ranges) {
+  run_parallel((units + part - 1) / part, plan.num_threads, [&](Ranges& ranges) {
     const Scratch scratch(arena_bytes(trees.depth, 16));
-    AuthenticateArgs own = args;
-    own.answers = answers;
-    own.tags = tags;
-    own.first_tree = 0;
     for (std::size_t begin, end; ranges.next(begin, end);) {
-      if (plan.partition.units_per_tree) {
-        authenticate_shared(path, trees, plan.partition, args, begin, end, scratch.get(), answers,
-                            tags, mutex);
-      } else {
-        path.checks.authenticate[has_carryless_multiply()](trees, plan.partition, begin, end, own,
-                                                           scratch.get());
+      const std::size_t step = jobs.size() > 1 ? 1 : end - begin;
+      for (std::size_t i = begin; i < end; i += step) {
+        const std::size_t last = std::min(units, (i + step) * part);
+        for (const AuthenticateJob& job : jobs) {
+          authenticate_units(path, plan.partition, job, i * part, last, scratch.get(), mutex);
+        }
       }
     }
   });

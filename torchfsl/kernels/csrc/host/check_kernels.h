@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "check_path.h"
 #include "path.h"
@@ -19,9 +20,20 @@ void check_gen(const CheckGenArgs& args, unsigned num_threads = 1);
 void verify(const Trees& trees, const VerifyArgs& args, const std::uint8_t* delta_low,
             std::uint8_t* fold, unsigned num_threads);
 
-// `answers [T, row_bytes]` and `tags [T, 16]` are overwritten; those of `args` are not used.
-void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
-                  std::uint8_t* tags, unsigned num_threads);
+// Several clients' retrievals from one table, part by part of it, so that it passes through the
+// cache once: trees of all have one shape, and `args` one table. `answers [T, row_bytes]` and
+// `tags [T, 16]` are overwritten; those of `args` are not used.
+struct AuthenticateJob {
+  Trees trees;
+  AuthenticateArgs args;
+  std::uint8_t* answers;
+  std::uint8_t* tags;
+};
+void authenticate(const std::vector<AuthenticateJob>& jobs, unsigned num_threads);
+inline void authenticate(const Trees& trees, const AuthenticateArgs& args, std::uint8_t* answers,
+                         std::uint8_t* tags, unsigned num_threads) {
+  authenticate({{trees, args, answers, tags}}, num_threads);
+}
 
 void tags(const TagsArgs& args, unsigned num_threads = 1);
 

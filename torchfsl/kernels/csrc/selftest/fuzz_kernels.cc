@@ -167,6 +167,13 @@ void answer_by_bits(Input& input, const PeerTrees& trees) {
   AuthenticateArgs args = {&key,      table.data(), digests.data(), shared,
                            row_bytes, nullptr,      nullptr,        0};
   authenticate(trees.view(), args, answers.data(), tags.data(), 2);
+  Bytes again(answers.size()), again_tags(tags.size());
+  authenticate({{trees.view(), args, expected.data(), expected_tags.data()},
+                {trees.view(), args, again.data(), again_tags.data()}},
+               2);
+  expect(again == answers && again_tags == tags);
+  std::fill(expected.begin(), expected.end(), 0);
+  std::fill(expected_tags.begin(), expected_tags.end(), 0);
   args.answers = expected.data();
   args.tags = expected_tags.data();
   run_portable(trees.view(), row_bytes, [&](auto& view, auto& partition, auto end, void* arena) {

@@ -523,6 +523,13 @@ void run_threads(Digests& digests, Random& random) {
       authenticate(view, {&trees.key, table.data(), table.data(), true, 16, nullptr, nullptr, 0},
                    rows.data(), tags.data(), num_threads);
       require(answers == rows, "threads: the two answers differ");
+      Bytes again(rows.size()), again_tags(tags.size()), peers(rows.size()), peer_tags(tags.size());
+      const AuthenticateArgs asked = {&trees.key, table.data(), table.data(), true,
+                                      16,         nullptr,      nullptr,      0};
+      authenticate({{trees.view(1), asked, peers.data(), peer_tags.data()},
+                    {view, asked, again.data(), again_tags.data()}},
+                   num_threads);
+      require(again == rows && again_tags == tags, "threads: an answer changes in a batch");
       const LeafKeys keys = {{trees.key, trees.key, trees.key}};
       const Bytes words(kHashBytes * shape.num_trees), delta(32 * kLowLeaves);
       const VerifyArgs verification = {&keys,        &trees.key, words.data(), 0,
