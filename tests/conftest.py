@@ -26,7 +26,7 @@ def sums_as_added(monkeypatch: pytest.MonkeyPatch) -> None:
     Attacks that soil a sum are seen by what they soil.
     """
 
-    def leave(_plan: object, _n: int, values: np.ndarray, *_: object) -> np.ndarray:
+    def leave(_plan: object, _s: object, _n: int, values: np.ndarray, *_: object) -> np.ndarray:
         return np.zeros(len(values), dtype=np.bool_)
 
     monkeypatch.setattr(ranges, "zero_out_of_range", leave)

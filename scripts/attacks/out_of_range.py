@@ -99,7 +99,7 @@ def _row(opened: Opened) -> tuple[int, int]:
 
 
 def _leave(
-    _plan: Plan, _n: int, values: npt.NDArray[np.int64], *_: object
+    _plan: Plan, _s: object, _n: int, values: npt.NDArray[np.int64], *_: object
 ) -> npt.NDArray[np.bool_]:
     """Sums as they are, out of range or not."""
     return np.zeros(len(values), dtype=np.bool_)

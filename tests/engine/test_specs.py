@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchfsl import Fixed, Rows, SubmodelEngine, TopK
+from torchfsl import Fixed, FixedPoint, Rows, SubmodelEngine, TopK
 from torchfsl.engine.policies import Dense
 from torchfsl.engine.specs import segment_specs
 from torchfsl.fsl import PlanOptions, build_plan
@@ -24,8 +24,33 @@ def specs_of(engine: SubmodelEngine, rows: int | None = None) -> list[SegmentSpe
     model = make_model()
     handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     return segment_specs(
-        handle.exchange, handle.rows, handle.rest, rows_per_client=rows, retrieve=None
+        handle.exchange, handle.rows, handle.rest, rows_per_client=rows, retrieve=None, encodings={}
     )
+
+
+def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are_refused() -> None:
+    narrow = FixedPoint(16, 8, 1.0)
+    engine, model = SubmodelEngine(encodings={"rest": narrow}), make_model()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    plan = engine.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    table, rest = plan.segments
+    assert (table.encoding, rest.encoding) == (None, narrow)
+    assert plan.encoding_of(table) == engine.encoding
+    odd = SubmodelEngine(encodings={"rows18": narrow})
+    handle = odd.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"names \['rows18'\]: the model's segments are \['rows4'"):
+        odd.plan(handle, max_clients=3, rows_per_client=2)
+
+
+def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
+    narrow, model = {"rest": FixedPoint(16, 8, 1.0)}, make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = SubmodelEngine(encodings=narrow)
+    with pytest.raises(ValueError, match="one field: give no segment an encoding of its own"):
+        engine.sesa_plan(engine.attach(model, optimizer), widths=[(2, 4)], collusion=1)
+    engine = SubmodelEngine(rows=None, encodings=narrow)
+    with pytest.raises(ValueError, match="one ciphertext space: give no segment an encoding"):
+        engine.sefl_plan(engine.attach(model, optimizer), max_clients=3)
 
 
 def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:

@@ -17,6 +17,7 @@ from tests.support.federation import (
     make_segment,
     make_servers,
     mixed_plan,
+    mixed_rings,
     random_update,
     wanted_rows,
 )
@@ -110,6 +111,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "mixed": mixed_plan,
     "mixed, semi-honest": lambda: mixed_plan(secure=False),
     "mixed, weighted": lambda: mixed_plan(lane="weight"),
+    "mixed, rings of their own": lambda: mixed_rings(mixed_plan(lane="count")),
     "session": session_plan,
     "mixed, lanes proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),
     "mixed, norm proven": lambda: proven_plan(mixed_plan(lane="count")),

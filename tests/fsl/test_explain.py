@@ -31,7 +31,7 @@ def test_the_segments_add_up_to_what_a_client_sends_and_fetches() -> None:
     assert 0 <= download_bytes(plan) - fetched < 1000
     text = explain(plan)
     assert "item.weight[200000,18]" in text
-    assert str(dense_upload(plan, (TABLE,))) in text
+    assert str(dense_upload(plan, plan.segments[0])) in text
 
 
 def test_a_segment_above_break_even_is_told_that_dense_is_cheaper() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -99,6 +100,22 @@ def mixed_plan(*, secure: bool = True, min_clients: int = 1, lane: Lane = "none"
     )  # fmt: skip
 
 
+def mixed_rings(plan: Plan, *, noise: int = 0, frac_bits: int | None = None) -> Plan:
+    """The plan with an encoding for each segment that fills its ring: of 16, 24, 32, 64 bits, ...
+
+    Each has a unit of its own, or `frac_bits`; `noise` is what both servers' noise adds at most.
+    """
+    segments = []
+    for i, segment in enumerate(plan.segments):
+        encoding = FixedPoint.filling(
+            (16, 24, 32, 64)[i % 4], 7 + i if frac_bits is None else frac_bits,
+            max_clients=plan.max_clients, max_weight=plan.max_weight, noise=noise,
+            rounding=plan.encoding.rounding,
+        )  # fmt: skip
+        segments.append(dataclasses.replace(segment, encoding=encoding))
+    return dataclasses.replace(plan, segments=tuple(segments))
+
+
 def dense_plan() -> Plan:
     """One dense segment and nothing else."""
     return make_plan(make_segment("bias", "dense", (5,)))
@@ -134,8 +151,8 @@ def random_update(
     `rows` is cut to k_max; None draws a number for every segment.
     """
     update: Update = {}
-    limit = plan.encoding.q_max
     for segment in plan.segments:
+        limit = min(plan.encoding_of(segment).q_max, 1 << 40)
         indices = None
         count = segment.m
         if segment.policy != "dense":

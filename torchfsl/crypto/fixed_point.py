@@ -70,6 +70,39 @@ class FixedPoint:
             raise ParameterError("clip * 2**frac_bits is below 1: use more frac_bits")
         self.check_headroom(1, 1)
 
+    @classmethod
+    def filling(
+        cls,
+        ring_bits: int,
+        frac_bits: int,
+        *,
+        max_clients: int,
+        max_weight: int = 1,
+        noise: int = 0,
+        rounding: Rounding = "nearest",
+    ) -> FixedPoint:
+        """The encoding of the largest clip at which no sum can wrap, so that no bit is idle.
+
+        Args:
+            ring_bits: see `FixedPoint`.
+            frac_bits: see there; one more halves the rounding error and the clip.
+            max_clients: most reports of a round.
+            max_weight: largest weight of a client.
+            noise: most that both servers' noise adds, see `SubmodelPlan.noise_sigma`.
+            rounding: see `FixedPoint`.
+
+        Raises:
+            ParameterError: not even one unit a client has room.
+        """
+        capacity = (1 << (8 * min(ring.ring_bytes(ring_bits), 8) - 1)) - 1
+        most = min((capacity - noise) // (max_clients * max_weight), 1 << 52)
+        if most < 1:
+            raise ParameterError(
+                f"a ring of {ring_bits} bits has no room for {max_clients} clients of weight up to "
+                f"{max_weight} and noise up to {noise}: use more ring_bits"
+            )
+        return cls(ring_bits, frac_bits, math.ldexp(most, -frac_bits), rounding)
+
     @property
     def q_max(self) -> int:
         """Largest quantised magnitude of one value of one client."""

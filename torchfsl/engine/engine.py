@@ -25,6 +25,7 @@ from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import TrainingRound
 from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
 from torchfsl.engine.wanted import RowIds
+from torchfsl.engine.watch.optimizers import as_optimizers
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only
@@ -54,6 +55,7 @@ class SubmodelEngine:
             `nn.EmbeddingBag` weight, with `Rows()`; None takes none.
         rest: policy of all other trained parameters, flattened in `named_parameters` order.
         encoding: fixed-point parameters of plans made here.
+        encodings: those of single segments (`rows18`, `rest`), by their names in `explain`.
         buffers: `local` leaves buffers (BatchNorm statistics) alone: they are neither sent nor
             loaded. `average` sends the change of floating-point buffers as a dense segment (with
             source `delta`).
@@ -70,6 +72,7 @@ class SubmodelEngine:
         rows: Literal["auto"] | Rows | None = "auto",
         rest: RestPolicy | None = None,
         encoding: FixedPoint = _DEFAULT_ENCODING,
+        encodings: Mapping[str, FixedPoint] | None = None,
         buffers: Literal["local", "average"] = "local",
         source: Source = "delta",
         check: Check = "checksum",
@@ -95,7 +98,8 @@ class SubmodelEngine:
             raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
         self.rows: Rows | None = Rows() if isinstance(rows, str) else rows
         self.rest: RestPolicy = Dense() if rest is None else rest
-        self.encoding, self.buffers, self.source, self.check = encoding, buffers, source, check
+        self.encoding, self.encodings = encoding, dict(encodings or {})
+        self.buffers, self.source, self.check = buffers, source, check
         self._handles: WeakSet[Handle] = WeakSet()  # attached optimizers keep theirs alive
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,7 +135,7 @@ class SubmodelEngine:
             raise ParameterError(
                 f"attach(model, optimizer): {type(model).__name__} is no nn.Module"
             )
-        optimizers = _as_optimizers(optimizer)
+        optimizers = as_optimizers(optimizer)
         if isinstance(local, str):
             raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
         handle = Handle(
@@ -169,7 +173,7 @@ class SubmodelEngine:
             check_fixed(handle.inventory, handle.rows, handle.rest)
         specs = segment_specs(
             handle.exchange, handle.rows, handle.rest, rows_per_client=rows_per_client,
-            retrieve=retrieve,
+            retrieve=retrieve, encodings=self.encodings,
         )  # fmt: skip
         return build_plan(specs, encoding=self.encoding, **options)
 
@@ -233,7 +237,8 @@ class SubmodelEngine:
             ParameterError: other policies, a budget is missing, or a limit exceeded.
         """
         _check_handle(handle)
-        specs = width_specs(handle.exchange, handle.rows, handle.rest, [w for w, _ in widths])
+        parts = handle.exchange, handle.rows, handle.rest
+        specs = width_specs(*parts, [w for w, _ in widths], encodings=self.encodings)
         classes = [Width(owned(specs, rows), clients) for rows, clients in widths]
         return build_sesa_plan(specs, encoding=self.encoding, widths=classes, **options)
 
@@ -248,7 +253,9 @@ class SubmodelEngine:
             ParameterError: other policies, or a limit exceeded.
         """
         parts = handle.exchange, handle.rows, handle.rest
-        specs = segment_specs(*parts, rows_per_client=None, retrieve=False)
+        specs = segment_specs(
+            *parts, rows_per_client=None, retrieve=False, encodings=self.encodings
+        )
         return build_sefl_plan(specs, encoding=self.encoding, **options)
 
     def the_handle(self, handle: Handle | None = None) -> Handle:
@@ -315,16 +322,3 @@ def _explain(plan: SubmodelPlan) -> str:
         return sefl_explain.explain(plan)
     assert isinstance(plan, Plan)
     return explain.explain(plan)
-
-
-def _as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    for one in several:
-        if not isinstance(one, Optimizer):
-            raise ParameterError(
-                f"attach(model, optimizer): {type(one).__name__} is no torch.optim.Optimizer: pass "
-                "the optimizer that trains the model, or a list of all of them"
-            )
-    if not several:
-        raise ParameterError("attach needs the optimizer that trains the model")
-    return list({id(one): one for one in several}.values())

@@ -182,7 +182,7 @@ class TrainingRound:
             raise
         if self.clip_report.num_clipped:
             # How many and how large is private: a log may be read by others.
-            log.warning("values beyond clip = %g were cut: see clip_report", plan.encoding.clip)
+            log.warning("values beyond the plan's clip were cut: see clip_report")
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.exchange import BUFFERS, REST, Exchange
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
@@ -18,6 +20,7 @@ def segment_specs(
     *,
     rows_per_client: int | Mapping[str, int] | None,
     retrieve: bool | None,
+    encodings: Mapping[str, FixedPoint],
 ) -> list[SegmentSpec]:
     """The segments of a model with the public budgets of its policies.
 
@@ -27,9 +30,10 @@ def segment_specs(
         rest: policy of everything else.
         rows_per_client: see `SubmodelEngine.plan`.
         retrieve: see there.
+        encodings: of segments that have one of their own, by name.
 
     Raises:
-        ParameterError: a budget is missing, or one is given for a segment that is not there.
+        ParameterError: a budget is missing, or something is given for a segment that is not there.
     """
     segments = exchange.segment_tensors
     if isinstance(rows_per_client, Mapping):
@@ -47,7 +51,22 @@ def segment_specs(
             k_max = _row_budget(rows, name, tensors, rows_per_client)
             fetch = _fetches(rows) if retrieve is None else retrieve
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
-    return specs
+    return _with_encodings(specs, encodings)
+
+
+def _with_encodings(
+    specs: Sequence[SegmentSpec], encodings: Mapping[str, FixedPoint]
+) -> list[SegmentSpec]:
+    """The segments, those that are named with an encoding of their own.
+
+    Raises:
+        ParameterError: a name that no segment has.
+    """
+    names = [spec.name for spec in specs]
+    odd = sorted(set(encodings) - set(names))
+    if odd:
+        raise ParameterError(f"encodings names {odd}: the model's segments are {names}")
+    return [dataclasses.replace(spec, encoding=encodings.get(spec.name)) for spec in specs]
 
 
 def _by_segment(
@@ -87,6 +106,7 @@ def width_specs(
     rows: Rows | None,
     rest: RestPolicy,
     budgets: Sequence[int | Mapping[str, int]],
+    encodings: Mapping[str, FixedPoint],
 ) -> list[SegmentSpec]:
     """The segments of a model whose clients train different numbers of rows.
 
@@ -95,6 +115,7 @@ def width_specs(
         rows: policy of the tables.
         rest: policy of everything else.
         budgets: for each class of clients its rows, of every rows segment or by segment name.
+        encodings: see `segment_specs`.
 
     Raises:
         ParameterError: a policy that chooses after training, or no rows of a segment for a class.
@@ -116,7 +137,8 @@ def width_specs(
     widest = {
         name: max((b[name] if isinstance(b, Mapping) else b) for b in budgets) for name in names
     }
-    return segment_specs(exchange, rows, rest, rows_per_client=widest, retrieve=True)
+    parts = exchange, rows, rest
+    return segment_specs(*parts, rows_per_client=widest, retrieve=True, encodings=encodings)
 
 
 def owned(specs: Sequence[SegmentSpec], budget: int | Mapping[str, int]) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ def _proof_blocks(plan: Plan) -> int:
         return 0
     total = 0
     for segment in plan.with_trees:
-        payload = ceil_div(statement.leaf_values(segment) * plan.encoding.ring_bits, 128)
+        payload = ceil_div(statement.leaf_values(segment) * plan.ring_bytes(segment), 16)
         for group in segment.groups:
             total += tree_blocks(group) + group.num_trees * group.num_leaves * payload
     (group,) = statement.carries.groups
@@ -154,7 +154,7 @@ def _proving_blocks(plan: Plan) -> int:
         return 0
     total = 0
     for segment in plan.with_trees:
-        payload = ceil_div(statement.leaf_values(segment) * plan.encoding.ring_bits, 128)
+        payload = ceil_div(statement.leaf_values(segment) * plan.ring_bytes(segment), 16)
         total += 2 * segment.num_trees * payload
     (group,) = statement.carries.groups
     carried = ceil_div(CARRY_BITS << group.nu, 128)
@@ -170,7 +170,6 @@ def memory(plan: Plan) -> ServerMemory:
     early = kinds[Kind.TREES] if plan.early else 0
     held = plan.max_clients * (kinds[Kind.REPORT] + early)
     share = messages.share_bytes(plan)
-    width = plan.encoding.ring_bits // 8
     return ServerMemory(
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
@@ -179,7 +178,7 @@ def memory(plan: Plan) -> ServerMemory:
         accumulators=sizes.sums_bytes(plan),
         keeps_sums=sizes.keeps_sums(plan),
         share=share,
-        opened=8 * (share // width),
+        opened=8 * sum(map(plan.sum_values, plan.segments)),
     )
 
 

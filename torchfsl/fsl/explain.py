@@ -89,9 +89,9 @@ def upload(plan: Plan, segment: TreeSegment) -> int:
     return segment.tree_bytes + plan.hint_bytes(segment)
 
 
-def dense_upload(plan: Plan, tensors: tuple[TensorSpec, ...]) -> int:
-    """Bytes of the tensors as additive shares."""
-    return sum(t.numel for t in tensors) * plan.encoding.ring_bits // 8
+def dense_upload(plan: Plan, segment: TreeSegment) -> int:
+    """Bytes of a segment's tensors as additive shares."""
+    return sum(t.numel for t in segment.tensors) * plan.ring_bytes(segment)
 
 
 def download(segment: TreeSegment) -> int:
@@ -103,7 +103,7 @@ def download(segment: TreeSegment) -> int:
 
 def _row(plan: Plan, s: TreeSegment) -> tuple[str, ...]:
     numbers = (s.m, s.tau, s.k_max, s.num_bins, s.theta, s.nu, s.stash,
-               upload(plan, s), dense_upload(plan, s.tensors), download(s))  # fmt: skip
+               upload(plan, s), dense_upload(plan, s), download(s))  # fmt: skip
     return (s.name, s.policy, s.mechanism, *map(str, numbers), _shapes(s.tensors))
 
 
@@ -115,7 +115,7 @@ def _shapes(tensors: tuple[TensorSpec, ...]) -> str:
 
 def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
     """What another policy would cost, where that is less."""
-    cost, dense = upload(plan, segment), dense_upload(plan, segment.tensors)
+    cost, dense = upload(plan, segment), dense_upload(plan, segment)
     texts = []
     if not segment.is_dense and cost > dense:
         texts.append(f"Dense() would upload {dense} bytes instead of {cost}")
@@ -149,7 +149,7 @@ def _advice(plan: Plan, segment: TreeSegment) -> list[str]:
 def _blocks_upload(plan: Plan, segment: TreeSegment, k_max: int) -> int:
     """Upload of the segment's tensors as blocks of `_BLOCK` values."""
     spec = SegmentSpec(segment.name, "blocks", segment.tensors, k_max, _BLOCK)
-    width = (_BLOCK + plan.lane_values) * plan.encoding.ring_bits
+    width = (_BLOCK + plan.lane_values) * 8 * plan.ring_bytes(segment)
     trees = [s.check_bytes for s in plan.with_trees]
     checks = (max(trees, default=CHECK_BYTES), 0)
     other = plan_segment(spec, width, plan.max_epochs, checks)

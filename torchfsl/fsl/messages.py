@@ -134,12 +134,12 @@ def share_bytes(plan: Plan) -> int:
 
 def counts_bytes(plan: Plan) -> int:
     """Length of one server's gathered counts, where they are opened first."""
-    return sum(s.m for s in plan.with_trees) * plan.encoding.ring_bits // 8
+    return sum(s.m * plan.ring_bytes(s) for s in plan.with_trees)
 
 
 def slot_bytes(plan: Plan, segment: TreeSegment) -> int:
     """Length of a position's slot in SHARE where counts are opened first: a row, or its digest."""
-    return max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.encoding.ring_bits // 8)
+    return max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.ring_bytes(segment))
 
 
 def _said_share_bytes(plan: Plan) -> int:
@@ -152,7 +152,7 @@ def _said_share_bytes(plan: Plan) -> int:
 
 def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
     """Length of one segment's part of the gathered sums."""
-    return plan.sum_values(segment) * plan.encoding.ring_bits // 8
+    return plan.sum_values(segment) * plan.ring_bytes(segment)
 
 
 @functools.lru_cache(maxsize=128)  # asked for at every message

@@ -63,13 +63,14 @@ def add_noise(
     """
     if not plan.noise_sigma:
         return share
-    values = share.reshape(-1, plan.encoding.ring_bits // 8)
+    ring_bits = plan.encoding_of(segment).ring_bits
+    values = share.reshape(-1, ring_bits // 8)
     is_lane = _lanes(plan, segment, len(values))
     noise = np.empty(len(values), dtype=np.int64)
     num_lanes = int(np.count_nonzero(is_lane))
     noise[~is_lane] = draw(plan.noise_sigma, len(values) - num_lanes)
     noise[is_lane] = draw(plan.lane_sigma, num_lanes)
-    noisy = ring.add(values, ring.from_int64(noise, plan.encoding.ring_bits))
+    noisy = ring.add(values, ring.from_int64(noise, ring_bits))
     return noisy.reshape(share.shape)
 
 

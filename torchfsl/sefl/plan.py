@@ -79,6 +79,11 @@ class SeflPlan(SubmodelPlan):
             raise ParameterError(
                 "sefl encrypts every parameter and hides no choice of positions: use dense segments"
             )
+        if any(segment.encoding is not None for segment in self.segments):
+            raise ParameterError(
+                "sefl sums all values in one ciphertext space: give no segment an encoding of its "
+                "own"
+            )
         if self.lane == "count" or self.min_contributors > 1:
             raise ParameterError("everybody sends every position: leave out lane='count'")
         assert self.scheme  # refuses what could come out wrong

@@ -93,6 +93,10 @@ class SesaPlan(SubmodelPlan):
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
             raise ParameterError("one server opens no lanes, takes no weights and adds no noise")
+        if any(segment.encoding is not None for segment in self.segments):
+            raise ParameterError(
+                "sesa sums all values in one field: give no segment an encoding of its own"
+            )
         if any(segment.subset for segment in self.segments):
             raise ParameterError("submodels are whole positions: a segment here has no subset")
         object.__setattr__(self, "max_isolation", float(self.max_isolation))

@@ -112,10 +112,10 @@ class _PlainSession:
         return rows
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
-        width = self._home.plan.encoding.ring_bits // 8
-        for segment in self._home.plan.segments:
+        plan = self._home.plan
+        for segment in plan.segments:
             part = update[segment.name]
-            self._sent["values"] += width * part.values.size
+            self._sent["values"] += plan.ring_bytes(segment) * part.values.size
             if part.indices is not None and not segment.retrieve:
                 self._sent["indices"] += 4 * len(part.indices)
         self._home.add(self._client, update)

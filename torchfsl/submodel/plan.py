@@ -36,7 +36,8 @@ class SubmodelPlan:
 
     Attributes:
         session: 16 random bytes in hex, fresh for every task.
-        encoding: fixed-point parameters.
+        encoding: fixed-point parameters of every segment that has none of its own; see
+            `encoding_of`. How they round is the same in all segments.
         max_clients: most reports a round may open.
         min_clients: fewest reports a round may open; one opened report is one client's update.
         segments: the parts of the update; names are unique.
@@ -88,7 +89,9 @@ class SubmodelPlan:
             )
         if self.min_contributors > 1 and self.lane != "count":
             raise ParameterError("min_contributors above 1 needs lane='count', which counts them")
-        self.encoding.check_headroom(self.max_clients, self.max_weight)
+        for encoding in self.encodings:
+            encoding.check_headroom(self.max_clients, self.max_weight)
+        self._check_encodings()
         self._check_noise()
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
@@ -114,16 +117,54 @@ class SubmodelPlan:
                 "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
                 "exact count beside noisy values would give them away"
             )
-        cohort, capacity = self.max_clients * self.max_weight, self.encoding.capacity
-        for what, most, s in (
-            ("a sum", self.encoding.q_max, sigma),
-            ("the lane's sum", 1, lane_sigma),
-        ):
-            if cohort * most + noise_tail(s) > capacity:
+        cohort = self.max_clients * self.max_weight
+        for encoding in self.encodings:
+            for what, most, s in (
+                ("a sum", encoding.q_max, sigma),
+                ("the lane's sum", 1, lane_sigma),
+            ):
+                if cohort * most + noise_tail(s) > encoding.capacity:
+                    raise ParameterError(
+                        f"{what} of {self.max_clients} clients with both servers' noise would "
+                        f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
+                        "frac_bits, less noise"
+                    )
+
+    def _check_encodings(self) -> None:
+        """Refuse encodings of segments that do not go together."""
+        others = [s for s in self.segments if s.encoding is not None]
+        for segment in others:
+            assert segment.encoding is not None
+            where = f"segment {segment.name!r}"
+            if segment.encoding.rounding != self.encoding.rounding:
                 raise ParameterError(
-                    f"{what} of {self.max_clients} clients with both servers' noise would overflow "
-                    f"the ring's limit {capacity}: use more ring_bits, fewer frac_bits, less noise"
+                    f"{where} rounds {segment.encoding.rounding!r}, the plan "
+                    f"{self.encoding.rounding!r}: choose one rounding for all segments"
                 )
+            if self.l2_bound and segment.encoding.frac_bits != self.encoding.frac_bits:
+                raise ParameterError(
+                    f"{where} has {segment.encoding.frac_bits} frac_bits, the plan "
+                    f"{self.encoding.frac_bits}: l2_bound is one norm in one unit, so give all "
+                    "segments as many (ring_bits and clip may differ)"
+                )
+
+    @functools.cached_property
+    def encodings(self) -> tuple[FixedPoint, ...]:
+        """Those in use, of all segments."""
+        return tuple(dict.fromkeys(map(self.encoding_of, self.segments)))
+
+    @functools.cached_property
+    def rings(self) -> frozenset[int]:
+        """Ring widths in use, in bits."""
+        return frozenset(encoding.ring_bits for encoding in self.encodings)
+
+    def encoding_of(self, segment: Segment) -> FixedPoint:
+        """The fixed-point parameters of a segment's values."""
+        return self.encoding if segment.encoding is None else segment.encoding
+
+    def ring_bytes(self, segment: Segment) -> int:
+        """l/8, the bytes of one of a segment's ring values."""
+        return self.encoding_of(segment).ring_bits // 8
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -186,7 +227,7 @@ class SubmodelPlan:
 
     def value_bytes(self, segment: Segment) -> int:
         """Ring bytes W/8 of one position of a segment with selected positions, lane included."""
-        return (segment.tau + self.lane_values) * self.encoding.ring_bits // 8
+        return (segment.tau + self.lane_values) * self.ring_bytes(segment)
 
     @property
     def clear_tensors(self) -> tuple[TensorSpec, ...]:
@@ -202,8 +243,12 @@ class SubmodelPlan:
         return json.dumps(self._json_fields(), sort_keys=True, separators=(",", ":"))
 
     def _json_fields(self) -> dict[str, Any]:
-        """What the JSON holds: every field; a protocol's plan may leave out a later one."""
-        return dataclasses.asdict(self)
+        """What the JSON holds: every field that old plans had, and later ones that are in use."""
+        fields = dataclasses.asdict(self)
+        for segment in fields["segments"]:
+            if segment["encoding"] is None:
+                del segment["encoding"]
+        return fields
 
 
 def noise_tail(sigma: int) -> int:

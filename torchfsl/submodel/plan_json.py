@@ -42,10 +42,9 @@ def read_plan(
         raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_BYTES}")
     try:
         fields = json.loads(text)
-        expect_ints(fields["encoding"], ("ring_bits", "frac_bits"))
         shared = {
             "segments": tuple(_segment(segment, raw, counts) for raw in fields["segments"]),
-            "encoding": FixedPoint(**fields["encoding"]),
+            "encoding": _encoding(fields["encoding"]),
         }
         plan = kind(**{**fields, **shared, **own(fields)})
     except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
@@ -58,4 +57,12 @@ def read_plan(
 def _segment(kind: type[Segment], raw: Fields, counts: tuple[str, ...]) -> Segment:
     expect_ints(raw, (*_COUNTS, *counts))
     tensors = tuple(TensorSpec(t["name"], tuple(t["shape"]), t["dtype"]) for t in raw["tensors"])
-    return kind(**{**raw, "tensors": tensors, "subset": tuple(raw["subset"])})
+    shared: Fields = {"tensors": tensors, "subset": tuple(raw["subset"])}
+    if "encoding" in raw:
+        shared["encoding"] = _encoding(raw["encoding"])
+    return kind(**{**raw, **shared})
+
+
+def _encoding(raw: Fields) -> FixedPoint:
+    expect_ints(raw, ("ring_bits", "frac_bits"))
+    return FixedPoint(**raw)

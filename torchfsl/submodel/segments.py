@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.types import Indices
 
@@ -81,6 +82,7 @@ class Segment:
         retrieve: whether clients fetch their rows privately before training.
         subset: the positions, strictly increasing, that any client may select; everything if empty.
             Comes from a private set union.
+        encoding: of its values, if it is not the plan's; stands in the JSON only then.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Segment:
     k_max: int
     retrieve: bool = False
     subset: tuple[int, ...] = ()
+    encoding: FixedPoint | None = None
 
     def __post_init__(self) -> None:
         _check_name("a segment", self.name)
@@ -164,7 +167,7 @@ class SegmentSpec:
     """What the caller wants of one segment; a protocol's planner adds the layout.
 
     `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
-    a position for `blocks`, the row width for `rows`; `subset` as in `Segment`.
+    a position for `blocks`, the row width for `rows`; `subset` and `encoding` as in `Segment`.
     """
 
     name: str
@@ -174,6 +177,7 @@ class SegmentSpec:
     tau: int = 1
     retrieve: bool = False
     subset: tuple[int, ...] = ()
+    encoding: FixedPoint | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -218,7 +222,7 @@ def plain_segments(specs: Iterable[SegmentSpec]) -> tuple[Segment, ...]:
         segments.append(
             Segment(
                 spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
-                retrieve=spec.retrieve, subset=spec.subset,
+                retrieve=spec.retrieve, subset=spec.subset, encoding=spec.encoding,
             )
         )  # fmt: skip
     return tuple(segments)

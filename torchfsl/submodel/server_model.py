@@ -203,7 +203,8 @@ class _Change:
         self, plan: SubmodelPlan, segment: Segment, opened: Opened, reduce: str, first: int
     ) -> None:
         """The tensor begins at position `first` of the segment."""
-        self._encoding, self._segment, self._opened = plan.encoding, segment, opened
+        self._encoding, self._segment = plan.encoding_of(segment), segment
+        self._opened = opened
         self._sums, self._first = opened.sums[segment.name], first
         self._reduce = reduce
 

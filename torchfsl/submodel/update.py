@@ -130,8 +130,9 @@ def quantise(
     if plan.l2_bound:
         whole = _round_within_norm(plan, reals, rounding_seed)
     update = {name: SegmentUpdate(indices[name], values) for name, values in whole.items()}
-    decode = plan.encoding.dequantise
-    errors = {name: reals[name] - decode(values) for name, values in whole.items()}
+    errors = {
+        s.name: reals[s.name] - plan.encoding_of(s).dequantise(whole[s.name]) for s in plan.segments
+    }
     return update, errors, report
 
 
@@ -151,12 +152,13 @@ def _round(
     """Quantise every segment, with coins of its own for every segment and attempt."""
     whole: dict[str, Whole] = {}
     report = ClipReport(0, 0, 0.0)
-    for name, values in reals.items():
-        key = None
+    for segment in plan.segments:
+        name, key = segment.name, None
         if seed is not None:
             context = kdf.frame(name.encode(), attempt.to_bytes(4, "little"))
             key = kdf.derive(seed, kdf.LABEL_ROUNDING, context)
-        whole[name], clipped = plan.encoding.quantise(values, rounding_key=key)
+        encoding = plan.encoding_of(segment)
+        whole[name], clipped = encoding.quantise(reals[name], rounding_key=key)
         report = report.merge(clipped)
     return whole, report
 
@@ -164,12 +166,14 @@ def _round(
 def _round_within_norm(
     plan: SubmodelPlan, reals: Mapping[str, Float64], seed: bytes | None
 ) -> dict[str, Whole]:
-    """Quantise every segment so that the norm of all integers together is within the bound."""
-    encoding, bits = plan.encoding, plan.encoding.frac_bits
-    scaled = {
-        name: np.ldexp(np.clip(values, -encoding.clip, encoding.clip), bits)
-        for name, values in reals.items()
-    }
+    """Quantise every segment so that the norm of all integers together is within the bound.
+
+    Under a bound all segments have the plan's `frac_bits`.
+    """
+    bits, scaled = plan.encoding.frac_bits, {}
+    for segment in plan.segments:
+        clip = plan.encoding_of(segment).clip
+        scaled[segment.name] = np.ldexp(np.clip(reals[segment.name], -clip, clip), bits)
 
     def round_once(ring_units: Mapping[str, Float64], attempt: int) -> dict[str, Whole]:
         values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
@@ -202,7 +206,7 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
             raise ParameterError(
                 f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})"
             )
-        limit = plan.encoding.q_max
+        limit = plan.encoding_of(segment).q_max
         if not plan.values_are_bounded:
             continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:

@@ -16,6 +16,7 @@ from tests.support.federation import (
     make_plan,
     make_segment,
     mixed_plan,
+    mixed_rings,
     play_round,
     random_update,
     wanted_rows,
@@ -55,6 +56,9 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "semi-honest": lambda: mixed_plan(secure=False),
     "counted, with noise": lambda: noisy(mixed_plan(lane="count")),
     "weighed, with noise": lambda: noisy(mixed_plan(lane="weight")),
+    "rings of their own, with noise": lambda: dataclasses.replace(
+        noisy(mixed_rings(mixed_plan(lane="count"), noise=1000, frac_bits=16)), l2_bound=1 << 50
+    ),
     "few contributors": lambda: dataclasses.replace(mixed_plan(lane="count"), min_contributors=2),
     "a session": lambda: shard_plan(epochs=3),
     "proven": lambda: dataclasses.replace(mixed_plan(lane="count"), proofs="lanes"),

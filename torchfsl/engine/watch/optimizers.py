@@ -8,7 +8,7 @@ can hold: that is refused, or handled as `Rows(untouched=...)` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -29,6 +29,24 @@ _STATELESS_MOVERS: Final = (
     torch.optim.Rprop,
 )
 """A row without a gradient stays, whatever their state says."""
+
+
+def as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    """One optimizer or several as a list, each once.
+
+    Raises:
+        ParameterError: something that is none, or nothing.
+    """
+    several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for one in several:
+        if not isinstance(one, Optimizer):
+            raise ParameterError(
+                f"attach(model, optimizer): {type(one).__name__} is no torch.optim.Optimizer: pass "
+                "the optimizer that trains the model, or a list of all of them"
+            )
+    if not several:
+        raise ParameterError("attach needs the optimizer that trains the model")
+    return list({id(one): one for one in several}.values())
 
 
 def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:

@@ -103,7 +103,7 @@ def _whole(trees: ClientTrees, segment: TreeSegment, part: SegmentUpdate, weight
 
 def _mask(trees: ClientTrees, context: ReportContext, segment: TreeSegment, whole: Whole) -> Bytes:
     """A dense segment as it goes to the public party: values minus both parties' masks."""
-    plain = ring.from_int64(whole, trees.plan.encoding.ring_bits)
+    plain = ring.from_int64(whole, trees.plan.encoding_of(segment).ring_bits)
     for party, seed in enumerate(trees.master_seeds):
         plain = ring.sub(plain, context.dense_mask(segment, seed, party))
     return plain

@@ -187,8 +187,7 @@ class ReportContext:
         plan = self.trees.plan
         context = kdf.frame(self.encoded, segment.name.encode(), bytes([party]))
         key = kdf.derive(master_seed, kdf.LABEL_DENSE, context)
-        width = plan.encoding.ring_bits // 8
-        return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, width)
+        return kdf.stream(key, plan.dense_bytes(segment)).reshape(-1, plan.ring_bytes(segment))
 
     def commitment(self, *public_part: bytes | memoryview) -> bytes:
         """What the client tells the other server about the report: `kdf.digest`, 32 bytes.

@@ -40,7 +40,7 @@ def tree_values(
     """What each tree carries: `[num_trees, tau + lanes, l/8]`, zero for dummies.
 
     Args:
-        plan: gives encoding and lane.
+        plan: gives the segment's encoding, and the lane.
         segment: a tree segment.
         placement: which item each tree holds.
         values: `int64[k, tau]` in item order.
@@ -52,7 +52,7 @@ def tree_values(
     carried[used, plan.lane_values :] = values[placement.item[used]]
     if plan.lane_values:
         carried[used, 0] = lane[placement.item[used]]
-    return ring.from_int64(carried, plan.encoding.ring_bits)
+    return ring.from_int64(carried, plan.encoding_of(segment).ring_bits)
 
 
 @dataclass(slots=True)
@@ -91,6 +91,7 @@ class BinSums(Accumulator):
     def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
         """Start at zero."""
         self._plan, self._segment, self._party = plan, segment, party
+        self._width = plan.ring_bytes(segment)
         self._sums = [sums_of(plan, segment, group) for group in segment.groups]
 
     def clear(self) -> None:
@@ -107,7 +108,7 @@ class BinSums(Accumulator):
                 for report in reports
                 for arrays in _jobs(report.roots[span], report.trees[position], report.hints[span])
             ]
-            _accumulate(self._plan, jobs, group, sign, self._sums[position])
+            _accumulate(self._width, jobs, group, sign, self._sums[position])
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
@@ -131,7 +132,7 @@ class IndexSums(Accumulator):
     def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
         """Start at zero."""
         self._plan, self._segment, self._party = plan, segment, party
-        self._row = plan.value_bytes(segment)
+        self._row, self._width = plan.value_bytes(segment), plan.ring_bytes(segment)
         whole = TreeGroup(1, segment.m, segment.nu, True, 0)
         self._total = sums_of(plan, segment, whole)
 
@@ -151,7 +152,7 @@ class IndexSums(Accumulator):
                         report.roots[span], report.trees[position], report.hints[span]
                     )
                 ]
-                _accumulate(self._plan, jobs, group, sign, self._total)
+                _accumulate(self._width, jobs, group, sign, self._total)
             else:
                 self._add_bins(reports, position, sign)
 
@@ -170,10 +171,10 @@ class IndexSums(Accumulator):
                 for r in reports
             ]  # fmt: skip
             sums.fill(0)
-            _accumulate(plan, jobs, group, sign, sums)
+            _accumulate(self._width, jobs, group, sign, sums)
             for part in _parts(segment.m, self._row):
                 slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
-                _gather(plan, sums.reshape(-1, self._row), slots, out[part])
+                _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
@@ -189,8 +190,9 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     them for the same rows.
     """
     table, theta, padded = _layout(plan, segment)
+    width = plan.ring_bytes(segment)
     if segment.m <= _CHUNK_ROWS:
-        _gather(plan, sums, cuckoo.bin_slots(table, theta, padded), out)
+        _gather(width, sums, cuckoo.bin_slots(table, theta, padded), out)
         return
     tables, parts = range(NUM_HASHES), list(_parts(segment.m, out.shape[1]))
     order = list(itertools.product(tables, parts))
@@ -199,7 +201,7 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     each = len(sums) // NUM_HASHES
     for i, part in order:
         slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
-        _gather(plan, sums[i * each : (i + 1) * each], slots, out[part])
+        _gather(width, sums[i * each : (i + 1) * each], slots, out[part])
 
 
 def _parts(m: int, row_bytes: int) -> Iterator[slice]:
@@ -208,8 +210,8 @@ def _parts(m: int, row_bytes: int) -> Iterator[slice]:
     return (slice(start, min(m, start + step)) for start in range(0, m, step))
 
 
-def _gather(plan: Plan, sums: Bytes, slots: Slots, out: Bytes) -> None:
-    kernels().gather(sums, slots, out, plan.encoding.ring_bits // 8, num_threads())
+def _gather(width: int, sums: Bytes, slots: Slots, out: Bytes) -> None:
+    kernels().gather(sums, slots, out, width, num_threads())
 
 
 def sums_of(plan: Plan, segment: TreeSegment, group: TreeGroup) -> Bytes:
@@ -230,8 +232,7 @@ def _part(trees: Trees, span: slice) -> tuple[Bytes, Bytes]:
     return np.ascontiguousarray(cw), np.ascontiguousarray(right)
 
 
-def _accumulate(plan: Plan, jobs: list[Any], group: TreeGroup, sign: int, out: Bytes) -> None:
-    width = plan.encoding.ring_bits // 8
+def _accumulate(width: int, jobs: list[Any], group: TreeGroup, sign: int, out: Bytes) -> None:
     kernels().accumulate_batch(jobs, group.num_leaves, sign, width, out, num_threads())
 
 

@@ -22,6 +22,7 @@ from torchfsl.fsl.plan.statement import (
     Proofs,
     Statement,
     make_statement,
+    one_ring,
     proof_private_bytes,
     proof_public_bytes,
     verdict_bytes,
@@ -98,7 +99,7 @@ class Plan(SubmodelPlan):
         if self.proofs == "none":
             return None
         counted = self.lane == "count"
-        ring_bits = self.encoding.ring_bits
+        ring_bits = one_ring(self.rings)
         return make_statement(self.segments, ring_bits, self.proofs, counted, self.l2_bound)
 
     def _json_fields(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class Plan(SubmodelPlan):
 
     def dense_bytes(self, segment: TreeSegment) -> int:
         """Bytes of the masked values of a dense segment."""
-        return self.dense_values(segment) * self.encoding.ring_bits // 8
+        return self.dense_values(segment) * self.ring_bytes(segment)
 
     def sum_values(self, segment: TreeSegment) -> int:
         """Ring values of a segment's sum: `m (tau + lane)` with trees, else `dense_values`."""
@@ -218,7 +219,7 @@ def _check_payload(plan: Plan) -> None:
     if plan.payload not in _PAYLOADS:
         raise ParameterError(f"payload is {plan.payload!r}; choose one of {_PAYLOADS}")
     if plan.payload == "masks" and (
-        plan.encoding.ring_bits != 64
+        {encoding.ring_bits for encoding in plan.encodings} != {64}
         or plan.lane != "none"
         or plan.l2_bound
         or plan.max_epochs > 1
@@ -243,7 +244,7 @@ def _check_proofs(plan: Plan) -> None:
         raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
     if plan.lane == "weight":
         raise ParameterError("weights cannot be proven yet: no weight lane with proofs")
-    if plan.encoding.ring_bits > MAX_RING_BITS or not plan.verified or plan.payload != "values":
+    if max(plan.rings) > MAX_RING_BITS or not plan.verified or plan.payload != "values":
         raise ParameterError(
             "proofs want a ring of 16 to 48 bits, values, and trees with check words"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from typing import Literal, Required, TypedDict, get_args
 
 from torchfsl.crypto.entropy import random_bytes
@@ -16,7 +17,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement
+from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import SegmentSpec, ceil_div, positions
@@ -72,7 +73,7 @@ def build_plan(
 
     Args:
         specs: the segments wanted.
-        encoding: fixed-point parameters.
+        encoding: fixed-point parameters, of all segments whose spec has none of its own.
         max_clients: most reports a round may open.
         min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
             client's update.
@@ -107,13 +108,14 @@ def build_plan(
         raise ParameterError(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'"
         )
-    value_bits = encoding.ring_bits
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
+        own = spec.encoding or encoding
+        spec = dataclasses.replace(spec, encoding=None if own == encoding else own)
         checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
-        segment = plan_segment(spec, (spec.tau + lanes) * value_bits, max_epochs, checks)
-        segments.append(_compare_with_dense(segment, value_bits, lanes, above_break_even))
+        segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
+        segments.append(_compare_with_dense(segment, own.ring_bits, lanes, above_break_even))
     return Plan(
         session=_given_or_drawn("session", session, 16),
         hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
@@ -130,12 +132,16 @@ def build_plan(
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
-        proofs=_proofs(proofs, encoding, lane, l2_bound, tuple(segments)),
+        proofs=_proofs(proofs, _rings(encoding, segments), lane, l2_bound, tuple(segments)),
     )
 
 
+def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:
+    return frozenset((segment.encoding or encoding).ring_bits for segment in segments)
+
+
 def default_proofs(
-    encoding: FixedPoint, lane: Lane, l2_bound: int, segments: tuple[TreeSegment, ...]
+    rings: frozenset[int], lane: Lane, l2_bound: int, segments: tuple[TreeSegment, ...]
 ) -> Proofs:
     """What clients prove where nobody has chosen: the most that a plan can have.
 
@@ -143,7 +149,7 @@ def default_proofs(
     bits, without trees or their check words, beside a weight lane, and where nothing is bounded.
     """
     checked = any(segment.check_bytes for segment in segments)
-    if encoding.ring_bits > MAX_RING_BITS or not checked or lane == "weight":
+    if max(rings) > MAX_RING_BITS or not checked or lane == "weight":
         return "none"
     if l2_bound:
         return "norm"
@@ -152,7 +158,7 @@ def default_proofs(
 
 def _proofs(
     chosen: Proofs | None,
-    encoding: FixedPoint,
+    rings: frozenset[int],
     lane: Lane,
     l2_bound: int,
     segments: tuple[TreeSegment, ...],
@@ -164,10 +170,10 @@ def _proofs(
     """
     if chosen is not None:
         return chosen
-    default = default_proofs(encoding, lane, l2_bound, segments)
+    default = default_proofs(rings, lane, l2_bound, segments)
     if default != "none":
         try:
-            make_statement(segments, encoding.ring_bits, default, lane == "count", l2_bound)
+            make_statement(segments, one_ring(rings), default, lane == "count", l2_bound)
         except ParameterError as error:
             raise ParameterError(f"{error}; or pass proofs='none'") from error
     return default
@@ -201,7 +207,7 @@ def plan_segment(
     """
     m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
     if spec.is_dense:
-        return TreeSegment(spec.name, "dense", spec.tensors, m, 1, m)
+        return TreeSegment(spec.name, "dense", spec.tensors, m, 1, m, encoding=spec.encoding)
     if type(spec.k_max) is not int:
         raise ParameterError(
             f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
@@ -215,6 +221,7 @@ def plan_segment(
     base = TreeSegment(
         spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
         retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1], subset=spec.subset,
+        encoding=spec.encoding,
     )  # fmt: skip
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
@@ -272,7 +279,9 @@ def _compare_with_dense(
     if above_break_even == "dense":
         log.warning("%s: using dense shares", text)
         numel = sum(t.numel for t in segment.tensors)
-        return TreeSegment(segment.name, "dense", segment.tensors, numel, 1, numel)
+        return TreeSegment(
+            segment.name, "dense", segment.tensors, numel, 1, numel, encoding=segment.encoding
+        )
     raise ParameterError(
         f"{text}: pass above_break_even='dense' to send such segments whole"
         + (" (clients then download them whole, too)" if segment.retrieve else "")

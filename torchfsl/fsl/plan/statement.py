@@ -25,6 +25,7 @@ import numpy as np
 from torchfsl.crypto import field128
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.flp import Inputs, Query, SumsOfSquares
+from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.suite import CHECK_BYTES, FOLD_BYTES
@@ -228,6 +229,21 @@ def proof_private_bytes(statement: Statement | None) -> int:
 def verdict_bytes(statement: Statement | None) -> int:
     """What a server says of one report: the fold, and of the proof what it opens."""
     return FOLD_BYTES + (0 if statement is None else ELEMENT_BYTES * statement.said_elements)
+
+
+def one_ring(rings: frozenset[int]) -> int:
+    """The ring of all values.
+
+    Raises:
+        ParameterError: there are several.
+    """
+    if len(rings) > 1:
+        raise ParameterError(
+            f"proofs want one ring for all segments, the plan has rings of {sorted(rings)} bits: "
+            "give every segment as many ring_bits (clips may differ), or no proofs"
+        )
+    (ring_bits,) = rings
+    return ring_bits
 
 
 @functools.lru_cache(maxsize=64)

@@ -103,7 +103,7 @@ class RowCommitments:
     def _row_bytes(self, segment: TreeSegment) -> int:
         if segment.is_dense:
             return sum_bytes(self._plan, segment)
-        return segment.tau * self._plan.encoding.ring_bits // 8
+        return segment.tau * self._plan.ring_bytes(segment)
 
     def _leaves(
         self, name: str, salts: Bytes, rows: Bytes, which: npt.NDArray[np.bool_] | None = None
@@ -123,32 +123,35 @@ class RowCommitments:
 
 def split(plan: Plan, share: Buffer) -> dict[str, Bytes]:
     """A share's values by segment: `[m, tau l/8]` without the counts, dense ones as one row."""
-    width, views = plan.encoding.ring_bits // 8, share_by_segment(plan, share)
+    views = share_by_segment(plan, share)
     rows = {
-        s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, width:]
+        s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, plan.ring_bytes(s) :]
         for s in plan.with_trees
     }
     dense = {s.name: np.frombuffer(views[s.name], np.uint8).reshape(1, -1) for s in plan.dense}
     return {**rows, **dense}
 
 
-def counts_of(plan: Plan, share: Buffer) -> Bytes:
-    """A share of the counts, segment by segment: `[positions, l/8]`."""
-    width, views = plan.encoding.ring_bits // 8, share_by_segment(plan, share)
-    parts = [
-        np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, :width] for s in plan.with_trees
-    ]
-    return np.concatenate([np.empty((0, width), dtype=np.uint8), *parts])
+def counts_of(plan: Plan, share: Buffer) -> bytes:
+    """A share of the counts, segment by segment, `[m, l/8]` each."""
+    views = share_by_segment(plan, share)
+    return b"".join(
+        np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, : plan.ring_bytes(s)].tobytes()
+        for s in plan.with_trees
+    )
+
+
+def counts_by_segment(plan: Plan, counts: Buffer) -> dict[str, Bytes]:
+    """What `counts_of` says, by segment `[m, l/8]`."""
+    views = by_segment(plan.with_trees, lambda s: s.m * plan.ring_bytes(s), memoryview(counts))
+    return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)
+            for s in plan.with_trees}  # fmt: skip
 
 
 def join(plan: Plan, counts: Buffer, rows: Mapping[str, Bytes]) -> bytes:
     """Inverse of `counts_of` and `split` together."""
-    width = plan.encoding.ring_bits // 8
-    all_counts, parts, start = np.frombuffer(counts, np.uint8).reshape(-1, width), [], 0
-    for segment in plan.with_trees:
-        own = all_counts[start : start + segment.m]
-        parts.append(np.concatenate([own, rows[segment.name]], axis=1).tobytes())
-        start += segment.m
+    own = counts_by_segment(plan, counts)
+    parts = [np.concatenate([own[name], rows[name]], axis=1).tobytes() for name in own]
     return b"".join([*parts, *(rows[s.name].tobytes() for s in plan.dense)])
 
 
@@ -157,7 +160,7 @@ def hide(plan: Plan, share: Buffer, kept: Kept) -> bytes:
     rows = split(plan, share)
     seen = {s.name: np.where(kept[s.name][:, None], rows[s.name], np.uint8(0))
             for s in plan.with_trees}  # fmt: skip
-    return join(plan, counts_of(plan, share).tobytes(), {**rows, **seen})
+    return join(plan, counts_of(plan, share), {**rows, **seen})
 
 
 def row_salts(plan: Plan, key: bytes) -> dict[str, Bytes]:

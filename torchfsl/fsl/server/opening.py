@@ -125,14 +125,16 @@ class Opening:
         computed = self._counts_commitment(1 - self._party, theirs)
         if not kdf.digests_equal(self._peer_commitment, computed):
             raise ProtocolError("the peer's counts do not fit its commitment: nothing is opened")
-        counts, fits = _added(self._plan, self._own_counts().counts, theirs.counts)
+        ours, others = (
+            commitments.counts_by_segment(self._plan, said)
+            for said in (self._own_counts().counts, theirs.counts)
+        )
         least, most = self._plan.min_contributors, ranges.most_lane(self._plan, len(self.accepted))
-        start = 0
         for segment in self._plan.with_trees:
-            part = slice(start, start + segment.m)
-            start += segment.m
-            self._kept[segment.name] = fits[part] & (least <= counts[part]) & (counts[part] <= most)
-            num_few = int(np.count_nonzero((counts[part] > 0) & (counts[part] < least)))
+            name = segment.name
+            counts, fits = ranges.signed(ring.add(ours[name], others[name]))
+            self._kept[name] = fits & (least <= counts) & (counts <= most)
+            num_few = int(np.count_nonzero((counts > 0) & (counts < least)))
             self._withheld |= {segment.name: num_few} if num_few else {}
         self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
         key = self.salt[DIGEST_BYTES:]
@@ -169,7 +171,7 @@ class Opening:
         self._set_digest = kdf.digest(kdf.LABEL_REPORT_SET, self._plan.digest, *digests)
 
     def _own_counts(self) -> CountsBody:
-        counts = commitments.counts_of(self._plan, self.share).tobytes()
+        counts = commitments.counts_of(self._plan, self.share)
         return CountsBody(self.salt[:DIGEST_BYTES], self._root, counts)
 
     def _counts_commitment(self, party: int, said: CountsBody) -> bytes:
@@ -207,7 +209,7 @@ def _decoded(
 
     A few positions at a time, so that nothing but the sums themselves takes memory.
     """
-    width, num_wrong = plan.encoding.ring_bits // 8, 0
+    width, num_wrong = plan.ring_bytes(segment), 0
     shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in (first, second)]
     values = np.empty(shares[0].shape[:2], dtype=np.int64)
     step = max(1, _CHUNK // values.shape[1])
@@ -220,7 +222,7 @@ def _decoded(
             lane = part[:, 0] if plan.lane_values else None
             body = part[:, plan.lane_values :]
             fit = np.logical_and.reduce(fits, axis=1)
-            wrong = ranges.zero_out_of_range(plan, opened.num_clients, body, fit, lane)
+            wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, body, fit, lane)
             part[wrong] = 0
             num_wrong += int(np.count_nonzero(wrong))
         values[start:stop] = part
@@ -234,13 +236,13 @@ def _with_dense(
     weight, clamped = opened.total_weight, False
     lane: npt.NDArray[np.int64] | None = None
     for segment in plan.dense:
-        values, fits = _added(plan, ours[segment.name], theirs[segment.name])
+        values, fits = _added(plan, segment, ours[segment.name], theirs[segment.name])
         if plan.lane == "weight":
             weight = ranges.clamp_weight(plan, opened.num_clients, int(values[0]))
             clamped = clamped or weight != int(values[0]) or not bool(fits[0])
             values, fits, lane = values[1:], fits[1:], np.array([weight])
         values = values[:, None]
-        wrong = ranges.zero_out_of_range(plan, opened.num_clients, values, fits, lane)
+        wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, values, fits, lane)
         _count(opened.zeroed, segment.name, int(np.count_nonzero(wrong)))
         opened.sums[segment.name] = values
     if clamped:
@@ -249,10 +251,10 @@ def _with_dense(
 
 
 def _added(
-    plan: Plan, first: Buffer, second: Buffer
+    plan: Plan, segment: TreeSegment, first: Buffer, second: Buffer
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The sums of two shares as signed numbers, and whether each fits 64 bits."""
-    width = plan.encoding.ring_bits // 8
+    """A dense segment's sums of two shares as signed numbers, and whether each fits 64 bits."""
+    width = plan.ring_bytes(segment)
     shares = [np.frombuffer(share, np.uint8).reshape(-1, width) for share in (first, second)]
     return ranges.signed(ring.add(*shares))
 

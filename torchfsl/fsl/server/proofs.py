@@ -69,7 +69,7 @@ class Questions:
     def _values(self, loaded: LoadedReport, slack: Whole) -> tuple[Whole, Whole]:
         """The vector of this server's lifted shares, in low and high parts."""
         statement, plan = self._statement, self._plan
-        width = plan.encoding.ring_bits // 8
+        width = statement.ring_bits // 8
         low: dict[str, Whole] = {}
         high: dict[str, Whole] = {}
         for segment in plan.with_trees:

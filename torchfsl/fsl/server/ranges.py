@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.kernels import ring
 from torchfsl.submodel.plan import noise_tail
@@ -38,6 +39,7 @@ def clamp_weight(plan: Plan, num_clients: int, weight: int) -> int:
 
 def zero_out_of_range(
     plan: Plan,
+    segment: TreeSegment,
     num_clients: int,
     values: Whole,
     fits: npt.NDArray[np.bool_],
@@ -47,6 +49,7 @@ def zero_out_of_range(
 
     Args:
         plan: gives the limits.
+        segment: whose values they are.
         num_clients: reports in the sum.
         values: `int64[positions, tau]`, changed in place.
         fits: `bool[positions]`, False where a value did not fit 64 bits.
@@ -56,12 +59,13 @@ def zero_out_of_range(
         `bool[positions]`: which were zeroed.
     """
     cohort, noisy = num_clients * plan.max_weight, plan.noise_sigma > 0
-    limit: int | Whole = cohort * plan.encoding.q_max + noise_tail(plan.noise_sigma)
+    most = plan.encoding_of(segment).q_max
+    limit: int | Whole = cohort * most + noise_tail(plan.noise_sigma)
     wrong = ~fits
     if lane is not None:
         wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
         if not noisy:
-            limit = lane.clip(0, cohort)[:, None] * plan.encoding.q_max
+            limit = lane.clip(0, cohort)[:, None] * most
     wrong = wrong | ((values > limit) | (values < -limit)).any(axis=1)
     values[wrong] = 0
     return wrong

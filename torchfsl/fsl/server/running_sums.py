@@ -114,6 +114,5 @@ class RunningSums:
         return self._sums[segment.name]
 
     def _dense_sum(self, segment: TreeSegment) -> Bytes:
-        width = self._plan.encoding.ring_bits // 8
-        shape = self._plan.dense_values(segment), width
+        shape = self._plan.dense_values(segment), self._plan.ring_bytes(segment)
         return self._dense_sums.setdefault(segment.name, np.zeros(shape, dtype=np.uint8))

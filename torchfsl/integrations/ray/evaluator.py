@@ -145,6 +145,6 @@ class ShardedEvaluator:
         for segment in plan.dense if dense_alone else (*plan.with_trees, *plan.dense):
             first = starts[segment.name]
             own = total[first : first + messages.sum_bytes(plan, segment)]
-            width = plan.encoding.ring_bits // 8
-            noisy = privacy.add_noise(plan, segment, own.reshape(-1, width), self._draw)
+            values = own.reshape(-1, plan.ring_bytes(segment))
+            noisy = privacy.add_noise(plan, segment, values, self._draw)
             own[:] = noisy.reshape(-1)

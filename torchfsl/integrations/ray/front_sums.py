@@ -189,9 +189,8 @@ class FrontSums:
         return found
 
     def _add_dense(self, loaded: Sequence[LoadedReport], *, subtract: bool) -> None:
-        width = self._plan.encoding.ring_bits // 8
         for segment in self._plan.dense:
-            shape = self._plan.dense_values(segment), width
+            shape = self._plan.dense_values(segment), self._plan.ring_bytes(segment)
             total = self._dense.setdefault(segment.name, np.zeros(shape, dtype=np.uint8))
             for part in loaded:
                 share = part.dense_share(segment)

@@ -141,10 +141,10 @@ class Shard:
 
         None where a shard did not hold what was expected.
         """
-        found, width = {}, self._plan.encoding.ring_bits // 8
+        found = {}
         for name, cut in self._cuts.items():
             total: Bytes | None = None
-            row = self._plan.value_bytes(cut.segment)
+            row, width = self._plan.value_bytes(cut.segment), self._plan.ring_bytes(cut.segment)
             for part in partials:
                 if part is None:
                     return None

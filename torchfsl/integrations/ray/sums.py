@@ -26,7 +26,7 @@ class SegmentSums:
     def __init__(self, plan: Plan, cut: Cut, places: Places, party: int) -> None:
         """Start at zero."""
         self._cut, self._places, self._party = cut, places, party
-        self._width = plan.encoding.ring_bits // 8
+        self._width = plan.ring_bytes(cut.segment)
         self._row = plan.value_bytes(cut.segment)
         block = self._row << cut.segment.nu
         bins = cut.bin_group
