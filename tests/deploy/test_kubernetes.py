@@ -72,6 +72,31 @@ def test_what_the_probes_ask_for_is_answered(tmp_path: Path) -> None:
     assert SERVER["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
+def test_what_is_named_exists() -> None:
+    """Without a schema or a cluster: selectors, ports, mounts, services, settings."""
+    labels = SET["spec"]["template"]["metadata"]["labels"].items()
+    ports = {port["name"] for port in SERVER["ports"]}
+    for one in MANIFESTS:
+        assert one["apiVersion"] in ("v1", "apps/v1", "networking.k8s.io/v1"), one["kind"]
+        spec = one["spec"]
+        selectors = [spec.get("selector"), spec.get("podSelector")]
+        (selector,) = [found for found in selectors if found]
+        assert selector.get("matchLabels", selector).items() <= labels
+        for rule in spec.get("ingress", ()):
+            assert {port["port"] for port in rule["ports"]} <= ports
+    assert all(SERVER[probe]["httpGet"]["port"] in ports for probe in PROBES)
+    names = {one["metadata"]["name"] for one in MANIFESTS if one["kind"] == "Service"}
+    assert SET["spec"]["serviceName"] in names
+    volumes = [one["name"] for one in POD["volumes"]]
+    volumes += [one["metadata"]["name"] for one in SET["spec"]["volumeClaimTemplates"]]
+    assert sorted(volumes) == sorted({mount["name"] for mount in SERVER["volumeMounts"]})
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yml").read_text())
+    (made,) = kustomization["configMapGenerator"]
+    (settings,) = [one for one in POD["volumes"] if "configMap" in one]
+    assert settings["configMap"]["name"] == made["name"]
+    assert {one["name"] for one in kustomization["images"]} == {SERVER["image"]}
+
+
 @pytest.fixture(scope="module")
 def built() -> str:
     kubectl = shutil.which("kubectl")

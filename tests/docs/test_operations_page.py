@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchfsl.service.client.owner import Owner
+from torchfsl.service.command import main
 from torchfsl.service.local import LocalServers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +56,31 @@ def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
         version, digest = watcher.links.common_model()
         watcher.close()
         assert (version, said) == (1, f"round 1: 2 reports, model {digest[:16]}\n")
+
+
+def test_certificates_made_as_printed_are_taken_by_all_parties(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    page = (ROOT / "docs" / "operations.md").read_text()
+    server, client = re.findall(r"```sh\n(new=.*?)```", page, flags=re.DOTALL)
+    authority = "\n".join(server.splitlines()[:3])
+    printed = [
+        server, server.replace("server:0", "server:1").replace("server-0", "server-1"),
+        authority.replace("ca-server-0", "ca-clients"), client.replace("17", "0"),
+        client.replace("client-17", "owner").replace("client:17", "owner"),
+    ]  # fmt: skip
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    for commands in printed:
+        subprocess.run(["bash", "-ec", commands], cwd=certs, check=True, capture_output=True)
+    made = {path.name: path.read_bytes() for path in certs.iterdir()}
+    with LocalServers(tmp_path, clients=1) as servers:  # makes what is missing: nothing
+        assert {path.name: path.read_bytes() for path in certs.iterdir()} == made
+        servers.start()
+        assert main(["doctor", "--tls", str(certs)]) == 0
+        where = ["--servers", ",".join(servers.urls), "--tls", str(certs)]
+        for name in ("owner", "client-0", "server-0", "server-1"):
+            assert main(["status", *where, "--as", name]) == 0
+        assert "FAILED" not in capsys.readouterr().out

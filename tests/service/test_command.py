@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.network import HASTY
 from torchfsl.fsl.floors import Floors
 from torchfsl.service.client import links
 from torchfsl.service.client.links import RetryPolicy
-from torchfsl.service.command import client_numbers, main, make_parser
+from torchfsl.service.command import main, make_parser
 from torchfsl.service.local import free_ports
-from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net import calls
+from torchfsl.service.net.certificates import client_numbers, make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.reporting import of_round
 from torchfsl.service.serving import read_settings
 
@@ -178,3 +184,33 @@ def test_a_server_that_is_down_is_named_at_once_and_once(
     wanted = [f"server {n} ({url}) gives no answer yet, trying" for n, url in enumerate(urls)]
     assert [line[: len(wanted[0])] for line in said] == wanted[: 2 if command == "status" else 1]
     assert all("again for 0 s: " in line and ": server" not in line for line in said)
+
+
+def test_certificates_are_valid_for_a_day_at_least(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for days in ("0", "-1"):
+        said = complaint(capsys, "certs", str(tmp_path / "certs"), f"--days={days}")
+        assert "give at least 1" in said
+    assert not (tmp_path / "certs").exists()
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torchfsl.service.command", "certs", str(tmp_path / "certs")]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_server_that_refuses_for_now_is_not_said_to_give_no_answer(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    make_development_certificates(tmp_path, [0])
+    link = links.Link("https://127.0.0.1:1", 1, TlsFiles.in_folder(tmp_path, "client-0"), HASTY)
+    link._tell(calls.Overloaded("server 1: the disk is full"), 9.0)
+    link._tell(calls.NotReady("server 1: down"), 9.0)
+    link.close()
+    assert "server 1 (https://127.0.0.1:1) refuses for now, trying again" in caplog.text
+    assert "server 1 (https://127.0.0.1:1) gives no answer yet, trying again" in caplog.text

@@ -160,6 +160,17 @@ def test_a_deny_list_with_which_no_server_starts_is_found(
     assert any("deny" in line and complaint in line for line in found), found
 
 
+def test_a_server_that_is_refused_is_not_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LocalServers(tmp_path / "there", clients=0) as servers:
+        servers.start(1)
+        make_development_certificates(tmp_path / "certs", [])
+        config = settings(tmp_path, peer=servers.urls[1])
+        (found,) = failures(capsys, "--config", config)
+    assert found.startswith("FAILED  server 1: its certificate is not from its authority")
+
+
 def test_nobody_starts_with_a_certificate_that_has_expired(folder: Path) -> None:
     certs = folder / "certs"
     for name in ("server-0", "client-0", "owner"):

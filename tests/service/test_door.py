@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -263,6 +264,35 @@ def test_the_folder_of_the_door_goes_with_it() -> None:
             return folder
 
     assert not asyncio.run(run()).exists()
+
+
+def test_folders_of_killed_servers_go_when_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = (
+        "import os, signal\n"
+        "from torchfsl.service.server.door import Door\n"
+        "from torchfsl.service.server.intake import Limits\n"
+        "print(Door(Limits()).inside, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command, there = [sys.executable, "-c", program], {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.run(command, env=there, capture_output=True, text=True, check=False)
+    left = Path(killed.stdout.strip()).parent
+    (left / "grpc").touch()
+    (tmp_path / "torchfsl-door-notes").write_text("a file of somebody")
+    (tmp_path / "other").mkdir()
+    door = Door(FEW)
+    assert left.exists()  # it is so new that its maker may not hold it yet
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, 0))
+    Door(FEW).close()
+    ours = Path(door.inside).parent
+    names = {ours.name, "torchfsl-door-notes", "other"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    door.close()
+    assert not ours.exists()
 
 
 PROGRAM = """

@@ -49,6 +49,8 @@ def test_a_deny_list_names_clients_owners_and_certificates(tmp_path: Path) -> No
     wanted = {"torchfsl:client:17", "torchfsl:owner", "sha256:" + "ab" * 31 + "cd"}
     assert read_deny_list(path) == wanted
     assert read_deny_list(None) == frozenset()
+    path.write_text(f"sha256 Fingerprint={digits}\nSHA256 Fingerprint={digits}  # older openssl\n")
+    assert read_deny_list(path) == {"sha256:" + "ab" * 31 + "cd"}
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,7 @@ def test_running_servers_read_their_files_again(pair: Pair, tmp_path: Path) -> N
 def test_the_level_of_the_log_changes_at_run_time(pair: Pair) -> None:
     pair.config.write_text(pair.config.read_text().replace('"info"', '"error"'))
     hang_up(pair)
+    wait_until(lambda: "log-level is error now" in pair.log(0))
     pair.set_up()
     pair.open()
     pair.assert_serves()
@@ -189,3 +192,4 @@ def test_the_level_of_the_log_changes_at_run_time(pair: Pair) -> None:
         return '"round applied"' in pair.log(0)
 
     wait_until(is_told)
+    assert "log-level is info now" in pair.log(0)

@@ -88,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(2, f"torchfsl: {error}; install torchfsl with its service extra\n")
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -205,39 +208,23 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"torchfsl: {error}", file=sys.stderr)
         return EXIT_STATE_REFUSED
     except (OSError, sqlite3.Error) as error:
-        print(f"torchfsl: the state cannot be read or written: {error}", file=sys.stderr)
+        where = settings.state
+        print(f"torchfsl: the state cannot be read or written: {error} ({where})", file=sys.stderr)
         return EXIT_STATE_FAILED
     return 0
 
 
 def _certs(options: argparse.Namespace) -> int:
-    from torchfsl.service.net.certificates import make_development_certificates
+    from torchfsl.service.net.certificates import client_numbers, make_development_certificates
 
+    if options.days < 1:
+        raise ParameterError(f"--days is {options.days}: give at least 1")
     made = make_development_certificates(
         options.folder, client_numbers(options.clients), days=options.days
     )
     print(f"{len(made)} certificates made in {options.folder}, valid for {options.days} days")
     print("for development only: one folder holds the keys of all parties")
     return 0
-
-
-def client_numbers(text: str) -> list[int]:
-    """`0-9,20` as numbers.
-
-    Raises:
-        ParameterError: it is not of that form, or a range ends below its start.
-    """
-    numbers: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
-            raise ParameterError(f"--clients {text!r}: write numbers and ranges, as 0-99,200")
-        if int(last or first) < int(first):
-            raise ParameterError(
-                f"--clients {text!r}: the range {part} ends below its start: write {last}-{first}"
-            )
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -248,7 +248,9 @@ def _peer(settings: ServeSettings) -> str:
     try:
         info = links.info(1 - settings.party)
     except NotReady as error:
-        raise NotReady(f"no answer; it may not have been started yet: {error}") from None
+        why = str(error).removeprefix(f"server {1 - settings.party}: ")  # the line names it
+        told = "no answer; it may not have been started yet: " if "refused" in why else ""
+        raise NotReady(told + why) from None
     finally:
         links.close()
     return f"answers at {settings.peer}, torchfsl {info['library']}"

@@ -43,9 +43,14 @@ def show_state(folder: Path, num_rounds: int) -> int:
 
 
 def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) -> int:
-    """What two running servers say of themselves, within `seconds`, to whose files these are."""
+    """What two running servers say of themselves, within `seconds`, to whose files these are.
+
+    Raises:
+        ParameterError: their certificate cannot be read, or has expired.
+    """
     from torchfsl.service.client.links import Links, RetryPolicy
 
+    files.days_left()  # a server would only close the connection
     links = Links(urls, files, RetryPolicy(attempt_seconds=seconds, total_seconds=seconds))
     failed = 0
     for party in (0, 1):

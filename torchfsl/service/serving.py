@@ -147,7 +147,9 @@ def read_settings(options: argparse.Namespace) -> tuple[ServeSettings, str]:
 def reread_level(options: argparse.Namespace) -> None:
     """Log from the level on that the settings name now; what cannot be read is logged."""
     try:
-        set_level(read_settings(options)[1])
+        level = read_settings(options)[1]
+        if set_level(level):
+            log.log(LEVELS[level], "log-level is %s now", level)
     except ParameterError as error:
         log.error("log-level stays as it was: %s", error)
 

@@ -106,10 +106,11 @@ class Link:
         self._channel.close()
 
     def _tell(self, error: Exception, left: float) -> None:
+        said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
         why = str(error).removeprefix(f"server {self.party}: ")
         log.warning(
-            "server %d (%s) gives no answer yet, trying again for %.0f s: %s",
-            self.party, self.url, left, why,
+            "server %d (%s) %s, trying again for %.0f s: %s",
+            self.party, self.url, said, left, why,
         )  # fmt: skip
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:

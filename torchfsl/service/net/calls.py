@@ -110,7 +110,23 @@ def error_of(error: grpc.RpcError, peer: str) -> FslError:
     kind = _ERRORS.get(code, ProtocolError)
     if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
         details = "it does not know this call, it is older: upgrade it"
-    return kind(f"{peer}: {details or code.name}")
+    return kind(f"{peer}: {_of_tls(details) or details or code.name}")
+
+
+def _of_tls(details: str) -> str:
+    """What a failed handshake means, or empty; gRPC's own words are behind it."""
+    if not details.startswith("failed to connect"):
+        return ""
+    if "certificate has expired" in details:
+        said = "its certificate, or its authority's, has expired: its operator renews it"
+    elif "unable to get local issuer" in details or "self-signed" in details:
+        said = "its certificate is not from its authority's file here: compare the ca-server files"
+    elif "Socket closed" in details:
+        said = ("the connection was closed, as a server does that refuses this certificate: "
+                "torchfsl doctor looks at it")  # fmt: skip
+    else:
+        return ""
+    return f"{said} ({details})"
 
 
 def metadata() -> tuple[tuple[str, str], ...]:

@@ -69,6 +69,25 @@ def make_development_certificates(
     return made
 
 
+def client_numbers(text: str) -> list[int]:
+    """`0-9,20` as numbers.
+
+    Raises:
+        ParameterError: it is not of that form, or a range ends below its start.
+    """
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise ParameterError(f"--clients {text!r}: write numbers and ranges, as 0-99,200")
+        if int(last or first) < int(first):
+            raise ParameterError(
+                f"--clients {text!r}: the range {part} ends below its start: write {last}-{first}"
+            )
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
 def file_name(identity: Identity) -> str:
     """`server-0`, `client-17` or `owner`."""
     return identity.uri.split(":", 1)[1].replace(":", "-")

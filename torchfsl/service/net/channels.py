@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ class TlsFiles:
             ParameterError: a file cannot be read.
         """
         first, second = self.server_authorities
-        return Authorities((_read(first), _read(second)), _read(self.clients_authority))
+        return Authorities((read_file(first), read_file(second)), read_file(self.clients_authority))
 
     def pair(self) -> tuple[bytes, bytes]:
         """Key and certificate chain.
@@ -87,7 +86,7 @@ class TlsFiles:
         Raises:
             ParameterError: a file cannot be read, or the key is not the certificate's.
         """
-        key, chain = _read(self.key), _read(self.certificate)
+        key, chain = read_file(self.key), read_file(self.certificate)
         try:
             public = load_pem_private_key(key, None).public_key()
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -107,21 +106,11 @@ class TlsFiles:
     def seal_pair(self) -> tuple[SealKey, bytes]:
         """A server's key for seals and its certificate: `server-0-seal.*` beside `server-0.pem`."""
         certificate = self.seal_certificate
-        return SealKey.from_pem(_read(certificate.with_suffix(".key"))), _read(certificate)
+        return SealKey.from_pem(read_file(certificate.with_suffix(".key"))), read_file(certificate)
 
     def days_left(self) -> int:
         """Whole days for which the certificate is still valid; raises as `identity.days_left`."""
-        return days_left(_read(self.certificate), self.certificate)
-
-    def seconds_left(self) -> float:
-        """Until the first of a server's two certificates expires; negative when one has.
-
-        Raises:
-            ParameterError: one cannot be read.
-        """
-        ends = (load_certificate(_read(path)).not_valid_after_utc.timestamp()
-                for path in (self.certificate, self.seal_certificate))  # fmt: skip
-        return min(ends) - time.time()
+        return days_left(read_file(self.certificate), self.certificate)
 
     def identity(self) -> Identity:
         """Whom the certificate stands for.
@@ -206,7 +195,8 @@ def _all(party: int, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]
     return [*_OPTIONS, override, *options]
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """A file of keys or certificates; raises ParameterError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -110,7 +110,8 @@ class Authorities:
         if len(own) != 2 or own & {_public_key(certificate) for certificate in self._clients}:
             raise ParameterError(
                 "server 0, server 1 and the clients need certificate authorities of their own: "
-                "one that vouches for two parties could pose as both"
+                "one that vouches for two parties could pose as both; two of the three authority "
+                "files hold the same one"
             )
         self._cached = functools.lru_cache(maxsize=4096)(self._identify)
 

@@ -22,6 +22,7 @@ from torchfsl.service.net.identity import Identity, NotAllowed, Role, load_certi
 log = logging.getLogger("torchfsl.service.trust")
 
 _LOOK_SECONDS: Final = 1.0
+_PREFIX: Final = re.compile(r"sha256(:| fingerprint=)", re.IGNORECASE)
 _FINGERPRINT: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -98,6 +99,7 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
         torchfsl:client:17       # a client, whatever its certificate
         torchfsl:owner           # every owner
         sha256:0123...           # one certificate, by its fingerprint, colons allowed
+        sha256 Fingerprint=01:.. # the same, as openssl writes it
 
     Raises:
         ParameterError: the file cannot be read, or a line is none of these.
@@ -117,8 +119,8 @@ def read_deny_list(path: Path | None) -> frozenset[str]:
 
 
 def _entry(text: str, where: str) -> str:
-    if text.lower().startswith("sha256:"):
-        plain = "sha256:" + text[7:].replace(":", "").lower()
+    if is_fingerprint := _PREFIX.match(text):
+        plain = "sha256:" + text[is_fingerprint.end() :].replace(":", "").lower()
         if _FINGERPRINT.fullmatch(plain):
             return plain
     else:

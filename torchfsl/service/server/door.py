@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import functools
 import logging
+import os
 import shutil
 import socket
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +39,9 @@ _ACCEPTS_AT_ONCE: Final = 16
 _TELL_SECONDS: Final = 10.0
 _TOLD_ADDRESSES: Final = 5
 _LONGEST_PATH: Final = 90
+_PREFIX: Final = "torchfsl-door-"
+_NEW_SECONDS: Final = 60.0
+"""A folder's age from which its maker, if it lives, holds it."""
 
 
 class Door:
@@ -56,13 +62,15 @@ class Door:
     def __init__(self, limits: Limits) -> None:
         """Make the folder; nothing is open yet."""
         self._limits, self.guests = limits, GuestBook(limits)
-        self._folder = Path(tempfile.mkdtemp(prefix="torchfsl-"))
+        remove_abandoned(Path(tempfile.gettempdir()))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.inside = str(self._folder / "grpc")
         if len(self.inside) > _LONGEST_PATH:
             self._folder.rmdir()
             raise ParameterError(
                 f"{self._folder} is too long a name for a socket: set TMPDIR to a shorter folder"
             )
+        self._held = _hold(self._folder)
         self.dropped: Counter[str] = Counter()
         self._count = 0
         self._listening: socket.socket | None = None
@@ -121,6 +129,7 @@ class Door:
             self._telling.cancel()
             self._tell()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._held)
 
     # --- who comes in -------------------------------------------------------------------------
 
@@ -203,3 +212,39 @@ class Door:
         told, self._told = self._told, Counter()
         for (group, why), count in told.most_common(_TOLD_ADDRESSES):
             log.warning("connections dropped", extra={"peer": group, "why": why, "count": count})
+
+
+def remove_abandoned(temporary: Path) -> None:
+    """Delete the folders of doors whose processes were killed.
+
+    A door holds a lock on its folder, which ends with its process, however that ends. What is not
+    a door's, another user's or too new to be locked yet is left alone.
+    """
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < _NEW_SECONDS:
+                continue
+            held = _hold(folder)
+        except OSError:
+            continue
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
+
+
+def _hold(folder: Path) -> int:
+    """Lock a folder of this user; its descriptor, with which the lock ends.
+
+    Raises:
+        OSError: somebody holds it, or it is no folder of this user.
+    """
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(held).st_uid != os.getuid():
+            raise PermissionError(f"{folder} is another user's")
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(held)
+        raise
+    return held

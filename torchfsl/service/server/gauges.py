@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.trust import Trust
+from torchfsl.service.net.validity import Validity
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.node import Node
@@ -44,11 +44,11 @@ def watch_all(
     )  # fmt: skip
 
 
-def watch_certificates(observer: Observer, files: TlsFiles, trust: Trust) -> None:
-    """Show how long the server's own certificates hold, and whether who may call is known."""
+def watch_certificates(observer: Observer, validity: Validity, trust: Trust) -> None:
+    """Show how long certificates and authorities hold, and whether who may call is known."""
     observer.watch(
-        "certificate_seconds_left", "Until the first of this server's certificates expires.",
-        files.seconds_left,
+        "certificate_seconds_left", "Until a certificate here or an authority expires.",
+        lambda: validity.first[1],
     )  # fmt: skip
     observer.watch(
         "trust_stale", "1 while changed authorities or deny list cannot be read.",

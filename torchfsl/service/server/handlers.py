@@ -10,7 +10,7 @@ the owner           Toss, Reveal, SetUp, Replace, Open, Close, Abandon, Result, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
@@ -34,7 +34,7 @@ def all_methods(
     relays: Relays,
     desk: FetchDesk,
     side: Coordinator | Follower,
-    certificate: bytes,
+    certificate: Callable[[], bytes],
 ) -> Mapping[Role | None, Methods]:
     """By role, what it may call; under None what the server's own certificate may.
 
@@ -43,7 +43,7 @@ def all_methods(
         relays: on the way to the other server.
         desk: of fetches.
         side: what leads the rounds at server 0, and what follows at server 1.
-        certificate: the server's sealing certificate, PEM.
+        certificate: the server's sealing certificate as it is now, PEM.
     """
     common = _Everybody(station, certificate).methods()
     return {
@@ -55,9 +55,9 @@ def all_methods(
 
 
 class _Everybody:
-    def __init__(self, station: Station, certificate: bytes) -> None:
+    def __init__(self, station: Station, certificate: Callable[[], bytes]) -> None:
         self._station, self._certificate = station, certificate
-        self._said: tuple[Task | None, bytes] = None, b""
+        self._said: tuple[Task | None, bytes, bytes] = None, b"", b""
 
     def methods(self) -> dict[str, Method]:
         return {"Info": self._info, "Plan": self._plan, "Certificate": self._tell_certificate}
@@ -70,17 +70,18 @@ class _Everybody:
         await stream.request()
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
-        if self._said[0] is not task:  # every client asks for the same
+        certificate = self._certificate()
+        if self._said[0] is not task or self._said[1] != certificate:  # else the same for all
             coins = [coin.hex() for coin in task.coins]
             fields = {"nonce": task.nonce.hex(), "coins": coins, "plan": plan.to_json(),
-                      "certificate": self._certificate.decode()}  # fmt: skip
-            self._said = task, json.dumps(fields).encode()
-        await stream.send(self._said[1])
+                      "certificate": certificate.decode()}  # fmt: skip
+            self._said = task, certificate, json.dumps(fields).encode()
+        await stream.send(self._said[2])
 
     async def _tell_certificate(self, _: Identity, stream: Stream) -> None:
         """The sealing certificate, also before there is a task."""
         await stream.request()
-        await stream.send(self._certificate)
+        await stream.send(self._certificate())
 
 
 class _Clients:

@@ -15,6 +15,7 @@ import shutil
 import time
 from typing import Any, Final
 
+from torchfsl.service.net.validity import Validity
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.station import Station
 
@@ -36,7 +37,7 @@ class Health:
     def __init__(self, party: int, reserve_bytes: int) -> None:
         """The server is starting."""
         self._party, self._reserve = party, reserve_bytes
-        self._served: tuple[Node, Station] | None = None
+        self._served: tuple[Node, Station, Validity] | None = None
         self._is_stopping = False
         self._beat = 0.0
 
@@ -53,10 +54,10 @@ class Health:
                 said = why
             await asyncio.sleep(_BEAT_SECONDS)
 
-    def begin(self, node: Node, station: Station) -> None:
+    def begin(self, node: Node, station: Station, validity: Validity) -> None:
         """The server answers from now on."""
         self._beat = time.monotonic()
-        self._served = node, station
+        self._served = node, station, validity
 
     def stop(self) -> None:
         """It will not for much longer."""
@@ -72,14 +73,14 @@ class Health:
             return "stopping"
         if self._served is None:
             return "starting: the state is being recovered"
-        node, station = self._served
+        node, station, validity = self._served
         if station.failures.unready:
             return station.failures.unready
         if node.storage.halted:
             return f"halted: {node.storage.halted}"
         if shutil.disk_usage(node.storage.folder).free <= self._reserve:
             return f"the disk has less than the {self._reserve} bytes of reserve_bytes"
-        return ""
+        return validity.expired
 
     def state(self) -> dict[str, Any]:
         """All of it, as JSON values; `ok` if there is nothing to do."""
@@ -87,7 +88,7 @@ class Health:
         state: dict[str, Any] = {"ok": not why, "ready": not why, "why": why, "party": self._party}
         if self._served is None:
             return state
-        node, station = self._served
+        node, station, _ = self._served
         last = node.storage.ledger.last_round()
         return state | {
             "ok": not why and not station.stalled,

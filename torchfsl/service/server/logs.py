@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from torchfsl.errors import ParameterError
 
-LEVELS: Final = ("debug", "info", "warning", "error")
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 _FIELDS: Final = (
     "round", "clients", "reports", "reason", "method", "caller", "code", "plan", "why",
@@ -46,15 +46,18 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields)
 
 
-def set_level(level: str) -> None:
-    """Log from this level on; of what is not ours, warnings and errors.
+def set_level(level: str) -> bool:
+    """Log from this level on; of what is not ours, warnings and errors. Whether that is another.
 
     Raises:
         ParameterError: there is no such level.
     """
     if level not in LEVELS:
         raise ParameterError(f"log-level is {level!r}: it is one of {', '.join(LEVELS)}")
-    logging.getLogger("torchfsl").setLevel(level.upper())
+    ours = logging.getLogger("torchfsl")
+    before = ours.level
+    ours.setLevel(LEVELS[level])
+    return ours.level != before
 
 
 @contextlib.contextmanager

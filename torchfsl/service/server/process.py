@@ -24,6 +24,7 @@ from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.trust import Trust
+from torchfsl.service.net.validity import Validity
 from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
 from torchfsl.service.server.door import Door
@@ -96,9 +97,8 @@ class ServerProcess:
         self.settings = settings
         self._trust = Trust(settings.tls, settings.deny)
         authorities = settings.tls.authorities()
-        key, self._seal_certificate = settings.tls.seal_pair()
-        if authorities.seal_key(settings.party, self._seal_certificate) != key.public:
-            raise ParameterError("the sealing certificate is of another key than the one beside it")
+        self._validity = Validity(settings.tls, settings.party)
+        key, _ = settings.tls.seal_pair()
         self._limits = _fitting(settings.limits)
         self._ending = contextlib.AsyncExitStack()
         self._ending.callback(_lock(settings.state).close)
@@ -132,13 +132,13 @@ class ServerProcess:
             side = Follower(self.station, relays)
         desk = FetchDesk(self.station, link)
         door = await self._answer(
-            all_methods(self.station, relays, desk, side, self._seal_certificate)
+            all_methods(self.station, relays, desk, side, self._validity.seal_certificate)
         )
-        self._health.begin(self.node, self.station)
+        self._health.begin(self.node, self.station, self._validity)
         self.station.unready = self._health.unready
         ending.callback(asyncio.create_task(self._health.live()).cancel)
         watch_all(self.observer, self.node, self.station, link, door, self._health)
-        watch_certificates(self.observer, settings.tls, self._trust)
+        watch_certificates(self.observer, self._validity, self._trust)
         if settings.metrics:
             overview = Overview(self.station, link, self.observer)
             ending.callback(overview.close)

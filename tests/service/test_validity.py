@@ -1,0 +1,158 @@
+"""A server knows which of its certificates and authorities have run out, and takes renewed ones."""
+
+from __future__ import annotations
+
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import reissue
+from tests.support.network import HASTY, Pair, wait_until
+from torchfsl.errors import FslError, ParameterError
+from torchfsl.service import reporting
+from torchfsl.service.client.links import Link
+from torchfsl.service.net import validity
+from torchfsl.service.net.certificates import make_development_certificates
+from torchfsl.service.net.channels import TlsFiles
+from torchfsl.service.net.validity import Validity
+
+FILES = [
+    ("ca-server-0", "server-0"), ("ca-server-0", "server-0-seal"), ("ca-server-0", "ca-server-0"),
+    ("ca-server-1", "ca-server-1"), ("ca-clients", "ca-clients"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(validity, "_LOOK_SECONDS", 0.0)
+    make_development_certificates(tmp_path, [0])
+    return tmp_path
+
+
+@pytest.mark.parametrize(("authority", "name"), FILES)
+def test_what_has_run_out_is_named_until_it_is_renewed(
+    authority: str, name: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles.in_folder(folder, "server-0")
+    known = Validity(files, 0)
+    assert known.expired == ""
+    assert known.first[1] == pytest.approx(30 * 86400, abs=600)
+    reissue(folder, authority, name, days=-0.01)
+    assert known.expired.startswith(f"{folder / name}.pem has EXPIRED")
+    assert known.first[1] == pytest.approx(-864, abs=60)
+    reissue(folder, authority, name, days=3)
+    assert known.expired == ""
+    caplog.clear()
+    Validity(files, 0)
+    assert f"{name}.pem expires in 3.0 days" in caplog.text
+
+
+def test_of_two_authorities_of_clients_the_new_one_counts(folder: Path, tmp_path: Path) -> None:
+    make_development_certificates(tmp_path / "other", [0])
+    reissue(folder, "ca-clients", "ca-clients", days=-1)
+    path = folder / "ca-clients.pem"
+    known = Validity(TlsFiles.in_folder(folder, "server-0"), 0)
+    assert known.expired != ""
+    path.write_bytes(path.read_bytes() + (tmp_path / "other" / "ca-clients.pem").read_bytes())
+    assert known.expired == ""
+
+
+def test_a_new_sealing_certificate_is_taken_if_it_is_for_the_same_key(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "server-0-seal.pem"
+    known = Validity(TlsFiles.in_folder(folder, "server-0"), 0)
+    first = known.seal_certificate()
+    reissue(folder, "ca-server-0", "server-0-seal", days=9)
+    renewed = known.seal_certificate()
+    assert renewed == path.read_bytes() != first
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("ca-server-0.pem", "ca-server-0.key"):
+        shutil.copy(folder / name, other)
+    make_development_certificates(other, [])  # the same authority, another key
+    shutil.copy(other / "server-0-seal.pem", path)
+    assert [known.seal_certificate() for _ in range(3)] == [renewed] * 3
+    assert caplog.text.count("of another key") == 1
+    with pytest.raises(ParameterError, match="of another key"):
+        Validity(TlsFiles.in_folder(folder, "server-0"), 0)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with Pair(tmp_path) as started:
+        started.start()
+        yield started
+
+
+def ready(pair: Pair, party: int) -> str:
+    """Empty if it is, else why not."""
+    url = f"http://127.0.0.1:{pair.metrics_ports[party]}/readyz"
+    try:
+        with urllib.request.urlopen(url, timeout=60):
+            return ""
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def answer(pair: Pair, files: TlsFiles) -> str:
+    """What a caller with these files hears on a new connection to server 0; empty if it is in."""
+    link = Link(pair.urls[0], 0, files, HASTY)
+    try:
+        link.call("Info", b"{}", limit=1 << 16)
+    except FslError as error:
+        return str(error)
+    finally:
+        link.close()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("authority", "name", "heard"),
+    [
+        ("ca-server-0", "server-0", "its certificate, or its authority's, has expired"),
+        ("ca-server-0", "ca-server-0", "its certificate, or its authority's, has expired"),
+        ("ca-clients", "ca-clients", "a server does that refuses this certificate"),
+    ],
+)
+def test_a_server_nobody_gets_in_to_says_why_and_goes_on_once_that_is_renewed(
+    authority: str, name: str, heard: str, pair: Pair
+) -> None:
+    client = pair.files("client-0")
+    reissue(pair.tls, authority, name, days=-0.01)
+    wait_until(lambda: f"{name}.pem has EXPIRED: renew it" in ready(pair, 0))
+    wait_until(lambda: "not ready" in pair.log(0))
+    assert heard in answer(pair, client)
+    reissue(pair.tls, authority, name, days=9)
+    wait_until(lambda: ready(pair, 0) == "")
+    assert answer(pair, client) == ""
+
+
+def test_clients_get_a_renewed_sealing_certificate_without_a_restart(pair: Pair) -> None:
+    pair.set_up()
+    reissue(pair.tls, "ca-server-0", "server-0-seal", days=9)
+    reissue(pair.tls, "ca-server-1", "server-1-seal", days=9)
+
+    def told() -> bool:
+        said = pair.owner.links.links[0].call("Certificate", b"{}", limit=1 << 16)
+        return said == (pair.tls / "server-0-seal.pem").read_bytes()
+
+    wait_until(told)
+    pair.open()
+    pair.take_part([0, 1])
+    assert pair.close().clients == (0, 1)
+
+
+def test_a_handshake_that_fails_is_explained(pair: Pair, tmp_path: Path) -> None:
+    client, other = pair.files("client-0"), tmp_path / "other"
+    make_development_certificates(other, [0])
+    stranger = TlsFiles.in_folder(other, "client-0")
+    assert "compare the ca-server files" in answer(pair, stranger)
+    reissue(pair.tls, "ca-clients", "client-0", days=-0.01)
+    assert "a server does that refuses this certificate" in answer(pair, client)
+    with pytest.raises(ParameterError, match=r"client-0\.pem has EXPIRED"):
+        reporting.show_servers(pair.urls, client)
