@@ -155,6 +155,18 @@ def test_a_round_closes_by_itself_when_all_expected_came_or_time_is_over(pair: P
         pair.close()
 
 
+def test_a_round_that_has_ended_is_not_taken_for_open(pair: Pair) -> None:
+    """`open_round` returns when clients may send, and says why where they never may."""
+    number = pair.open()
+    pair.assert_serves([0, 1])
+    with pytest.raises(ProtocolError, match=f"round {number} is not open, it is applied"):
+        pair.owner.open_round(number, seconds=900)
+    number = pair.open()
+    pair.owner.abandon_round(number, "tried out")
+    with pytest.raises(ProtocolError, match=f"{number} is not open, it is unopened tried out"):
+        pair.owner.open_round(number, seconds=900)
+
+
 def test_a_new_task_numbers_its_rounds_anew(pair: Pair) -> None:
     for _ in range(2):
         pair.set_up()
