@@ -30,9 +30,22 @@ def _steps(config: Config) -> bool:
 
 def _can_batch(config: Config) -> bool:
     plain = config.local.precision == "float32" and not config.local.clip_norm
-    one = config.local.optimizer == "gradient" and config.device == "cpu"
+    simple = config.local.optimizer != "adam" and config.device == "cpu"
     rows = config.aggregation in ("plain", "fsl")
-    return config.is_recommender and plain and one and rows
+    return config.is_recommender and plain and simple and rows
+
+
+def _repeats(config: Config) -> bool:
+    """Whether a client's examples can be passed more than once."""
+    own_steps = _steps(config) and config.aggregation != "central"
+    return own_steps if config.is_recommender else True
+
+
+def _moves_on(config: Config) -> bool:
+    """Whether a client takes a step away from the round's start, and then another."""
+    if config.is_recommender:
+        return _repeats(config) and config.local.epochs > 1
+    return _steps(config) and config.local.steps != 1
 
 
 def _falls(config: Config) -> bool:
@@ -124,7 +137,18 @@ _SETTINGS: Final = (
         lambda c: _has_parts(c) or c.aggregation == "central",
         "other presets, and --aggregation central: of a recommender a user is one batch",
     ),
-    Use("local.epochs", _has_parts, "other presets: of a recommender a user is one batch"),
+    Use(
+        "local.epochs",
+        _repeats,
+        "other presets, and local.optimizer = \"sgd\" or \"adam\" at clients: of a recommender a "
+        "user is one batch",
+    ),
+    Use(
+        "local.proximal",
+        _moves_on,
+        "several steps in a round: local.optimizer = \"sgd\" or \"adam\", and local.steps not 1, or "
+        "local.epochs above 1 of a recommender",
+    ),
     Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
     Use("local.lr", _steps, 'local.optimizer = "sgd" or "adam"'),
     Use("local.lr_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
@@ -132,7 +156,9 @@ _SETTINGS: Final = (
     Use("local.weight_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
     Use("local.adam_eps", lambda c: c.local.optimizer == "adam", 'local.optimizer = "adam"'),
     Use(
-        "local.together", _can_batch, "recommenders on cpu, with one gradient of float32 unclipped"
+        "local.together",
+        _can_batch,
+        "recommenders on cpu, with gradients or sgd of float32 unclipped",
     ),
     Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),

@@ -31,11 +31,15 @@ def begin_local_training(
     one, would always be normalised to zero), and statistics are more than the servers need to see.
     """
     optimizer.state.clear()
-    rate = local.lr * local.lr_decay ** ((round_number - 1) // local.lr_decay_rounds)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate_of(local, round_number)
     model.train()
     freeze_statistics(model)
+
+
+def rate_of(local: Local, round_number: int) -> float:
+    """Rate of the client's optimizer in a round."""
+    return local.lr * local.lr_decay ** ((round_number - 1) // local.lr_decay_rounds)
 
 
 def freeze_statistics(model: nn.Module) -> None:
@@ -47,13 +51,33 @@ def freeze_statistics(model: nn.Module) -> None:
 
 def train(model: nn.Module, optimizer: Optimizer, work: Work, local: Local) -> None:
     """One optimizer step for every batch."""
+    start = [p.detach().clone() for p in model.parameters()] if local.proximal else []
     for batch in work.batches:
         optimizer.zero_grad()
         loss(model, batch, local).backward()  # type: ignore[no-untyped-call]
+        if local.proximal:
+            pull_back(model, start, local.proximal)
         if local.clip_norm:
             nn.utils.clip_grad_norm_(model.parameters(), local.clip_norm)
         optimizer.step()
     optimizer.zero_grad()
+
+
+def pull_back(model: nn.Module, start: list[torch.Tensor], strength: float) -> None:
+    """Add the gradient of `strength / 2` times the squared distance from the round's start.
+
+    That is FedProx's term (Li et al., MLSys 2020, equation 2). Rows that the client did not fetch
+    are NaN, and stay where they are; so do parameters without a gradient.
+
+    Args:
+        model: after `backward`.
+        start: its parameters when the round began, in order.
+        strength: the paper's mu.
+    """
+    for parameter, before in zip(model.parameters(), start, strict=True):
+        if parameter.grad is not None:
+            moved = torch.nan_to_num(parameter.detach() - before)
+            parameter.grad.add_(moved, alpha=strength)
 
 
 def loss(model: nn.Module, batch: Batch, local: Local) -> torch.Tensor:

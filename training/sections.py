@@ -87,18 +87,22 @@ class Local:
         weight_decay: of `sgd` and `adam`.
         batch_size: examples a batch (recommenders take all samples of the user as one; under
             `central` these are pooled and cut to this size).
-        epochs: passes over the client's examples.
+        epochs: passes over the client's examples; of a recommender under `sgd` and `adam` so many
+            steps on all samples of the user.
         steps: stop after so many batches; 0 for no limit.
         loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
             more samples weigh more.
         loss_divisor: see above.
         clip_norm: gradients of a step are scaled down to this length, over all parameters
             together; 0 for as they are.
+        proximal: mu of FedProx: gradients pull parameters back to where the round began, by mu
+            times the distance; 0 for none. It needs more than one step.
         precision: of the model's forward and backward pass; with `bfloat16`, torch's autocast
             chooses the operations that use it. Weights, the loss, the update and evaluation stay
             float32. Convolutions train twice as fast on CPUs that have the instructions.
-        together: of recommenders under `gradient`: take the gradients of a round's clients in
-            batches, several times faster. Sums of float32 are then taken in another order.
+        together: of recommenders under `gradient` and `sgd`: take the gradients of a round's
+            clients in batches, several times faster. Sums of float32 are then taken in another
+            order.
     """
 
     optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
@@ -113,8 +117,13 @@ class Local:
     loss: Literal["mean", "sum"] = "mean"
     loss_divisor: float = 1.0
     clip_norm: float = 0.0
+    proximal: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     together: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.proximal < math.inf:
+            raise ConfigError(f"local.proximal is {self.proximal}; choose 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

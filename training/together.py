@@ -1,9 +1,10 @@
-"""The gradients of a round's clients at one model, taken together: most of a simulation's time.
+"""The gradients of a round's clients, taken together: most of a simulation's time.
 
 Every client still fetches its rows, sends an update and is audited as alone; only the arithmetic
 of several clients is one batch (`torch.func.vmap`). A client's samples, and the random numbers of
-its dropout, are the same. Sums of float32 are taken in another order, so that a gradient differs
-from the loop's in its last bits: a run is reproducible with itself, not with a run of the loop.
+its dropout, are the same, and so are its own steps under `sgd`. Sums of float32 are taken in another
+order, so that a gradient differs from the loop's in its last bits: a run is reproducible with
+itself, not with a run of the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, tensor_spans
 from torchfsl.submodel.update import RawSegment, quantise
 from training.aggregations.dropout import DroppedOut
-from training.local import freeze_statistics
+from training.local import freeze_statistics, rate_of
 from training.sections import ConfigError, Local
 from training.tasks.task import Ids, Work
 
@@ -37,7 +38,7 @@ class Member:
 
     Attributes:
         participant: its side of the aggregation.
-        work: its rows and its one batch, or none.
+        work: its rows and its one batch, as often as it steps, or none.
         dropout_seed: of torch's generator before it trains.
         rounding_seed: of stochastic rounding, else None.
     """
@@ -54,7 +55,7 @@ class Together:
     Args:
         model: of the experiment's kind; only its shape counts, its values are those fetched.
         plan: the public plan.
-        local: training at a client, a single gradient.
+        local: training at a client, a single gradient or steps of SGD.
         tables: by argument of the model's forward the table whose ids it holds, or None.
 
     Raises:
@@ -79,6 +80,7 @@ class Together:
         self._model = model.train()
         freeze_statistics(model)
         self._noise = _replace_dropout(model)
+        self._gradient = torch.func.grad(self._loss, argnums=(0, 1))
 
     def indices(self, work: Work) -> Ids:
         """The rows of a client as positions of the segment, increasing."""
@@ -105,14 +107,15 @@ class Together:
             tables.append(zeros_for_missing(ids, *found)[1])
             sessions.append(session)
         working = [place for place, member in enumerate(members) if member.work.batches]
-        gradients = iter(()) if not working else self._gradients(
+        changes = iter(()) if not working else self._changes(
+            number,
             [members[place] for place in working],
             [asked[place] for place in working],
             [tables[place] for place in working],
             clear,
         )  # fmt: skip
         for place, (member, session) in enumerate(zip(members, sessions, strict=True)):
-            raw = next(gradients) if place in working else self._nothing()
+            raw = next(changes) if place in working else self._nothing()
             update, _, report = quantise(self._plan, raw, rounding_seed=member.rounding_seed)
             try:
                 session.submit(update)
@@ -126,34 +129,36 @@ class Together:
         none = RawSegment(np.empty(0, np.int64), np.empty((0, self._rows.tau)))
         return raw | {self._rows.name: none}
 
-    def _gradients(
+    def _changes(
         self,
+        number: int,
         members: Sequence[Member],
         asked: Sequence[Ids],
         tables: Sequence[np.ndarray[Any, Any]],
         clear: Mapping[str, Any],
     ) -> Iterator[dict[str, RawSegment]]:
-        """Each client's update, in their order."""
+        """Each client's update, in their order: its gradient, or what its steps changed."""
         batches = [member.work.batches[0] for member in members]
         most = max(len(ids) for ids in asked)
         table = np.zeros((len(members), most, self._rows.tau), dtype=tables[0].dtype)
         for place, rows in enumerate(tables):
             table[place, : len(rows)] = rows
-        inputs = [
+        inputs = tuple(
             _stack([self._local_ids(batch.inputs[column], name, ids)
                     for batch, ids in zip(batches, asked, strict=True)])
             for column, name in enumerate(self._tables)
-        ]  # fmt: skip
+        )  # fmt: skip
         labels = [batch.labels for batch in batches if batch.labels is not None]
-        weights = [torch.full((len(one),), self._weight(len(one))) for one in labels]
-        dense = {name: torch.from_numpy(value.copy()) for name, value in clear.items()}
-        noise = _stack(
-            [self._draw(member, len(one)) for member, one in zip(members, labels, strict=True)]
-        )
-        take = torch.func.vmap(torch.func.grad(self._loss, argnums=(0, 1)), (None, 0, 0, 0, 0, 0))
-        of_dense, of_table = take(
-            dense, torch.from_numpy(table), tuple(inputs), _stack(labels), _stack(weights), noise
-        )
+        weights = _stack([torch.full((len(one),), self._weight(len(one))) for one in labels])
+        noises = self._draws(members, [len(one) for one in labels])
+        start = {name: torch.from_numpy(value.copy()) for name, value in clear.items()}
+        samples = (inputs, _stack(labels), weights)
+        if self._local.optimizer == "gradient":
+            take = torch.func.vmap(self._gradient, (None, 0, 0, 0, 0, 0))
+            of_dense, of_table = take(start, torch.from_numpy(table), *samples, noises[0])
+        else:
+            rate = rate_of(self._local, number)
+            of_dense, of_table = self._steps(start, torch.from_numpy(table), samples, noises, rate)
         for place, ids in enumerate(asked):
             raw = {}
             for segment in self._rest:
@@ -161,6 +166,29 @@ class Together:
                 raw[segment.name] = RawSegment(None, torch.cat(parts).double().numpy()[:, None])
             mine = of_table[place, : len(ids)].double().numpy()
             yield raw | {self._rows.name: RawSegment(ids, mine)}
+
+    def _steps(
+        self,
+        start: dict[str, Tensor],
+        table: Tensor,
+        samples: tuple[tuple[Tensor, ...], Tensor, Tensor],
+        noises: Sequence[Tensor],
+        rate: float,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """What a step of SGD for each of `noises` changes at clients that begin at `start`."""
+        take = torch.func.vmap(self._gradient, (0, 0, 0, 0, 0, 0))
+        clients, pull = len(table), self._local.proximal
+        before = {n: value.expand(clients, *value.shape) for n, value in start.items()}
+        state, rows = before, table
+        for noise in noises:
+            of_state, of_rows = take(state, rows, *samples, noise)
+            state = {
+                name: value - rate * (of_state[name] + pull * (value - before[name]))
+                for name, value in state.items()
+            }
+            rows = rows - rate * (of_rows + pull * (rows - table))
+        moved = {name: value.double() - before[name].double() for name, value in state.items()}
+        return moved, rows.double() - table.double()
 
     def _loss(
         self,
@@ -188,14 +216,20 @@ class Together:
             return ids
         return torch.from_numpy(np.searchsorted(asked, ids.numpy() + self._offsets[name]))
 
-    def _draw(self, member: Member, samples: int) -> Tensor:
-        """What dropout multiplies a client's values by, from the numbers that it draws alone."""
+    def _draws(self, members: Sequence[Member], samples: Sequence[int]) -> list[Tensor]:
+        """By step what dropout multiplies clients' values by, from the numbers drawn alone."""
+        steps = len(members[0].work.batches)
         if not self._noise:
-            return torch.zeros(samples)
+            return [torch.zeros(len(members), max(samples))] * steps
         owner = self._model.get_submodule(self._noise.rpartition(".")[0])
         assert isinstance(owner, _Noise)
-        torch.default_generator.manual_seed(member.dropout_seed)
-        return functional.dropout(torch.ones(samples, owner.width), owner.share, training=True)
+        drawn: list[list[Tensor]] = [[] for _ in range(steps)]
+        for member, count in zip(members, samples, strict=True):
+            torch.default_generator.manual_seed(member.dropout_seed)
+            ones = torch.ones(count, owner.width)
+            for of_step in drawn:
+                of_step.append(functional.dropout(ones, owner.share, training=True))
+        return [_stack(of_step) for of_step in drawn]
 
 
 class _Noise(nn.Module):

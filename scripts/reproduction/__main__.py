@@ -34,6 +34,7 @@ from scripts.reproduction import (
     privhfl_costs,
     recommendation,
     report,
+    rivals,
     sefl,
     sefl_parties,
     sesa,
@@ -66,6 +67,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "liars": (
         "DIN where one client in twenty sends a thousand times its update (--seed of one run)",
         lambda o: liars.liars(o.data, RUN_FOLDER, o.rounds or liars.ROUNDS, o.seed[0]),
+    ),
+    "rivals": (
+        "rounds to an AUC on Amazon Beauty: FedSubAvg, FedAvg, FedProx, FedAdam",
+        lambda o: rivals.rivals(o.data, RUN_FOLDER),
     ),
     "sesa": (
         "one server, clients of different widths: costs, accuracy by choice of shards",

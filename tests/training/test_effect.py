@@ -139,6 +139,9 @@ def test_an_option_without_effect_is_refused(arguments: list[str], why: str) -> 
     ("name", "toml", "why"),
     [
         ("din", "[local]\nepochs = 2", "local.epochs has no effect in this run: .* a user is one"),
+        ("din", "[local]\nproximal = 0.1", "local.proximal has no effect .*several steps"),
+        ("din", '[local]\noptimizer = "sgd"\nproximal = 0.1', "local.proximal .*several steps"),
+        ("cnn-mnist", "[local]\nsteps = 1\nproximal = 0.1", "local.proximal .*several steps"),
         ("din", "[local]\nlr = 0.5", "local.lr has no effect .*optimizer"),
         ("din", "[images]\ncrop = 2", "images has no effect in this run: it is for presets of"),
         ("textcnn", "[rest]\nblock = 8", "rest.block has no effect .*policy"),

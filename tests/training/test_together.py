@@ -14,7 +14,7 @@ from training.config import Config
 from training.data.interactions import Interactions, synthetic_interactions
 from training.federation import Federation, build
 from training.presets import PRESETS
-from training.sections import ConfigError, Rest
+from training.sections import ConfigError, Local, Rest
 from training.tasks.build import recommender
 from training.tasks.recommendation import RecommendationTask
 from training.trainer import RoundRecord, Trainer
@@ -40,8 +40,9 @@ def run(
     """The federation after two rounds, their records and sums."""
     data = data or synthetic_interactions(3, users=30, items=40, categories=5, length=(3, 9))
     task = RecommendationTask(
-        data, config.recommendation, network=recommender(config), seed=3, evaluate=config.evaluate
-    )
+        data, config.recommendation, network=recommender(config), seed=3, evaluate=config.evaluate,
+        steps=config.local.epochs,
+    )  # fmt: skip
     federation = build(config, task)
     trainer, records, sums = Trainer(config, task, federation), [], []
     for number in (1, 2):
@@ -61,6 +62,29 @@ def test_sums_are_those_of_the_loop_but_for_the_last_bits(preset: str) -> None:
         assert np.abs(sums - expected[0][name]).max() <= UNITS, name
         # Rows of a sum of exactly zero are the same, or the servers would move other rows.
         assert np.array_equal(sums.any(axis=1), expected[0][name].any(axis=1))
+
+
+STEPS = Local(
+    optimizer="sgd", lr=0.5, lr_decay=0.5, lr_decay_rounds=1, epochs=3, loss="sum", proximal=0.5
+)
+
+
+@pytest.mark.parametrize("preset", ["din", "mf", "deepfm"])
+def test_own_steps_are_those_of_the_loop_but_for_the_last_bits(preset: str) -> None:
+    """Dropout draws anew in each step, the rate falls in the second round, FedProx pulls back."""
+    _, loop, expected = run(config_of(preset, together=False, local=STEPS))
+    together = dataclasses.replace(STEPS, together=True)
+    _, records, found = run(config_of(preset, together=True, local=together))
+    assert all(record.exact and record.exact_retrieval for record in records)
+    assert [r.upload_bytes for r in records] == [r.upload_bytes for r in loop]
+    for first, second in zip(found, expected, strict=True):
+        for name, sums in first.items():
+            assert np.abs(second[name]).max() > 1000 * UNITS
+            assert np.abs(sums - second[name]).max() <= 10 * UNITS, name
+    free = dataclasses.replace(together, proximal=0.0)
+    _, _, without = run(config_of(preset, together=True, local=free))
+    gaps = [np.abs(without[0][name] - sums).max() for name, sums in found[0].items()]
+    assert max(gaps) > 1000 * UNITS
 
 
 def test_both_servers_end_with_the_model_of_plain() -> None:

@@ -65,8 +65,14 @@ def _recommender(config: Config) -> Task:
         data = load_table(Path(config.data), settings.columns)
     else:
         data = load_folder(Path(config.data))
+    stepping = config.local.optimizer != "gradient" and config.aggregation != "central"
     return RecommendationTask(
-        data, settings, network=recommender(config), seed=config.seed, evaluate=config.evaluate
+        data,
+        settings,
+        network=recommender(config),
+        seed=config.seed,
+        evaluate=config.evaluate,
+        steps=config.local.epochs if stepping else 1,
     )
 
 

@@ -58,6 +58,7 @@ class RecommendationTask:
             and it may have the other tables.
         seed: of model, negatives and evaluation.
         evaluate: which item is held out.
+        steps: of a client in a round, each on all its samples.
     """
 
     metric = "auc"
@@ -72,6 +73,7 @@ class RecommendationTask:
         network: Callable[..., nn.Module],
         seed: int,
         evaluate: Split = "test",
+        steps: int = 1,
     ) -> None:
         """Draw the evaluation's negatives."""
         needed = 2 * (settings.history + 1 + settings.negatives) + 1
@@ -81,7 +83,7 @@ class RecommendationTask:
                 f"{settings.history} history items and {settings.negatives} negatives can need "
                 f"{needed}: raise it or shorten the history"
             )
-        self.data, self.settings, self.seed = data, settings, seed
+        self.data, self.settings, self.seed, self._steps = data, settings, seed, steps
         self.rows_per_client: Budget = settings.rows_per_client
         self.num_clients = data.num_users
         self._network = network
@@ -120,7 +122,10 @@ class RecommendationTask:
         )
 
     def work(self, round_number: int, client: int) -> Work:
-        """All samples of the user that fit the row budget, as one batch; none for short users."""
+        """All samples of the user that fit the row budget, as one batch for each step.
+
+        There is none for short users.
+        """
         samples, items = self._samples(client, Stream(self.seed, "work", round_number, client))
         needed = {
             ITEMS: items,
@@ -136,7 +141,7 @@ class RecommendationTask:
             np.array([sample.target for sample in samples]),
             [sample.history for sample in samples],
         )
-        return Work(rows, (Batch(inputs, labels),))
+        return Work(rows, (Batch(inputs, labels),) * self._steps)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """AUC, GAUC and logloss over every user's held-out item and its negative.

@@ -1,0 +1,146 @@
+"""Rounds to an AUC on Amazon Beauty: FedSubAvg beside FedAvg, FedProx, FedAdam and our preset.
+
+All four take the same steps at clients, a few of SGD on all samples of the user, so that what
+differs is how the servers use what clients send, and FedProx's term. FedProx needs these steps: with
+one gradient a round there is no distance to pull back from. The last row is the preset `deepfm` as
+it is: one gradient a client, lazy Adam at the servers.
+
+Rates are chosen on the validation split, by the best AUC of a short run; each algorithm is then run
+once on the test split. One seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction.accuracy import Progress, run_or_read
+from training.config import Config
+from training.presets import PRESETS
+from training.sections import Local, Server
+
+TARGETS: Final = (0.65, 0.70, 0.75)
+PRESET: Final = "deepfm"
+EPOCHS: Final = 3
+ROUNDS, TRIAL_ROUNDS = 200, 80
+EVERY: Final = 5
+"""Rounds between evaluations, and so the grain of rounds to a target."""
+RATES: Final = (0.3, 1.0, 3.0)
+MUS: Final = (0.01, 0.1)
+ADAM_RATES: Final = (0.003, 0.01, 0.03)
+Settings = tuple[Local, Server]
+
+
+def steps(rate: float, proximal: float = 0.0) -> Local:
+    """What clients do under all four."""
+    return Local(optimizer="sgd", lr=rate, epochs=EPOCHS, proximal=proximal, together=True)
+
+
+def candidates(name: str, client_rate: float) -> dict[str, Settings]:
+    """The settings among which one is chosen, by what they say of themselves.
+
+    Args:
+        name: of the algorithm.
+        client_rate: FedAvg's, where it is not what is chosen.
+    """
+    chosen: dict[str, Callable[[], dict[str, Settings]]] = {
+        "fedavg": lambda: {f"clients {r:g}": (steps(r), Server()) for r in RATES},
+        "fedprox": lambda: {
+            f"clients {client_rate:g}, mu {m:g}": (steps(client_rate, m), Server()) for m in MUS
+        },
+        "fedsubavg": lambda: {f"clients {r:g}": (steps(r), Server(mean="trained")) for r in RATES},
+        "fedadam": lambda: {
+            f"clients {client_rate:g}, servers {r:g}": (
+                steps(client_rate), Server(optimizer="adam", lr=r, beta1=0.9, beta2=0.99)
+            )
+            for r in ADAM_RATES
+        },
+        "preset": lambda: {
+            "as it is": (
+                dataclasses.replace(PRESETS[PRESET].local, together=True), PRESETS[PRESET].server
+            )
+        },
+    }  # fmt: skip
+    return chosen[name]()
+
+
+ALGORITHMS: Final = ("fedavg", "fedprox", "fedsubavg", "fedadam", "preset")
+
+
+def rivals(data: Path | None, runs: Path) -> dict[str, Any]:
+    """Choose on validation, run on test; finished runs are read again from `runs`."""
+    if data is None:
+        raise SystemExit("rivals needs --data, a folder with amazon-beauty in it")
+    found: dict[str, Any] = {}
+    client_rate = RATES[0]
+    for name in ALGORITHMS:
+        tried = candidates(name, client_rate)
+        trials = {
+            label: best(_run(config_of(data, settings, "validation", TRIAL_ROUNDS),
+                             runs / "rivals" / f"{name}-{number}"))
+            for number, (label, settings) in enumerate(tried.items())
+        } if len(tried) > 1 else {}  # fmt: skip
+        label = max(trials, key=lambda one: trials[one]) if trials else next(iter(tried))
+        if name == "fedavg":
+            client_rate = tried[label][0].lr
+        result = _run(config_of(data, tried[label], "test", ROUNDS), runs / "rivals" / name)
+        found[name] = {"chosen": label, "validation_auc": trials, **result}
+    return {
+        "environment": bench_measure.environment(),
+        "preset": PRESET,
+        "epochs": EPOCHS,
+        "rounds": ROUNDS,
+        "trial_rounds": TRIAL_ROUNDS,
+        "every": EVERY,
+        "seed": 0,
+        "clients_per_round": PRESETS[PRESET].clients_per_round,
+        "algorithms": found,
+    }
+
+
+def config_of(data: Path, settings: Settings, evaluate: Any, rounds: int) -> Config:
+    """One run."""
+    base = PRESETS[PRESET]
+    local, server = settings
+    return dataclasses.replace(
+        base,
+        data=str(data / "amazon-beauty"),
+        rounds=rounds,
+        aggregation="plain",
+        evaluate=evaluate,
+        eval_every=EVERY,
+        threads=1,
+        local=local,
+        server=dataclasses.replace(server, average=0.0),
+        recommendation=dataclasses.replace(base.recommendation, ranked_users=0),
+    )
+
+
+def best(result: dict[str, Any]) -> float:
+    """The largest AUC of a run."""
+    return float(max(auc for _, auc in result["curve"]))
+
+
+def rounds_to(curve: list[tuple[int, float]], target: float) -> int | None:
+    """The first evaluated round that reaches the target."""
+    return next((number for number, auc in curve if auc >= target), None)
+
+
+def _run(config: Config, folder: Path) -> dict[str, Any]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{folder.name}: {config.local}, {config.server}", flush=True)
+    summary = run_or_read(config, folder, Progress("auc"))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return {
+        "curve": [(r["round"], round(r["auc"], 4)) for r in records if "auc" in r],
+        "upload_bytes": summary["upload_bytes_per_client_round"],
+        "exact_rounds": summary["exact_rounds"],
+        "clipped_values": summary["clipped_values"],
+        "client_seconds": summary["client_seconds"],
+        "popularity_auc": summary["baselines"]["popularity_auc"],
+    }
