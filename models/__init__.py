@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.cnn import CifarCNN, MnistCNN
-from models.deepfm import DeepFM, FactorisationMachine
+from models.deepfm import DeepFM, FactorisationMachine, FieldDeepFM
 from models.din import DIN
 from models.factorisation import MatrixFactorisation
 from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8, resnet10
@@ -16,6 +16,6 @@ from models.textcnn import TextCNN
 from models.transformer import TransformerLanguageModel
 
 __all__ = ["DIN", "MLP", "NCF", "VGG7", "CifarCNN", "DeepFM", "FactorisationMachine",
-           "LSTMLanguageModel", "MatrixFactorisation", "MnistCNN", "MnistMLP", "SASRec",
-           "Sharded", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
+           "FieldDeepFM", "LSTMLanguageModel", "MatrixFactorisation", "MnistCNN", "MnistMLP",
+           "SASRec", "Sharded", "SmallCNN", "SmallResNet", "TextCNN", "TransformerLanguageModel",
            "resnet8", "resnet10"]  # fmt: skip

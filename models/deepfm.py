@@ -35,6 +35,36 @@ class FactorisationMachine(nn.Module):
         return score_B
 
 
+class FieldDeepFM(nn.Module):
+    """DeepFM as published: a line is one category for each field, all fields in one table.
+
+    Args:
+        rows: of the table.
+        fields: of a line.
+        dim: values a row, at least 2; the last is the weight of first order.
+        head: widths of the network's hidden layers.
+        dropout: share of the network's input, in [0, 1), that is zero in training.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        fields: int,
+        dim: int = 17,
+        head: Sequence[int] = (64, 32),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.field_embedding = scaled_table(rows, dim)
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.machine = FactorisationMachine(fields, dim, head, dropout)
+
+    def forward(self, ids_BF: Tensor) -> Tensor:
+        """Return the logits `[B, 2]` of (no click, click) of int64 rows `[B, F]`."""
+        return as_logits(self.machine(self.field_embedding(ids_BF)) + self.bias)
+
+
 class DeepFM(nn.Module):
     """DeepFM on the candidate, its category, the history's means of both, and the user.
 

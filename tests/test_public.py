@@ -18,10 +18,10 @@ from scripts.generate.architecture_map import modules
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = [
-    "BlockTopK", "Client", "Dense", "Fixed", "FixedPoint", "Plan", "RandomK", "Residual", "Rows",
-    "Server", "ServerAdam", "ServerFTRL", "ServerLazyAdam", "ServerModel", "ServerRowAdagrad",
-    "ServerSGD", "SubmodelEngine", "TopK", "backend", "begin_round", "estimate", "explain",
-    "finish_round", "run_round", "simulate",
+    "BlockSample", "BlockTopK", "Client", "Dense", "Fixed", "FixedPoint", "Plan", "RandomK",
+    "Residual", "Rows", "Server", "ServerAdam", "ServerFTRL", "ServerLazyAdam", "ServerModel",
+    "ServerRowAdagrad", "ServerSGD", "SubmodelEngine", "TopK", "backend", "begin_round", "estimate",
+    "explain", "finish_round", "run_round", "simulate",
 ]  # fmt: skip
 """Beside them `__version__`."""
 
@@ -33,8 +33,8 @@ FACES = {
     },
     "torchfsl.fsl": {"Client", "Floors", "Plan", "Server", "begin_round", "build_plan",
                      "finish_round", "predict", "run_round"},
-    "torchfsl.engine": {"BlockTopK", "Dense", "Fixed", "Handle", "RandomK", "Residual", "Rows",
-                        "SubmodelEngine", "TopK", "TrainingRound"},
+    "torchfsl.engine": {"BlockSample", "BlockTopK", "Dense", "Fixed", "Handle", "RandomK",
+                        "Residual", "Rows", "SubmodelEngine", "TopK", "TrainingRound"},
     "torchfsl.service": {"LocalServers", "Owner", "Task", "bind_plan", "connect"},
 }  # fmt: skip
 """What the face of a wing shows at least."""

@@ -14,6 +14,7 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.crypto.fixed_point import FixedPoint as FixedPoint
     from torchfsl.engine.engine import SubmodelEngine as SubmodelEngine
+    from torchfsl.engine.policies import BlockSample as BlockSample
     from torchfsl.engine.policies import BlockTopK as BlockTopK
     from torchfsl.engine.policies import Dense as Dense
     from torchfsl.engine.policies import Fixed as Fixed
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torchfsl.version import __version__ as __version__
 
 _HOMES = {
+    "BlockSample": "engine.policies",
     "BlockTopK": "engine.policies",
     "Client": "fsl.client.client",
     "Dense": "engine.policies",

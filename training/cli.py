@@ -26,6 +26,8 @@ presets
   mf, ncf, deepfm, sasrec
                other recommenders on the same data: matrix factorisation, neural collaborative
                filtering, a factorisation machine with a network, self-attention
+  ctr-deepfm   clicks over fields of categories and numbers (Criteo, Avazu): DeepFM; a client
+               fetches the rows of its values
   own          your own model: --task MODULE:NAME, see docs/own-experiments.md
   textcnn      sentence classifier; each of 4 clients sends the 10 % of word rows that changed most
   cnn-mnist    McMahan's CNN; 10 of 100 clients send 5 % of all weights, the rest waits (residual)
@@ -62,6 +64,12 @@ examples
                                                             (ratings.dat, u.data or ratings.csv), or
                                                             has RecBole's NAME.inter and NAME.item
   python -m training din --data FILE.csv --columns user=uid,item=sku,time=at
+  python -m training ctr-deepfm --data train.tsv            Criteo as published: label, 13 numbers,
+                                                            26 categories, no line of names
+  python -m training ctr-deepfm --data train.csv --columns label=click,client=device_ip,fields=*
+                                                            Avazu; without client= lines are spread
+                                                            over [ctr] clients, numeric=A+B are
+                                                            numbers, time=A sorts the lines
   python -m training own --task my_model:Task               your own model, in my_model.py
   python -m training lstm-wikitext2 --data FOLDER           FOLDER has wiki.train.tokens,
                                                             wiki.valid.tokens, wiki.test.tokens
@@ -106,10 +114,17 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
         "data",
         "DIR|FILE|HUB_NAME|synthetic",
         str,
-        "a folder, a CSV or Parquet file (recommenders), a name on the Hugging Face Hub (others), "
-        "or made-up learnable data; default: synthetic for recommenders, else the Hub name",
+        "a folder, a CSV, TSV or Parquet file (recommenders, clicks), a name on the Hugging Face "
+        "Hub (others), or made-up learnable data; default: synthetic for recommenders and clicks, "
+        "else the Hub name",
     ),
-    ("columns", "user=A,item=B,...", str, "of a CSV or Parquet file: user, item, time, category"),
+    (
+        "columns",
+        "user=A,item=B,...",
+        str,
+        "of a CSV, TSV or Parquet file: user, item, time, category; of clicks label, fields, "
+        "numeric, client, time",
+    ),
     ("task", "MODULE:NAME", str, "with the preset own: what makes the task"),
     ("rounds", "N", int, "federated rounds"),
     ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
@@ -244,7 +259,7 @@ def config_from(options: argparse.Namespace) -> Config:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     given = {name: value for name, value in chosen.items() if value is not None}
     if options.columns is not None:
-        given["recommendation"] = {"columns": options.columns}
+        given["ctr" if config.is_clicks else "recommendation"] = {"columns": options.columns}
     config = merge(config, given)
     refuse_idle(config, PRESETS[options.preset], given.keys())
     if config.servers != "in-process" and (not config.tls or config.servers.count(",") != 1):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from training.ctr_section import Ctr
 from training.language_section import Language
 from training.recommendation_section import Recommendation
 from training.sections import (
@@ -32,6 +33,8 @@ WIDTHS = "-widths"
 """How the names of presets end whose clients have different widths."""
 WIKITEXT = "-wikitext2"
 """How the names of presets of language models end."""
+CTR = "ctr-"
+"""How the names of presets of click-through rates begin."""
 READS = {
     "din": ("dim", "attention", "head", "activation", "dropout", "user_table"),
     "mf": ("dim", "user_table"),
@@ -49,7 +52,8 @@ class Config:
 
     Attributes:
         preset: name of the preset it came from.
-        data: `synthetic`, a folder, a CSV or Parquet file (recommenders), or a Hub name.
+        data: `synthetic`, a folder, a CSV, TSV or Parquet file (recommenders, clicks), or a Hub
+            name.
         task: of the preset `own`: `MODULE:NAME`, see docs/own-experiments.md.
         rounds: federated rounds.
         clients_per_round: cohort size, drawn anew for every round.
@@ -72,6 +76,7 @@ class Config:
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
         evaluate: which item of a recommender's user is held out: the last for the `test`, the one
             before it for `validation`, on which settings are chosen; the last is then left alone.
+            Of clicks the last tenth of the lines, or the tenth before it.
         servers: `in-process`, or the URLs of both servers with a comma between.
         tls: folder of certificates for servers elsewhere.
         replace: whether servers elsewhere may put aside a task that has a model.
@@ -99,6 +104,7 @@ class Config:
     tls: str = ""
     replace: bool = False
     recommendation: Recommendation = Recommendation()
+    ctr: Ctr = Ctr()
     sentences: Sentences = Sentences()
     images: Images = Images()
     language: Language = Language()
@@ -152,6 +158,11 @@ class Config:
     def is_language(self) -> bool:
         """Whether the model is one of language."""
         return self.preset.endswith(WIKITEXT)
+
+    @property
+    def is_clicks(self) -> bool:
+        """Whether the model predicts clicks from fields."""
+        return self.preset.startswith(CTR)
 
     @property
     def is_recommender(self) -> bool:

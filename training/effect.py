@@ -53,6 +53,10 @@ def _falls(config: Config) -> bool:
 
 
 def _selects(config: Config) -> bool:
+    return config.rest.policy != "dense"
+
+
+def _keeps(config: Config) -> bool:
     return config.rest.policy in ("topk", "blocks")
 
 
@@ -62,7 +66,7 @@ def _adapts(config: Config) -> bool:
 
 def _has_trees(config: Config) -> bool:
     """Whether a client may send some positions of a segment and not all."""
-    rows = config.is_recommender or config.preset == "own"
+    rows = config.is_recommender or config.is_clicks or config.preset == "own"
     rows = rows or (config.preset == "textcnn" and _sends_rows(config))
     rows = rows or (config.is_language and config.language.decoder != "tied")
     return rows or _selects(config)
@@ -89,7 +93,7 @@ def _has_parts(config: Config) -> bool:
 
 
 def _has_partition(config: Config) -> bool:
-    return _has_parts(config) and not config.is_language
+    return _has_parts(config) and not config.is_language and not config.is_clicks
 
 
 def _has_images(config: Config) -> bool:
@@ -97,7 +101,12 @@ def _has_images(config: Config) -> bool:
 
 
 def _is_table(config: Config) -> bool:
-    return config.data.endswith((".csv", ".parquet"))
+    return config.data.endswith((".csv", ".tsv", ".parquet"))
+
+
+def _spreads(config: Config) -> bool:
+    """Whether lines of clicks are spread over a number of clients."""
+    return config.data == "synthetic" or "client=" not in config.ctr.columns
 
 
 _SETTINGS: Final = (
@@ -110,8 +119,15 @@ _SETTINGS: Final = (
         )
         for name in ("user_table", "head", "attention", "activation", "dropout", "blocks")
     ),
-    Use("evaluate", lambda c: c.is_recommender, "recommenders; other presets have splits of data"),
-    Use("recommendation.columns", _is_table, "--data FILE.csv or FILE.parquet"),
+    Use(
+        "evaluate",
+        lambda c: c.is_recommender or c.is_clicks,
+        "recommenders and clicks; other presets have splits of data",
+    ),
+    Use("recommendation.columns", _is_table, "--data FILE.csv, FILE.tsv or FILE.parquet"),
+    Use("ctr", lambda c: c.is_clicks, "the preset ctr-deepfm"),
+    Use("ctr.columns", _is_table, "--data FILE.csv, FILE.tsv or FILE.parquet"),
+    Use("ctr.clients", _spreads, "data of which no column names the client"),
     Use("sentences", _is_sentences, "the preset textcnn"),
     Use("sentences.rows", _sends_rows, 'sentences.table = "rows"'),
     Use("sentences.error_feedback", _sends_rows, 'sentences.table = "rows"'),
@@ -140,13 +156,13 @@ _SETTINGS: Final = (
     Use(
         "local.epochs",
         _repeats,
-        "other presets, and local.optimizer = \"sgd\" or \"adam\" at clients: of a recommender a "
+        'other presets, and local.optimizer = "sgd" or "adam" at clients: of a recommender a '
         "user is one batch",
     ),
     Use(
         "local.proximal",
         _moves_on,
-        "several steps in a round: local.optimizer = \"sgd\" or \"adam\", and local.steps not 1, or "
+        'several steps in a round: local.optimizer = "sgd" or "adam", and local.steps not 1, or '
         "local.epochs above 1 of a recommender",
     ),
     Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
@@ -160,9 +176,13 @@ _SETTINGS: Final = (
         _can_batch,
         "recommenders on cpu, with gradients or sgd of float32 unclipped",
     ),
-    Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
-    Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
-    Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
+    Use("rest.amount", _selects, 'rest.policy = "topk", "blocks" or "sample"'),
+    Use("rest.error_feedback", _keeps, 'rest.policy = "topk" or "blocks"'),
+    Use(
+        "rest.block",
+        lambda c: c.rest.policy in ("blocks", "sample"),
+        'rest.policy = "blocks" or "sample"',
+    ),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
     *(
         Use(f"server.{name}", _adapts, 'server.optimizer = "adam" or "lazy-adam"')
@@ -174,7 +194,7 @@ _SETTINGS: Final = (
         'server.optimizer = "lazy-adam"',
     ),
     Use("server.lr_decay_rounds", lambda c: c.server.lr_decay != 1, "server.lr_decay"),
-    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk" or "blocks"'),
+    Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks" or "sample"'),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use("replace", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use(

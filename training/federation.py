@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfsl import BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
+from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import RestPolicy
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy
 from torchfsl.fsl.in_process import TwoServers
@@ -258,7 +259,7 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
     does `sefl`, which cannot hide a choice.
     """
     rows: Rows | None = None
-    rest: Dense | TopK | BlockTopK = Dense()
+    rest: RestPolicy = Dense()
     if config.aggregation not in ("dense", "sefl"):
         if task.retrieves:
             rows = Rows(error_feedback=False)
@@ -272,6 +273,8 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
             rest = TopK(config.rest.amount, error_feedback=feedback)
         elif config.rest.policy == "blocks":
             rest = BlockTopK(config.rest.amount, config.rest.block, error_feedback=feedback)
+        elif config.rest.policy == "sample":
+            rest = BlockSample(config.rest.amount, config.rest.block)
     return SubmodelEngine(
         rows=rows,
         rest=rest,

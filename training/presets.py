@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from training.config import Config
+from training.ctr_section import Ctr
 from training.language_section import Language
 from training.recommendation_section import Recommendation
 from training.sections import (
@@ -85,6 +86,13 @@ PRESETS = {
         _recommender("ncf", Recommendation(user_table=False, head=(32, 16))),
         _recommender("deepfm", Recommendation(user_table=False, head=(32, 16))),
         _recommender("sasrec", Recommendation()),
+        dataclasses.replace(
+            _recommender("ctr-deepfm", Recommendation()),
+            rounds=300,
+            recommendation=Recommendation(),
+            ctr=Ctr(),
+            local=Local(optimizer="gradient", batch_size=64, loss="sum", loss_divisor=32.0),
+        ),
         Config(
             preset="own",
             data="synthetic",

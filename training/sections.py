@@ -207,14 +207,15 @@ class Rest:
     """How weights outside the embedding tables are sent.
 
     Attributes:
-        policy: `dense` (all of them), `topk` (scalars of largest magnitude) or `blocks` (blocks
-            of largest L1 norm).
+        policy: `dense` (all of them), `topk` (scalars of largest magnitude), `blocks` (blocks of
+            largest L1 norm) or `sample` (blocks that each client draws in secret, scaled so that
+            their mean over the draws is the whole change).
         amount: fraction of the scalars or blocks.
         block: values a block.
         error_feedback: with `topk` and `blocks`, keep what is not sent for later rounds.
     """
 
-    policy: Literal["dense", "topk", "blocks"] = "dense"
+    policy: Literal["dense", "topk", "blocks", "sample"] = "dense"
     amount: float = 0.05
     block: int = 32
     error_feedback: bool = True

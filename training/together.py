@@ -2,9 +2,9 @@
 
 Every client still fetches its rows, sends an update and is audited as alone; only the arithmetic
 of several clients is one batch (`torch.func.vmap`). A client's samples, and the random numbers of
-its dropout, are the same, and so are its own steps under `sgd`. Sums of float32 are taken in another
-order, so that a gradient differs from the loop's in its last bits: a run is reproducible with
-itself, not with a run of the loop.
+its dropout, are the same, and so are its own steps under `sgd`. Sums of float32 are taken in
+another order, so that a gradient differs from the loop's in its last bits: a run is reproducible
+with itself, not with a run of the loop.
 """
 
 from __future__ import annotations

@@ -194,7 +194,8 @@ class Trainer:
         return Stream(self.config.seed, "dropout", number, client).torch_seed()
 
     def _rounding_seed(self, number: int, client: int) -> bytes | None:
-        if self.config.encoding.rounding != "stochastic":
+        """Of a client's rounding and its draws of blocks; None where there are neither."""
+        if self.config.encoding.rounding != "stochastic" and self.config.rest.policy != "sample":
             return None
         return Stream(self.config.seed, "rounding", number, client).bytes(16)
 

@@ -30,6 +30,7 @@ from scripts.reproduction import (
     din_auc,
     hashing,
     liars,
+    preamble,
     privhfl_cells,
     privhfl_costs,
     recommendation,
@@ -67,6 +68,10 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "liars": (
         "DIN where one client in twenty sends a thousand times its update (--seed of one run)",
         lambda o: liars.liars(o.data, RUN_FOLDER, o.rounds or liars.ROUNDS, o.seed[0]),
+    ),
+    "preamble": (
+        "random blocks drawn in secret beside the largest blocks",
+        lambda o: preamble.preamble(o.data, RUN_FOLDER, o.rounds or preamble.ROUNDS),
     ),
     "rivals": (
         "rounds to an AUC on Amazon Beauty: FedSubAvg, FedAvg, FedProx, FedAdam",
@@ -253,8 +258,8 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "--rounds",
         type=int,
         help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
-        "TREC, 300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa, 30 "
-        "of systems, 14 of 8 and 24 of 4 clients of sefl",
+        "TREC, 300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa and "
+        "preamble, 30 of systems, 14 of 8 and 24 of 4 clients of sefl",
     )
     runs.add_argument(
         "--server-rate",

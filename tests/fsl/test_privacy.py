@@ -27,6 +27,7 @@ from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy
+from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.server_model import ServerModel
@@ -62,7 +63,7 @@ class Recorder:
         return np.concatenate([draws for s, draws in self.drawn if s == sigma])
 
 
-def noisy_servers(plan: Plan, *draws: privacy.Draw) -> tuple[Server, Server]:
+def noisy_servers(plan: Plan, *draws: Draw) -> tuple[Server, Server]:
     def one(party: int) -> Server:
         source = draws[party] if draws else discrete_gaussian.sample
         return Server(party, plan=plan, model=ServerModel(make_state(plan)), draw_noise=source)

@@ -20,6 +20,7 @@ from training.sections import ConfigError
 
 SMALL = {"data": "synthetic", "rounds": 1}
 RUNS = [
+    ("ctr-deepfm", "plain"),
     ("din", "fsl"), ("din-published", "dense"), ("din", "plain"), ("din", "central"),
     ("textcnn", "plain"),
     ("mf", "plain"), ("ncf", "plain"), ("deepfm", "plain"), ("sasrec", "plain"),

@@ -51,6 +51,7 @@ LABEL_SEED: Final = b"torchfsl seed"
 LABEL_ANSWER: Final = b"torchfsl answer"
 LABEL_UPLOAD: Final = b"torchfsl upload"
 LABEL_PROOF: Final = b"torchfsl proof"
+LABEL_CHOICE: Final = b"torchfsl choice"
 
 CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""

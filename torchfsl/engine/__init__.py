@@ -1,10 +1,10 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
 Read `engine` (the facade, and the one file that names a protocol), `handle`, `round`, `policies`
-(what is chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`; `inventory`,
-`exchange` and `specs` (tensors, by name and by segment), `personal` (what stays), `lookups` (rows),
-`watch` (what a step changed), `memory` (what that costs), `status`, `simulation`,
-`torch_optimizer`.
+(what is chosen), `wanted`, `fetched`, `choosing`, `residual` and
+`residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment), `personal` (what
+stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
+`simulation`, `torch_optimizer`.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """
@@ -18,6 +18,7 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.engine.engine import SubmodelEngine as SubmodelEngine
     from torchfsl.engine.handle import Handle as Handle
+    from torchfsl.engine.policies import BlockSample as BlockSample
     from torchfsl.engine.policies import BlockTopK as BlockTopK
     from torchfsl.engine.policies import Dense as Dense
     from torchfsl.engine.policies import Fixed as Fixed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torchfsl.engine.round import TrainingRound as TrainingRound
 
 _HOMES = {
+    "BlockSample": "policies",
     "BlockTopK": "policies",
     "Dense": "policies",
     "Fixed": "policies",

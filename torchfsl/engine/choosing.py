@@ -6,12 +6,16 @@ among the totals; the chosen totals are sent, the others are staged into the res
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from torchfsl.engine.policies import Fixed, RandomK, RestPolicy, Rows, top
+from torchfsl.engine.policies import ByValue, Fixed, RandomK, Rows, top
 from torchfsl.engine.residual import Residual, SparseRows
 from torchfsl.engine.watch.table import TableChange
 from torchfsl.errors import ParameterError
+from torchfsl.submodel import norm_bound, stretches
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, subset_array, tensor_spans
 from torchfsl.submodel.update import RawSegment
 
@@ -29,7 +33,7 @@ def flatten(changes: list[torch.Tensor], tau: int) -> torch.Tensor:
 def choose_blocks(
     segment: Segment,
     change: torch.Tensor,
-    policy: RestPolicy | None,
+    policy: ByValue | None,
     residual: Residual | None,
     round_number: int,
 ) -> RawSegment:
@@ -58,6 +62,47 @@ def choose_blocks(
         total = total.clone() if total is change else total
         keeper.stage(segment.name, total.index_fill_(0, chosen, 0.0))
     return RawSegment(chosen.cpu().numpy(), values.cpu().numpy())
+
+
+def sample_blocks(
+    plan: SubmodelPlan,
+    segment: Segment,
+    change: torch.Tensor,
+    seed: bytes | None,
+) -> RawSegment:
+    """Draw from a segment whose every position may have changed.
+
+    Args:
+        plan: whose `l2_bound`, if there is one, limits every sent block by itself.
+        segment: of the plan.
+        change: float64 [m, tau].
+        seed: of the draws; None takes the system's generator.
+
+    Raises:
+        ParameterError: a value is NaN or infinite, or the bound has no room for blocks.
+    """
+    _check_finite(segment, change)
+    most = 0.0
+    if plan.l2_bound:
+        if len(plan.segments) > 1:
+            raise ParameterError(
+                f"l2_bound covers {len(plan.segments)} segments, of which BlockSample draws from "
+                "one: its bound by block needs a plan of one segment; use rows=None and "
+                'buffers="local", or a plan without l2_bound'
+            )
+        whole = norm_bound.part_norm(plan.l2_bound, segment.k_max, segment.tau)
+        most = math.ldexp(whole, -plan.encoding_of(segment).frac_bits)
+    drawn, sizes = (
+        torch.from_numpy(part).to(change.device)
+        for part in stretches.draw(segment.m, segment.k_max, seed)
+    )
+    allowed = _subset(segment, change.device)
+    places = drawn if allowed is None else allowed[drawn]
+    sent = change.index_select(0, places) * sizes[:, None].to(change)
+    if most:
+        norms = sent.norm(dim=1, keepdim=True)
+        sent = torch.where(norms > most, sent * (most / norms), sent)
+    return RawSegment(places.cpu().numpy(), sent.cpu().numpy())
 
 
 def choose_rows(
@@ -153,7 +198,7 @@ def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) 
 
 
 def _positions(
-    segment: Segment, policy: RestPolicy, total: torch.Tensor, round_number: int
+    segment: Segment, policy: ByValue, total: torch.Tensor, round_number: int
 ) -> torch.Tensor:
     """What the policy chooses of `total` [index space, tau]: int64, increasing, in the subset."""
     allowed = _subset(segment, total.device)

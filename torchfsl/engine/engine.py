@@ -83,7 +83,7 @@ class SubmodelEngine:
         if rest is not None and not isinstance(rest, RestPolicy):
             raise ParameterError(
                 f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
-                "RandomK(0.01) or Fixed(positions)"
+                "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
             )
         if buffers not in ("local", "average"):
             raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
@@ -290,7 +290,7 @@ class SubmodelEngine:
                 With `Rows(choose=Fixed(...))` these are fetched.
             handle: which attached model, where there are several.
             number: of the open round; by default the client asks the servers for it on entering.
-            rounding_seed: secret of 16 bytes for stochastic rounding; drawn when None.
+            rounding_seed: secret of 16 bytes for rounding and `BlockSample`'s draws; None draws it.
             residual: what the client owes; by default the handle keeps one for each client number.
 
         Raises:

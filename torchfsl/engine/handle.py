@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten
+from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
 from torchfsl.engine.exchange import BUFFERS, Exchange
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
 from torchfsl.engine.memory import explain_memory
 from torchfsl.engine.personal import PersonalParts
-from torchfsl.engine.policies import RestPolicy, Rows
+from torchfsl.engine.policies import BlockSample, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.residuals import Residuals
 from torchfsl.engine.status import Status, warn_at_attach
@@ -265,18 +265,19 @@ class Handle:
         self._rounds += 1
 
     def update(
-        self, plan: SubmodelPlan, *, residual: Residual | None = None, round_number: int = 0
-    ) -> dict[str, RawSegment]:
+        self, plan: SubmodelPlan, *, residual: Residual | None = None, round_number: int = 0,
+        seed: bytes | None = None,
+    ) -> dict[str, RawSegment]:  # fmt: skip
         """What changed since `begin_round`, cut to the plan's budgets.
 
-        Ends the recording. Staged into `residual` is what is left out; call `residual.settle`
-        once the update has been sent, or `residual.discard`.
+        Ends the recording. Staged into `residual` is what is left out; `residual.settle` it once
+        the update has been sent, or `residual.discard` it.
 
         Args:
             plan: made by `SubmodelEngine.plan` for this handle, or an equal one.
-            residual: the client's; None drops what is left out (and then raises where whole rows
-                would be dropped for lack of budget).
+            residual: the client's; None drops what is left out, and raises where that is rows.
             round_number: decides the positions of `RandomK`.
+            seed: decides those of `BlockSample`; None takes the system's generator.
 
         Returns:
             One entry for every segment of the plan; values are float64.
@@ -289,7 +290,7 @@ class Handle:
         changes = self.recorder.end()
         self.exchange.check_plan(plan)
         return {
-            segment.name: _choose(self, segment, changes, residual, round_number)
+            segment.name: _choose(self, plan, segment, changes, residual, round_number, seed)
             for segment in plan.segments
         }
 
@@ -303,19 +304,19 @@ class Handle:
 
 
 def _choose(
-    handle: Handle,
-    segment: Segment,
-    changes: Mapping[str, TableChange],
-    residual: Residual | None,
-    round_number: int,
-) -> RawSegment:
+    handle: Handle, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
+    residual: Residual | None, round_number: int, seed: bytes | None,
+) -> RawSegment:  # fmt: skip
     """What is sent of one segment."""
     if segment.name == BUFFERS:
         change = flatten(handle.recorder.buffer_changes(), 1)
         return choose_blocks(segment, change, None, None, round_number)
     if segment.name not in handle.inventory.tables:
         change = flatten(handle.recorder.rest_changes(), segment.tau)
-        return choose_blocks(segment, change, handle.rest, residual, round_number)
+        policy = None if segment.is_dense else handle.rest
+        if isinstance(policy, BlockSample):
+            return sample_blocks(plan, segment, change, seed)
+        return choose_blocks(segment, change, policy, residual, round_number)
     assert handle.rows is not None
     group = handle.inventory.tables[segment.name]
     parts = [(t.offset, changes[t.name]) for t in group]

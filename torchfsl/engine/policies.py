@@ -3,12 +3,12 @@
 A policy fixes, from public numbers alone, how many positions a segment sends (so that message
 sizes say nothing about a client) and how the positions are chosen from the client's own values.
 Choices are deterministic: equal scores are taken in index order, and random positions come from a
-public seed. What is not chosen is kept by `residual.Residual`, unless error feedback is off.
+public seed; those of `BlockSample` alone are secret. What is not chosen is kept by
+`residual.Residual`, unless error feedback is off.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -17,17 +17,12 @@ import numpy as np
 import torch
 
 from torchfsl.errors import ParameterError
+from torchfsl.submodel.budgets import budget, check_amount, check_block
 from torchfsl.submodel.segments import Policy
 
 Find = Literal["hooks", "scan"]
 Untouched = Literal["reject", "restrict", "touched"]
 Absent = Literal["nan", "zero"]
-
-
-def budget(amount: float | int, m: int) -> int:
-    """Positions that `amount` stands for: an int counts, a float is a fraction of m; 1..m."""
-    count = amount if isinstance(amount, int) else math.ceil(amount * m - 1e-9)
-    return max(1, min(count, m))
 
 
 def top(scores: torch.Tensor, k: int) -> torch.Tensor:
@@ -62,14 +57,6 @@ def _kth_largest(values: torch.Tensor, k: int) -> torch.Tensor:
     return torch.topk(values, k, sorted=False).values.amin()
 
 
-def _check_amount(what: str, amount: float | int) -> None:
-    whole = isinstance(amount, int) and not isinstance(amount, bool)
-    if not ((whole and amount >= 1) or (isinstance(amount, float) and 0 < amount <= 1)):
-        raise ParameterError(
-            f"{what} is {amount!r}: give a fraction in (0, 1] as a float or a count >= 1 as an int"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Dense:
     """Send every value, as additive shares. Nothing is left out, so there is no residual."""
@@ -102,7 +89,7 @@ class TopK:
     block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _check_amount("TopK amount", self.amount)
+        check_amount("TopK amount", self.amount)
 
     def count(self, m: int) -> int:
         """Positions sent of m."""
@@ -133,9 +120,8 @@ class BlockTopK:
     policy: ClassVar[Policy] = "blocks"
 
     def __post_init__(self) -> None:
-        _check_amount("BlockTopK amount", self.amount)
-        if self.block < 1:
-            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+        check_amount("BlockTopK amount", self.amount)
+        check_block(self.block)
 
     def count(self, m: int) -> int:
         """Blocks sent of m."""
@@ -163,9 +149,8 @@ class RandomK:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        _check_amount("RandomK amount", self.amount)
-        if self.block < 1:
-            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+        check_amount("RandomK amount", self.amount)
+        check_block(self.block)
 
     @property
     def policy(self) -> Policy:
@@ -184,6 +169,35 @@ class RandomK:
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
         """The round's positions, whatever the values."""
         return self.positions(totals.shape[0], k, round_number).to(totals.device)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSample:
+    """Send a block of each of k equal stretches, drawn in secret, times the stretch's blocks.
+
+    So the mean over the draws is the whole change (after PREAMBLE, Asi and others 2025; a block of
+    each stretch instead of any k, so that draws are independent and exactly k are sent). Under
+    `l2_bound` each block is scaled down to its part of the bound, on which
+    `privacy.guarantee(sampled_blocks=True)` rests. Nothing is kept: a residual would send again
+    what is in the mean already.
+
+    Attributes:
+        amount: a fraction of the blocks (float in (0, 1]) or a count (int).
+        block: values a block, >= 1.
+    """
+
+    amount: float | int
+    block: int = 32
+    policy: ClassVar[Policy] = "blocks"
+    error_feedback: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_amount("BlockSample amount", self.amount)
+        check_block(self.block)
+
+    def count(self, m: int) -> int:
+        """Blocks sent of m."""
+        return budget(self.amount, m)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +224,7 @@ class Fixed:
             ids = [int(i) for i in group]
             if not ids or min(ids) < 0 or len(set(ids)) != len(ids):
                 raise ParameterError("Fixed needs distinct positions, none of them negative")
-        if self.block < 1:
-            raise ParameterError(f"block is {self.block}: give the values a block, at least 1")
+        check_block(self.block)
 
     @property
     def policy(self) -> Policy:
@@ -239,7 +252,10 @@ class Fixed:
         return self.ids().to(totals.device)
 
 
-RestPolicy = Dense | TopK | BlockTopK | RandomK | Fixed
+ByValue = Dense | TopK | BlockTopK | RandomK | Fixed
+"""What chooses positions of a change, and sends these as they are."""
+
+RestPolicy = ByValue | BlockSample
 """What the engine accepts as `rest`."""
 
 RowChoice = TopK | RandomK | Fixed
@@ -288,7 +304,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if self.top is not None:
-            _check_amount("Rows top", self.top)
+            check_amount("Rows top", self.top)
         if self.top is not None and self.choose is not None:
             raise ParameterError("Rows: give top or choose, not both")
         if self.budget is not None and self.budget < 1:

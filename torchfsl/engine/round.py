@@ -133,8 +133,9 @@ class TrainingRound:
         try:
             if kind is None:
                 self._raw = self._handle.update(
-                    self._client.plan, residual=self._residual, round_number=self._number
-                )
+                    self._client.plan, residual=self._residual, round_number=self._number,
+                    seed=self._rounding_seed,
+                )  # fmt: skip
         except BaseException as problem:
             self._explain(problem)
             self._give_up()

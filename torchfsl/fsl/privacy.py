@@ -16,24 +16,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
+from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
-from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.noise import lanes as lanes_of
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.kernels import ring
-from torchfsl.types import Bytes
-
-Draw = Callable[[int, int], npt.NDArray[np.int64]]
-"""Takes a standard deviation and a count, gives so many draws."""
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
@@ -44,44 +37,6 @@ _ROUNDING_VARIANCE: Final = 2.0
 _ROUNDING_SLACK: Final = 5 * math.exp(-2 * math.pi**2 * _ROUNDING_VARIANCE)
 """A discrete Gaussian of variance v is a continuous one of variance v - 2, rounded at random, up to
 a factor of exp(+-slack) in every probability; see `docs/privacy.md`."""
-
-
-def add_noise(
-    plan: Plan, segment: TreeSegment, share: Bytes, draw: Draw = discrete_gaussian.sample
-) -> Bytes:
-    """One server's share of a segment's sums with its noise; the share itself without noise.
-
-    Args:
-        plan: gives both standard deviations.
-        segment: the segment of the share.
-        share: its ring values in order, lanes where the plan has them: `[m, W/8]`, or
-            `[values, l/8]` for a dense segment.
-        draw: tests inject a known one.
-
-    Returns:
-        Shape of `share`. Law: the opened sums are the plain sums plus both servers' draws, exactly.
-    """
-    if not plan.noise_sigma:
-        return share
-    ring_bits = plan.encoding_of(segment).ring_bits
-    values = share.reshape(-1, ring_bits // 8)
-    is_lane = _lanes(plan, segment, len(values))
-    noise = np.empty(len(values), dtype=np.int64)
-    num_lanes = int(np.count_nonzero(is_lane))
-    noise[~is_lane] = draw(plan.noise_sigma, len(values) - num_lanes)
-    noise[is_lane] = draw(plan.lane_sigma, num_lanes)
-    noisy = ring.add(values, ring.from_int64(noise, ring_bits))
-    return noisy.reshape(share.shape)
-
-
-def _lanes(plan: Plan, segment: TreeSegment, count: int) -> npt.NDArray[np.bool_]:
-    """Which of a share's values belong to the lane."""
-    is_lane = np.zeros(count, dtype=np.bool_)
-    if segment.is_dense:
-        is_lane[: plan.dense_values(segment) - segment.m] = True
-    elif plan.lane_values:
-        is_lane[:: segment.tau + plan.lane_values] = True
-    return is_lane
 
 
 def l2_bound(encoding: FixedPoint, norm: float) -> int:
@@ -98,6 +53,8 @@ class Guarantee:
         rounds: rounds opened.
         sampled: reports of the largest round and the clients that they were drawn from, which only
             the public does not see; None for a client in every round.
+        blocks: how many blocks of how many a client draws and sends in secret (`BlockSample`),
+            which neither server nor public sees; None where the guarantee does not count on it.
         epsilon_server: against one server, which sees who takes part and knows its own noise; for
             a client that takes part in every round.
         epsilon_public: against everybody who sees the opened sums only.
@@ -111,6 +68,7 @@ class Guarantee:
     delta: float
     rounds: int
     sampled: tuple[int, int] | None
+    blocks: tuple[int, int] | None
     epsilon_server: float
     epsilon_public: float
     multiplier_server: float
@@ -124,7 +82,12 @@ def multiplier(plan: Plan) -> float:
 
 
 def guarantee(
-    plan: Plan, *, delta: float, rounds: int = 0, sampled: tuple[int, int] | None = None
+    plan: Plan,
+    *,
+    delta: float,
+    rounds: int = 0,
+    sampled: tuple[int, int] | None = None,
+    sampled_blocks: bool = False,
 ) -> Guarantee:
     """What the plan's noise guarantees.
 
@@ -136,9 +99,12 @@ def guarantee(
         sampled: (n, K) where the reports of a round are those of n clients drawn at random from K,
             anew each round, and only the servers know who; n is that of the round with the largest
             n / K. It is no secret. None: a client may be in every round.
+        sampled_blocks: state what holds for clients whose policy is `BlockSample`, whatever the
+            policy of others.
 
     Raises:
-        ParameterError: a plan without noise, a number out of range, or the extra is missing.
+        ParameterError: a plan without noise or, for blocks, of more than one segment of trees, a
+            number out of range, or the extra is missing.
     """
     if not plan.noise_sigma:
         raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate")
@@ -147,19 +113,21 @@ def guarantee(
         raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
     rounds = _checked_rounds(plan, delta, rounds)
     server, public = _noises(plan)
-    of_server = _epsilon(server, delta, rounds)
-    of_public = _epsilon(public, delta, rounds, reports / clients)
+    blocks = _blocks(plan, sampled) if sampled_blocks else None
+    of_server = _epsilon(server, delta, rounds, blocks=blocks)
+    of_public = _epsilon(public, delta, rounds, reports / clients, blocks)
     # What a server's draw hides from its peer it hides from the public as well.
     return Guarantee(
-        delta, rounds, sampled, of_server, min(of_server, of_public),
+        delta, rounds, sampled, blocks, of_server, min(of_server, of_public),
         server.renyi, max(server.renyi, public.renyi),
         plan.proofs == "norm",
     )  # fmt: skip
 
 
 def calibrate(
-    plan: Plan, *, epsilon: float, delta: float, rounds: int = 0, lane_share: float = 0.1
-) -> Plan:
+    plan: Plan, *, epsilon: float, delta: float, rounds: int = 0, lane_share: float = 0.1,
+    sampled_blocks: bool = False,
+) -> Plan:  # fmt: skip
     """The plan with noise that guarantees (epsilon, delta) against either server, and no more.
 
     Args:
@@ -168,6 +136,7 @@ def calibrate(
         delta: in (0, 1).
         rounds: rounds that will be opened; 0 takes `plan.max_rounds`.
         lane_share: the lane's part of the budget, where there is a lane.
+        sampled_blocks: as of `guarantee`.
 
     Raises:
         ParameterError: no bound, a number out of range, noise beyond the sampler or the ring, or
@@ -186,9 +155,34 @@ def calibrate(
     )
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
+    if sampled_blocks:
+        return _least_noise(plan, wanted, epsilon, delta, rounds)
     sigma = _sigma(wanted * values / math.sqrt(1 - share))
     lane_sigma = _sigma(wanted * lanes / math.sqrt(share)) if plan.lane_values else 0
     return dataclasses.replace(plan, noise_sigma=sigma, lane_sigma=lane_sigma)
+
+
+def _least_noise(plan: Plan, most: float, epsilon: float, delta: float, rounds: int) -> Plan:
+    """The plan with the least noise, up to `most` times the sensitivity, that is enough."""
+    sensitivity, _ = _sensitivities(plan)
+    low, high = 0, _sigma(most * sensitivity)
+    while high - low > 1 + high // 1000:
+        middle = (low + high) // 2
+        noisy = dataclasses.replace(plan, noise_sigma=middle)
+        found = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
+        low, high = (low, middle) if found.epsilon_server <= epsilon else (middle, high)
+    return dataclasses.replace(plan, noise_sigma=high)
+
+
+def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
+    """Blocks that a client sends, and of how many."""
+    one = plan.segments[0]
+    if len(plan.segments) > 1 or one.is_dense or plan.lane_values or sampled is not None:
+        raise ParameterError(
+            "sampled_blocks is stated for plans of one segment of trees without a lane, and not "
+            "together with sampled: send the rest as blocks, too, or leave it out"
+        )
+    return one.k_max, one.m
 
 
 def _sigma(gaussian: float) -> int:
@@ -262,13 +256,16 @@ def _num_values(plan: Plan) -> tuple[int, int]:
     """How many values, and how many lanes, carry noise."""
     counts = [plan.sum_values(s) for s in plan.segments]
     lanes = [
-        int(np.count_nonzero(_lanes(plan, s, count)))
+        int(np.count_nonzero(lanes_of(plan, s, count)))
         for s, count in zip(plan.segments, counts, strict=True)
     ]
     return sum(counts) - sum(lanes), sum(lanes)
 
 
-def _epsilon(noise: _Noise, delta: float, rounds: int, rate: float = 1.0) -> float:
+def _epsilon(
+    noise: _Noise, delta: float, rounds: int, rate: float = 1.0,
+    blocks: tuple[int, int] | None = None,
+) -> float:  # fmt: skip
     """Epsilon of so many rounds: the least of the bounds that hold."""
     accounting = _accounting()
     accountant = accounting.rdp.RdpAccountant(
@@ -284,6 +281,9 @@ def _epsilon(noise: _Noise, delta: float, rounds: int, rate: float = 1.0) -> flo
         if rate < 1:
             of_samples = sampled_gaussian.epsilon(noise.gaussian, rest, rounds, rate)
             bounds.append(2 * slack + of_samples)
+        if blocks:
+            of_blocks = accountant_of_blocks.epsilon(noise.gaussian, rest, rounds, *blocks)
+            bounds.append(2 * slack + of_blocks)
     return min(bounds)
 
 

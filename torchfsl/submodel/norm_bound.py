@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from torchfsl.errors import ParameterError
 from torchfsl.types import Float64, Whole
 
 TRIES: Final = 32
@@ -58,6 +59,31 @@ def target_norm(bound: int, num_values: int) -> float:
     """
     room = bound * bound - num_values / 4 - math.sqrt(num_values) / 2
     return (math.sqrt(1 + 4 * max(room, 0.0)) - 1) / 2
+
+
+def part_norm(bound: int, parts: int, width: int) -> float:
+    """Norm of real values, in ring units, of one of equal parts that never meet a bound together.
+
+    Each of `parts` vectors of `width` values within it, rounded to neighbouring integers, has at
+    most norm bound / sqrt(parts), and all of them together pass `round_within` as they are: what
+    is sent of one part does not depend on the others.
+
+    Args:
+        bound: `plan.l2_bound`.
+        parts: at least 1.
+        width: at least 1.
+
+    Raises:
+        ParameterError: there is no room for rounding.
+    """
+    room = bound / math.sqrt(parts) - math.sqrt(width)
+    if room <= 0:
+        raise ParameterError(
+            f"l2_bound is {bound} units of the encoding, of which {parts} blocks of {width} "
+            f"values each need more than {math.sqrt(width * parts):.3g} for their rounding: take "
+            "more frac_bits, a larger l2_bound, or fewer blocks"
+        )
+    return room
 
 
 def round_within(

@@ -1,4 +1,4 @@
-"""Interactions from one table, CSV or Parquet, a line an event: the user, the item, and when.
+"""Interactions from one table, CSV, TSV or Parquet, a line an event: the user, the item, and when.
 
 `columns` says which column is which: `user=NAME,item=NAME,time=NAME,category=NAME`. Without `time`
 the lines are in time order; without `category` all items share one.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from training.data.interactions import SHORTEST, Interactions
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet")
 _ROLES = ("user", "item", "time", "category")
 _EXAMPLE = "user=user_id,item=item_id,time=timestamp"
 
@@ -32,7 +33,7 @@ def load_table(path: Path, columns: str) -> Interactions:
     increasing id.
 
     Args:
-        path: a file whose name ends in `.csv` (with a line of names) or `.parquet`.
+        path: a file whose name ends in `.csv` or `.tsv` (with a line of names) or `.parquet`.
         columns: see above.
 
     Raises:
@@ -41,7 +42,7 @@ def load_table(path: Path, columns: str) -> Interactions:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    table = _read(path)
+    table = read_table(path)
     names = _mapping(columns, table.column_names, path)
     arrays = {role: _values(table, name, path) for role, name in names.items()}
     return from_columns(arrays, path, time_name=names.get("time", ""))
@@ -75,23 +76,60 @@ def from_columns(
     return _with_categories(sequences, arrays["category"][order], first_lines, item_of, path)
 
 
-def _read(path: Path) -> Any:
-    """The table, by pyarrow.
+def column_names(path: Path) -> list[str]:
+    """Names of a table's columns.
 
     Raises:
         ValueError: not such a file, or pyarrow is not there.
     """
+    return list(_open(path, None, ()).schema.names)
+
+
+def read_table(path: Path, *, names: Sequence[str] | None = None, texts: Sequence[str] = ()) -> Any:
+    """The table, by pyarrow.
+
+    Args:
+        path: of a `.csv` or `.tsv` file with a line of names, or a `.parquet` file.
+        names: of the columns of a text file that has no line of names.
+        texts: columns of a text file that are no numbers, whatever they look like.
+
+    Raises:
+        ValueError: not such a file, or pyarrow is not there.
+    """
+    file = _open(path, names, texts)
     try:
-        import pyarrow
-        from pyarrow import csv, parquet
+        return file.read() if path.suffix == ".parquet" else file.read_all()
+    except _arrow().ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
+    """The opened file, which has a `schema`."""
+    arrow = _arrow()
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix == ".parquet":
+            return parquet.ParquetFile(path)
+        return csv.open_csv(
+            path,
+            read_options=csv.ReadOptions(column_names=names, block_size=1 << 26),
+            parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ","),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(texts, arrow.string()), strings_can_be_null=False
+            ),
+        )
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _arrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
     except ImportError as error:
         raise ValueError(
-            f"reading {path.name} needs pyarrow: pip install 'torchfsl[training]'"
+            "reading tables needs pyarrow: pip install 'torchfsl[training]'"
         ) from error
-    try:
-        return csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
 
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
@@ -146,7 +184,7 @@ def _odd_time(times: npt.NDArray[Any], path: Path) -> str:
     odd = next((n for n, form in enumerate(forms) if not form or form != forms[0]), -1)
     if odd < 0:
         return f"holds {forms[0]}s as text: store them in their own type"
-    line = f"line {odd + 2}" if path.suffix == ".csv" else f"row {odd}"
+    line = f"line {odd + 2}" if path.suffix != ".parquet" else f"row {odd}"
     held = f"holds {str(times[odd])!r} in {line}, which is"
     if forms[odd]:
         return f"{held} a {forms[odd]}, while {str(times[0])!r} is a {forms[0]}: choose one form"

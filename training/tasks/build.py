@@ -15,6 +15,7 @@ from models.hankel import in_blocks
 from training.checkpoint import CheckpointFolder
 from training.config import READS, Config
 from training.data import partition
+from training.data.click_tables import load_clicks, synthetic_clicks
 from training.data.interaction_tables import SUFFIXES, load_table
 from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
@@ -31,6 +32,7 @@ from training.tasks.classification import (
     SentenceExamples,
     ShardedTask,
 )
+from training.tasks.clicks import ClicksTask
 from training.tasks.language import LanguageTask
 from training.tasks.own import own_task
 from training.tasks.recommendation import RecommendationTask
@@ -91,6 +93,21 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "deepfm": models.DeepFM,
     "sasrec": models.SASRec,
 }
+
+
+def _clicks(config: Config) -> Task:
+    settings = config.ctr
+    if config.data == SYNTHETIC:
+        data = synthetic_clicks(config.seed, lines=60_000, clients=settings.clients)
+    else:
+        data = load_clicks(Path(config.data), settings.columns)
+    network = functools.partial(
+        models.FieldDeepFM, dim=settings.dim, head=settings.head, dropout=settings.dropout
+    )
+    return ClicksTask(
+        data, settings, network=network, local=_local(config), seed=config.seed,
+        evaluate=config.evaluate,
+    )  # fmt: skip
 
 
 def _textcnn(config: Config) -> Task:
@@ -244,6 +261,7 @@ def _local(config: Config) -> LocalPlan:
 
 _BUILDERS: dict[str, Callable[[Config], Task]] = {
     **{name: _recommender for name, preset in PRESETS.items() if preset.is_recommender},
+    "ctr-deepfm": _clicks,
     "own": own_task,
     "textcnn": _textcnn,
     "lstm-wikitext2": _language,

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from torchfsl.fsl import messages, privacy
+from torchfsl.fsl import messages, noise
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
@@ -50,7 +50,7 @@ class Evaluator(Protocol):
         """Forget everything: the round is over."""
 
 
-MakeEvaluator: TypeAlias = Callable[[Plan, int, privacy.Draw, Callable[[], None]], Evaluator]
+MakeEvaluator: TypeAlias = Callable[[Plan, int, noise.Draw, Callable[[], None]], Evaluator]
 """Makes a server's: of its plan, party, source of noise, and `Spool.release`."""
 
 
@@ -65,7 +65,7 @@ class LocalEvaluator:
     """
 
     def __init__(
-        self, plan: Plan, party: int, draw: privacy.Draw, release: Callable[[], None]
+        self, plan: Plan, party: int, draw: noise.Draw, release: Callable[[], None]
     ) -> None:
         """Nothing is computed yet."""
         self._plan, self._party, self._draw, self._release = plan, party, draw, release
@@ -121,7 +121,7 @@ class LocalEvaluator:
         total = np.empty(messages.share_bytes(self._plan), dtype=np.uint8)
         start = 0
         for segment, share in self.sums.shares():
-            noisy = privacy.add_noise(self._plan, segment, share, self._draw).reshape(-1)
+            noisy = noise.add_noise(self._plan, segment, share, self._draw).reshape(-1)
             total[start : start + noisy.size] = noisy
             start += noisy.size
         return total.data

@@ -21,8 +21,8 @@ from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.privacy import Draw
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from torchfsl.crypto import discrete_gaussian
-from torchfsl.fsl import messages, privacy
+from torchfsl.fsl import messages, noise
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
@@ -46,7 +46,7 @@ class ShardedEvaluator:
         self,
         plan: Plan,
         party: int,
-        draw: privacy.Draw,
+        draw: noise.Draw,
         release: Callable[[], None],
         *,
         open_grid: OpenGrid,
@@ -146,5 +146,5 @@ class ShardedEvaluator:
             first = starts[segment.name]
             own = total[first : first + messages.sum_bytes(plan, segment)]
             values = own.reshape(-1, plan.ring_bytes(segment))
-            noisy = privacy.add_noise(plan, segment, values, self._draw)
+            noisy = noise.add_noise(plan, segment, values, self._draw)
             own[:] = noisy.reshape(-1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from torchfsl.fsl import privacy
+from torchfsl.fsl import noise
 from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.dpf.trees import split
 from torchfsl.fsl.plan.plan import Plan
@@ -152,7 +152,7 @@ class Shard:
                 total = values if total is None else ring.add(total, values)
             assert total is not None
             if noisy and total.size:
-                total = privacy.add_noise(self._plan, cut.segment, total)
+                total = noise.add_noise(self._plan, cut.segment, total)
             found[name] = total.reshape(len(cut.rows), row)
         return found
 

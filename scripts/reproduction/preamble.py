@@ -1,0 +1,110 @@
+"""Random blocks drawn in secret, after PREAMBLE, beside the largest blocks, at equal bytes.
+
+TREC's sentences at 20 clients, a small TextCNN whose every parameter, word table included, is cut
+into blocks of 32 values. All three ways of choosing send the same number of blocks and so the same
+bytes. What noise each needs is computed, not trained with. One seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.bench import measure as bench_measure
+from scripts.reproduction.accuracy import LAST, Progress, run_or_read
+from torchfsl.fsl import privacy
+from torchfsl.fsl.plan.plan import Plan
+from training.checkpoint import CheckpointFolder
+from training.config import Config
+from training.presets import PRESETS
+from training.sections import Local, Partition, Rest
+
+SHARE, BLOCK, CLIENTS, ROUNDS = 0.04, 32, 20, 60
+WAYS: Final = {
+    "dense": Rest(),
+    "topk": Rest("blocks", SHARE, BLOCK),
+    "topk-dropped": Rest("blocks", SHARE, BLOCK, error_feedback=False),
+    "sample": Rest("sample", SHARE, BLOCK),
+}
+EPSILON, DELTA, BOUND = 8.0, 1e-5, 1 << 24
+
+
+def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
+    """Train each way, and find the noise."""
+    if data is None:
+        raise SystemExit("preamble needs --data, a folder with trec in it")
+    found: dict[str, Any] = {}
+    for name, rest in WAYS.items():
+        print(name, flush=True)
+        folder = runs / "preamble" / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        summary = run_or_read(config_of(data, rest, rounds), folder, Progress("accuracy"))
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        curve = [(r["round"], r["accuracy"]) for r in map(json.loads, lines) if "accuracy" in r]
+        found[name] = {
+            "accuracy": sum(accuracy for _, accuracy in curve[-LAST:]) / len(curve[-LAST:]),
+            "curve": [(number, round(accuracy, 4)) for number, accuracy in curve],
+            "upload_bytes": summary["upload_bytes_per_client_round"],
+            "exact_rounds": summary["exact_rounds"],
+            "clipped_values": summary["clipped_values"],
+            "segments": summary["segments"],
+        }
+    saved = CheckpointFolder(runs / "preamble" / "sample" / "checkpoint").load()
+    assert saved is not None
+    plan = Plan.from_json(saved.plan)
+    return {
+        "environment": bench_measure.environment(),
+        "rounds": rounds,
+        "clients": CLIENTS,
+        "block": BLOCK,
+        "share": SHARE,
+        "seed": 0,
+        "ways": found,
+        "noise": noise(plan, rounds),
+    }
+
+
+def config_of(data: Path, rest: Rest, rounds: int) -> Config:
+    """One run."""
+    base = PRESETS["textcnn"]
+    return dataclasses.replace(
+        base,
+        data=str(data / "trec"),
+        rounds=rounds,
+        clients_per_round=CLIENTS,
+        aggregation="plain",
+        above_break_even="keep",
+        eval_every=5,
+        checkpoint_every=20,
+        threads=1,
+        partition=Partition(clients=CLIENTS),
+        sentences=dataclasses.replace(base.sentences, dim=48, maps=32, table="rest"),
+        local=Local(optimizer="adam", lr=1e-3, batch_size=64),
+        rest=rest,
+    )
+
+
+def noise(plan: Plan, rounds: int) -> dict[str, Any]:
+    """Standard deviation of a server's noise, as a multiple of the norm of a client's whole change.
+
+    The change is taken to be spread evenly over its blocks: drawn and scaled it then has
+    sqrt(m / k) times its norm, which is what the bound of drawn blocks must let through.
+    """
+    (segment,) = plan.segments
+    grown = math.sqrt(segment.m / segment.k_max)
+    bound = dataclasses.replace(plan, l2_bound=BOUND)
+    terms = {"epsilon": EPSILON, "delta": DELTA, "rounds": rounds}
+    known = privacy.calibrate(bound, **terms).noise_sigma / BOUND
+    secret = privacy.calibrate(bound, **terms, sampled_blocks=True).noise_sigma / BOUND
+    return {
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "blocks": segment.m,
+        "chosen": segment.k_max,
+        "topk": known,
+        "drawn_in_public": known * grown,
+        "drawn_in_secret": secret * grown,
+    }

@@ -1,0 +1,28 @@
+"""How many positions a policy sends, from what its user says."""
+
+from __future__ import annotations
+
+import math
+
+from torchfsl.errors import ParameterError
+
+
+def budget(amount: float | int, m: int) -> int:
+    """Positions that `amount` stands for: an int counts, a float is a fraction of m; 1..m."""
+    count = amount if isinstance(amount, int) else math.ceil(amount * m - 1e-9)
+    return max(1, min(count, m))
+
+
+def check_amount(what: str, amount: float | int) -> None:
+    """Refuse what is neither a count nor a fraction."""
+    whole = isinstance(amount, int) and not isinstance(amount, bool)
+    if not ((whole and amount >= 1) or (isinstance(amount, float) and 0 < amount <= 1)):
+        raise ParameterError(
+            f"{what} is {amount!r}: give a fraction in (0, 1] as a float or a count >= 1 as an int"
+        )
+
+
+def check_block(block: int) -> None:
+    """Refuse blocks of no values."""
+    if block < 1:
+        raise ParameterError(f"block is {block}: give the values a block, at least 1")

@@ -1,0 +1,161 @@
+"""Clicks from one table, a line a shown advert: whether it was clicked, and categories and numbers.
+
+`columns` says which column is which, with a plus between those of a list, and with `client=NAME`
+and `time=NAME` if there are such: `label=NAME,fields=A+B,numeric=C+D`. `fields=*` are all columns
+not named otherwise. A `.tsv` file of 40 columns without names is Criteo's as published: the label,
+I1 to I13 (numeric) and C1 to C26.
+
+A number is a category, too: itself up to 2, then the whole part of its squared logarithm, as the
+winners of Criteo's contest had it; what is missing is a category of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from training.data.interaction_tables import column_names, read_table
+from training.data.prf import Stream
+
+Ids = npt.NDArray[np.int64]
+SUFFIXES: Final = (".csv", ".tsv", ".parquet")
+_ONE, _MANY = ("label", "client", "time"), ("fields", "numeric")
+_EXAMPLE = "label=click,client=device_ip,time=hour,fields=*"
+CRITEO: Final = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
+_OF_CRITEO = f"label=label,numeric={'+'.join(CRITEO[1:14])},fields={'+'.join(CRITEO[14:])}"
+
+
+@dataclass(frozen=True, eq=False)
+class Clicks:
+    """Lines in time order.
+
+    Attributes:
+        labels: int64 `[n]` of 0 and 1.
+        values: by field, its `n` values as text.
+        clients: int64 `[n]`, whose each line is, from 0 on without gaps; None where no column says.
+    """
+
+    labels: Ids
+    values: Mapping[str, npt.NDArray[np.str_]]
+    clients: Ids | None
+
+
+def load_clicks(path: Path, columns: str) -> Clicks:
+    """Read a table.
+
+    Args:
+        path: `.csv` or `.tsv` with a line of names, `.parquet`, or Criteo's `.tsv`.
+        columns: see above; may be empty for Criteo's.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file or a column cannot be used; the message names it, and the columns.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path.name} is none of {', '.join(SUFFIXES)}")
+    as_published = not columns and path.suffix == ".tsv"
+    there = CRITEO if as_published else column_names(path)
+    roles = _roles(_OF_CRITEO if as_published else columns, there, path)
+    texts = [*roles["fields"], *roles["client"]]
+    table = read_table(path, names=CRITEO if as_published else None, texts=texts)
+    (label,) = roles["label"]
+    labels = _labels(table.column(label).to_numpy(), f"{path.name}: column {label}")
+    order = np.arange(len(labels))
+    for time in roles["time"]:
+        times = table.column(time)
+        if times.null_count or times.to_numpy().dtype.kind not in "iufM":
+            raise ValueError(f"{path.name}: column {time} holds no numbers or dates to sort by")
+        order = np.argsort(times.to_numpy(), kind="stable")
+    values = {name: _texts(table.column(name))[order] for name in roles["fields"]}
+    for name in roles["numeric"]:
+        values[name] = _bucket(table.column(name), f"{path.name}: column {name}")[order]
+    clients = None
+    for name in roles["client"]:
+        clients = np.unique(_texts(table.column(name)), return_inverse=True)[1][order]
+    return Clicks(labels[order], values, clients)
+
+
+def synthetic_clicks(seed: int, *, lines: int, clients: int) -> Clicks:
+    """Learnable lines: each value of three fields and a number moves the odds of a click."""
+    stream = Stream(seed, "synthetic clicks")
+    sizes = {"site": 1500, "advert": 3000, "hour": 24}
+    logit = np.full(lines, -1.0)
+    values: dict[str, npt.NDArray[np.str_]] = {}
+    for name, size in sizes.items():
+        drawn = stream.integers(size, lines)
+        logit += stream.normal(size)[drawn]
+        values[name] = drawn.astype(np.str_)
+    shown = stream.integers(50, lines)
+    logit += shown / 50
+    values["shown"] = _categories(shown.astype(np.float64))
+    labels = (stream.uniform(lines) < 1 / (1 + np.exp(-logit))).astype(np.int64)
+    return Clicks(
+        labels, values, np.unique(stream.integers(clients, lines), return_inverse=True)[1]
+    )
+
+
+def _roles(columns: str, there: Sequence[str], path: Path) -> dict[str, list[str]]:
+    """Columns by role."""
+    has = f"{path.name} has the columns {', '.join(there)}"
+    if not columns:
+        raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
+    roles: dict[str, list[str]] = {}
+    for part in columns.split(","):
+        role, equals, names = (word.strip() for word in part.partition("="))
+        if role not in (*_ONE, *_MANY) or not equals or role in roles:
+            raise ValueError(
+                f"columns is {columns!r}, of which {part!r} is not to be read: give "
+                f"{', '.join(f'{one}=NAME' for one in _ONE)} and "
+                f"{', '.join(f'{many}=NAME+NAME' for many in _MANY)}, each once"
+            )
+        roles[role] = [name.strip() for name in names.split("+")]
+    named = [name for names in roles.values() for name in names if name != "*"]
+    if roles.get("fields") == ["*"]:
+        roles["fields"] = [name for name in there if name not in named]
+    found = [name for names in roles.values() for name in names]
+    if missing := [name for name in found if name not in there]:
+        raise ValueError(f"columns names {', '.join(missing)}, but {has}")
+    if twice := sorted({name for name in found if found.count(name) > 1}):
+        raise ValueError(f"columns names {', '.join(twice)} twice: each column has one role")
+    if "label" not in roles or not (roles.get("fields") or roles.get("numeric")):
+        raise ValueError(f"columns is {columns!r} and lacks label=NAME, or any field; {has}")
+    if any(len(roles.get(role, [""])) > 1 for role in _ONE):
+        raise ValueError(f"columns is {columns!r}: {', '.join(_ONE)} are one column each")
+    return {role: roles.get(role, []) for role in (*_ONE, *_MANY)}
+
+
+def _labels(values: npt.NDArray[Any], where: str) -> Ids:
+    kinds = values.dtype.kind
+    if kinds not in "biuf" or not np.isin(values, (0, 1)).all():
+        raise ValueError(f"{where} is the label, and must be 0 or 1 in every line")
+    return values.astype(np.int64)
+
+
+def _texts(column: Any) -> npt.NDArray[np.str_]:
+    """Values as text; what is missing is empty."""
+    texts = column.cast("string").fill_null("")
+    return np.asarray(texts.to_numpy(), dtype=np.str_)
+
+
+def _bucket(column: Any, where: str) -> npt.NDArray[np.str_]:
+    """Numbers as categories."""
+    try:
+        numbers = np.asarray(column.cast("float64").to_numpy(), dtype=np.float64)
+    except ValueError as error:  # pyarrow's are ValueErrors
+        raise ValueError(f"{where} is not numeric: {error}") from error
+    return _categories(numbers)
+
+
+def _categories(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.str_]:
+    large = np.floor(np.log(np.maximum(numbers, 3.0)) ** 2)
+    category = np.where(numbers > 2, large + 2, np.floor(numbers))
+    missing = ~np.isfinite(numbers)
+    whole = np.where(missing, 0, category).astype(np.int64).astype(np.str_)
+    return np.where(missing, "", whole)
