@@ -36,6 +36,7 @@ from scripts.reproduction import (
     recommendation,
     report,
     rivals,
+    secemb,
     sefl,
     sefl_parties,
     sesa,
@@ -77,6 +78,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "rounds to an AUC on Amazon Beauty: FedSubAvg, FedAvg, FedProx, FedAdam",
         lambda o: rivals.rivals(o.data, RUN_FOLDER),
     ),
+    "secemb": ("bytes and seconds at SecEmb's shapes", lambda _: secemb.secemb()),
     "sesa": (
         "one server, clients of different widths: costs, accuracy by choice of shards",
         lambda o: sesa.sesa(o.data, RUN_FOLDER, o.seed, o.rounds or sesa.ROUNDS, o.flower_python),
