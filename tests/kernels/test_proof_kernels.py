@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernels.test_native_kernels import K_CONVERT, make_trees
+from tests.kernels.test_native_kernels import K_CONVERT, K_TREE, make_trees
 from torchfsl.kernels import portable
 from torchfsl.kernels.portable import proofs
 from torchfsl.kernels.portable.proofs import MODULUS, integers, words_of
@@ -209,3 +209,96 @@ def test_native_kernels_refuse_malformed_arguments(change: dict[str, Any], messa
     if "width" not in change:
         with pytest.raises(ValueError, match=message):
             native.carry_sums(**{**good, **change})
+
+
+def job_of(leaves: int, trees: int, payload: int, seed: int) -> tuple[Any, ...]:
+    made = make_trees(leaves, trees, seed)
+    hints = np.ascontiguousarray(hints_of(trees + seed, payload)[seed:])
+    return K_TREE, K_CONVERT, made.roots[0], made.cw, made.cw_right, hints
+
+
+@pytest.mark.skipif(native is None, reason="no native kernels")
+@pytest.mark.parametrize("width", [2, 3, 4, 6])
+@pytest.mark.parametrize(
+    ("leaves", "trees", "values", "lifted"),
+    [(1, 1, 1, 1), (7, 3, 2, 1), (65, 9, 19, 19), (130, 40, 20, 3), (600, 2, 33, 33),
+     (9000, 1, 19, 19), (200, 17, 3, 0)],
+)  # fmt: skip
+def test_reports_are_added_and_their_leaves_summed_as_by_each_kernel_alone(
+    width: int, leaves: int, trees: int, values: int, lifted: int
+) -> None:
+    payload = values * width
+    jobs = [job_of(leaves, trees, payload, seed) for seed in range(3)]
+    for party in (0, 1):
+        start = np.random.default_rng(party).integers(0, 256, (trees, leaves, payload), np.uint8)
+        added, expected = start.copy(), start.copy()
+        portable.accumulate_batch(jobs, leaves, party, width, added)
+        sums = portable.accumulate_lifted(jobs, leaves, party, width, expected, lifted)
+        assert expected.tobytes() == added.tobytes()
+        for place, (key, convert, roots, cw, right, hints) in enumerate(jobs if lifted else ()):
+            states = portable.tree_eval(key, roots, cw, right, leaves)
+            prefix = np.ascontiguousarray(hints[:, : lifted * width])
+            alone = portable.leaf_sums(convert, states, prefix, width, 0)
+            assert np.array_equal(sums[:, place], alone[: len(sums)])
+            assert not alone[len(sums) :].any()
+        for threads in (1, 2, 3):
+            total = start.copy()
+            found = native.accumulate_lifted(jobs, leaves, party, width, total, lifted, threads)
+            assert total.tobytes() == expected.tobytes()
+            assert found.tobytes() == sums.tobytes()
+            assert found.shape == sums.shape == (1 + (width > 4), 3, trees, lifted)
+
+
+@both
+def test_weighted_sums_are_those_of_integers(kernels: Any) -> None:
+    weights = EDGES * 30
+    rng = np.random.default_rng(5)
+    matrix = rng.integers(-(1 << 63), (1 << 63) - 1, (len(weights), 70), endpoint=True)
+    matrix[:, 0], matrix[:, 1], matrix[:, 2] = (1 << 63) - 1, -(1 << 63), -1
+    words = words_of(np.array(weights, dtype=object))
+    for threads in (1, 3):
+        found = integers(kernels.weighted_sums(words, matrix, threads)).tolist()
+        assert found == [
+            sum(w * int(x) for w, x in zip(weights, column, strict=True)) % MODULUS
+            for column in matrix.T
+        ]
+    assert not kernels.weighted_sums(np.zeros((0, 2), np.uint64), np.zeros((0, 3), np.int64)).any()
+
+
+@both
+@pytest.mark.parametrize("order", [1, 2, 4, 64, 512])
+def test_a_transform_gives_the_values_of_a_polynomial(kernels: Any, order: int) -> None:
+    root = root_of(order)
+    coefficients = (EDGES * order)[:order]
+    words = words_of(np.array(coefficients, dtype=object))
+    found = kernels.field_transform(words, words_of(np.array([root], dtype=object))[0])
+    for k in {0, 1 % order, order // 2, order - 1}:
+        point = pow(root, k, MODULUS)
+        expected = sum(c * pow(point, i, MODULUS) for i, c in enumerate(coefficients)) % MODULUS
+        assert integers(found[k : k + 1])[0] == expected
+
+
+@both
+def test_weighted_sums_and_transforms_refuse_elements_out_of_the_field(kernels: Any) -> None:
+    wrong = np.full((2, 2), (1 << 64) - 1, dtype=np.uint64)
+    root = words_of(np.array([root_of(2)], dtype=object))[0]
+    with pytest.raises(ValueError, match="modulus"):
+        kernels.weighted_sums(wrong, np.zeros((2, 1), dtype=np.int64))
+    with pytest.raises(ValueError, match="modulus"):
+        kernels.field_transform(wrong, root)
+    with pytest.raises(ValueError, match=r"weights|shape"):
+        kernels.weighted_sums(np.zeros((3, 2), np.uint64), np.zeros((2, 1), dtype=np.int64))
+    with pytest.raises(ValueError, match="power of two"):
+        kernels.field_transform(np.zeros((3, 2), dtype=np.uint64), root)
+
+
+@pytest.mark.skipif(native is None, reason="no native kernels")
+def test_adding_with_sums_refuses_what_it_cannot_sum() -> None:
+    acc = np.zeros((2, 5, 16), dtype=np.uint8)
+    job = job_of(5, 2, 16, 0)
+    for change, message in (({"width": 8}, "width"), ({"lifted": 5}, "values of a leaf"),
+                            ({"lifted": -1}, "values of a leaf")):  # fmt: skip
+        given = {"width": 4, "lifted": 4} | change
+        with pytest.raises(ValueError, match=message):
+            native.accumulate_lifted([job], 5, 0, acc=acc, **given)
+    assert not acc.any()

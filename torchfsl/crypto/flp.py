@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -29,10 +28,7 @@ from torchfsl.crypto import field128
 from torchfsl.crypto.field128 import MODULUS
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.kernels.portable.proofs import Words, integers, words_of
-from torchfsl.types import Array, Whole
-
-_LIMB: Final = 16
-"""Bits of a limb: products of two, summed over 2**20 calls, are exact in float64."""
+from torchfsl.types import Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +95,10 @@ class SumsOfSquares:
         """One verifier's share of wires and p at the point, and of the calls' sums of squares."""
         seeds, coefficients = proof[: self.arity], proof[self.arity :]
         weights = self._weights(point)
+        words = words_of(np.array(weights, dtype=object))
         totals = [weights[0] * seed for seed in seeds]
         for part, scale in inputs.parts:
-            sums = _weighted_sums(weights[1 : 1 + len(part)], part)
+            sums = _weighted_sums(words[1 : 1 + len(part)], part)
             totals = [total + scale * more for total, more in zip(totals, sums, strict=True)]
         first = self.num_calls - len(inputs.tail) + 1
         for weight, value in zip(weights[first:], inputs.tail, strict=False):
@@ -155,8 +152,9 @@ class SumsOfSquares:
         order = self.order
         folded = np.array(coefficients[:order], dtype=object)
         folded[: order - 1] += np.array(coefficients[order:], dtype=object)
-        values = field128.transform(folded % MODULUS, field128.root_of_unity(order))
-        outputs: list[int] = values[1 : 1 + self.num_calls].tolist()
+        root = words_of(np.array([field128.root_of_unity(order)], dtype=object))[0]
+        values = kernels().field_transform(words_of(folded % MODULUS), root)
+        outputs: list[int] = integers(values[1 : 1 + self.num_calls]).tolist()
         return outputs
 
 
@@ -169,21 +167,8 @@ def _words_of_signed(whole: Whole) -> Words:
     return np.stack([low, high], axis=-1)
 
 
-def _weighted_sums(weights: Sequence[int], matrix: Whole) -> list[int]:
-    """`weights @ matrix` over the integers, exactly, by limbs in float64: one int a column.
-
-    Weights in [0, 2**128), at most 2**20 of them; `int64[len(weights), columns]`.
-    """
-    if not len(matrix):
-        return [0] * matrix.shape[1]
-    data = b"".join(weight.to_bytes(16, "little") for weight in weights)
-    left = np.frombuffer(data, dtype="<u2").reshape(-1, 8).T.astype(np.float64)
-    rows = np.zeros((11, matrix.shape[1]), dtype=np.int64)
-    for limb in range(4):
-        part: Array = matrix >> (_LIMB * limb)
-        if limb < 3:
-            part = part & ((1 << _LIMB) - 1)
-        rows[limb : limb + 8] += (left @ part.astype(np.float64)).astype(np.int64)
-    return [
-        sum(int(row) << (_LIMB * i) for i, row in enumerate(column)) for column in rows.T.tolist()
-    ]
+def _weighted_sums(weights: Words, matrix: Whole) -> list[int]:
+    """`weights @ matrix` modulo p: one int a column; `int64[len(weights), columns]`."""
+    found = kernels().weighted_sums(weights, np.ascontiguousarray(matrix), num_threads())
+    numbers: list[int] = integers(found).tolist()
+    return numbers

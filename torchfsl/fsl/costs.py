@@ -15,6 +15,7 @@ from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import CARRY_BITS
 from torchfsl.fsl.server import sizes, spool
+from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.submodel.segments import ceil_div, ceil_shift
 
 _CHECK_BLOCKS = 5
@@ -133,18 +134,16 @@ def _client_blocks(plan: Plan, segment: TreeSegment) -> int:
 
 
 def _proof_blocks(plan: Plan) -> int:
-    """Of one server for one report's proof: sums over leaves, carry trees and their check."""
+    """Of one server for one report's proof: carry trees and their check.
+
+    Sums over leaves are made while the report is added up, of the same blocks.
+    """
     statement = plan.statement
     if statement is None:
         return 0
-    total = 0
-    for segment in plan.with_trees:
-        payload = ceil_div(statement.leaf_values(segment) * plan.ring_bytes(segment), 16)
-        for group in segment.groups:
-            total += tree_blocks(group) + group.num_trees * group.num_leaves * payload
     (group,) = statement.carries.groups
     carried = ceil_div(CARRY_BITS << group.nu, 128) * group.num_trees * group.num_leaves
-    return total + tree_blocks(group) + carried + _check_blocks(group)
+    return tree_blocks(group) + carried + _check_blocks(group)
 
 
 def _proving_blocks(plan: Plan) -> int:
@@ -170,7 +169,10 @@ def memory(plan: Plan) -> ServerMemory:
     early = kinds[Kind.TREES] if plan.early else 0
     held = plan.max_clients * (kinds[Kind.REPORT] + early)
     share = messages.share_bytes(plan)
+    kept = plan.max_clients * lifted_bytes(plan)
     return ServerMemory(
+        lifted=min(kept, spool.WINDOW_BYTES + lifted_bytes(plan)),
+        carries=carries_bytes(plan),
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
         keeps_tables=sizes.keeps_tables(plan),
@@ -182,11 +184,31 @@ def memory(plan: Plan) -> ServerMemory:
     )
 
 
+def lifted_bytes(plan: Plan) -> int:
+    """What a report's sums over leaves take until its proof is asked."""
+    statement = plan.statement
+    if statement is None:
+        return 0
+    parts = 8 * (1 + (statement.ring_bits > HALF))
+    return parts * sum(s.num_trees * statement.leaf_values(s) for s in plan.with_trees)
+
+
+def carries_bytes(plan: Plan) -> int:
+    """What asking one proof takes: leaves of all carry trees, and what they carry."""
+    statement = plan.statement
+    if statement is None:
+        return 0
+    (group,) = statement.carries.groups
+    return group.num_leaves * (16 * group.num_trees + (8 << group.nu))
+
+
 @dataclass(frozen=True, slots=True)
 class ServerMemory:
     """Bytes at one server, beside its model and its optimizer's state.
 
     Attributes:
+        lifted: sums over leaves of reports under proofs.
+        carries: what asking one proof takes.
         messages: of the clients.
         tables: the model's rows in the layout of the bins, and digests; once for both servers of a
             process.
@@ -198,6 +220,8 @@ class ServerMemory:
         opened: the sums as signed 64-bit numbers.
     """
 
+    lifted: int
+    carries: int
     messages: int
     tables: int
     keeps_tables: bool
@@ -217,13 +241,14 @@ class ServerMemory:
         """Of both servers in one process."""
         return self.permutations + max(self._by_step(2))
 
-    def _by_step(self, servers: int) -> tuple[int, int, int]:
-        """While messages come, while sums are gathered, while they are opened."""
+    def _by_step(self, servers: int) -> tuple[int, ...]:
+        """While messages come, proofs are asked, sums are gathered, and these are opened."""
         tables = self.tables if self.keeps_tables else 0
         sums = self.accumulators if self.keeps_sums else 0
-        each = self.messages + self.accumulators
+        each = self.messages + self.accumulators + self.lifted
         return (
             self.tables + servers * each,
+            tables + servers * (each + self.carries),
             tables + servers * each + (servers + 1) * self.share,
             tables + servers * (sums + 3 * self.share + self.opened),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
-from torchfsl.fsl.costs import memory, predict
+from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
@@ -54,10 +54,18 @@ def _costs(plan: Plan) -> list[str]:
         *_proven(plan),
         f"memory: beside its model of {model} bytes and its optimizer's state a server holds "
         f"{needs.tables} bytes of tables for answers, {needs.accumulators} of sums, "
-        f"{needs.permutations} of permutations, {needs.messages} of messages, at most "
+        f"{needs.permutations} of permutations, {needs.messages} of messages"
+        f"{_for_proofs(needs)}, at most "
         f"{cost.server_memory_bytes} at once; one process with both servers and a client takes "
         f"{3 * model + needs.most_of_both} and what Python and torch need",
     ]
+
+
+def _for_proofs(needs: ServerMemory) -> str:
+    """What proofs take, where there are any."""
+    if not needs.carries:
+        return ""
+    return f", {needs.lifted} of sums over leaves for proofs, {needs.carries} while one is asked"
 
 
 def _proven(plan: Plan) -> list[str]:

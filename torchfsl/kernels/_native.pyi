@@ -125,6 +125,20 @@ def accumulate_batch(
     is added if one is refused.
     """
 
+def accumulate_lifted(
+    reports: list[tuple[bytes, bytes, _Bytes, _Bytes, _Bytes, _Bytes]],
+    num_leaves: int,
+    party: int,
+    width: int,
+    acc: _Bytes,
+    lifted: int,
+    num_threads: int = 1,
+) -> npt.NDArray[np.int64]:
+    """`accumulate_batch`, and lifted shares summed over leaves; see `portable.proofs`.
+
+    Running time and addresses depend on the shapes alone.
+    """
+
 def answer(
     key_tree: bytes,
     roots: _Bytes,
@@ -266,6 +280,19 @@ def square_sums(
     values: npt.NDArray[np.uint64], root: npt.NDArray[np.uint64], num_threads: int = 1
 ) -> npt.NDArray[np.uint64]:
     """Sums of squares of polynomials, `uint64[P, L, 2]` to `[2 P, 2]`; see `portable.proofs`."""
+
+def weighted_sums(
+    weights: npt.NDArray[np.uint64], values: npt.NDArray[np.int64], num_threads: int = 1
+) -> npt.NDArray[np.uint64]:
+    """`[K, 2]` times `[K, C]` modulo p: `uint64[C, 2]`; see `portable.proofs`.
+
+    Running time and addresses depend on the shapes alone, as for the next one.
+    """
+
+def field_transform(
+    values: npt.NDArray[np.uint64], root: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Values at the powers of a root from coefficients, `[n, 2]`; see `portable.proofs`."""
 
 def match(candidates: npt.NDArray[np.uint32], num_bins: int) -> npt.NDArray[np.int64]:
     """Exact greedy matching in item order: `uint32[3, k]` bins to `int64[k]`, the bin or -1.

@@ -75,8 +75,15 @@ class Accumulator(Protocol):
     def clear(self) -> None:
         """Back to zero."""
 
-    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
-        """Add reports together, which passes through the sum once; or take them out again."""
+    def add(
+        self, reports: Sequence[Contribution], *, subtract: bool = False, lifted: int = 0
+    ) -> Whole | None:
+        """Add reports together, which passes through the sum once; or take them out again.
+
+        With `lifted` above 0 also what `lifts.tree_sums` tells of each, of so many values of a leaf
+        and before the party's sign: `int64[parts, reports, num_trees, lifted]`, low and high or low
+        alone.
+        """
 
     def gather(self) -> Bytes:
         """This server's share of the sum, in index order: `[m, W/8]`; may be a view."""
@@ -99,16 +106,17 @@ class BinSums(Accumulator):
         for total in self._sums:
             total.fill(0)
 
-    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
+    def add(
+        self, reports: Sequence[Contribution], *, subtract: bool = False, lifted: int = 0
+    ) -> Whole | None:
         """See `Accumulator.add`."""
         sign = 1 - self._party if subtract else self._party
+        parts = []
         for position, (group, span) in enumerate(split(self._segment)):
-            jobs = [
-                (report.key_tree, report.key_convert, *arrays)
-                for report in reports
-                for arrays in _jobs(report.roots[span], report.trees[position], report.hints[span])
-            ]
-            _accumulate(self._width, jobs, group, sign, self._sums[position])
+            jobs = _jobs(reports, position, group, span)
+            into = self._sums[position]
+            parts.append(_accumulate(self._width, jobs, group, sign, into, lifted))
+        return _by_report(parts, len(reports), lifted)
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
@@ -140,29 +148,30 @@ class IndexSums(Accumulator):
         """See `Accumulator.clear`."""
         self._total.fill(0)
 
-    def add(self, reports: Sequence[Contribution], *, subtract: bool = False) -> None:
+    def add(
+        self, reports: Sequence[Contribution], *, subtract: bool = False, lifted: int = 0
+    ) -> Whole | None:
         """See `Accumulator.add`."""
         sign = 1 - self._party if subtract else self._party
+        parts = []
         for position, (group, span) in enumerate(split(self._segment)):
             if group.is_stash:
-                jobs = [
-                    (report.key_tree, report.key_convert, *arrays)
-                    for report in reports
-                    for arrays in _jobs(
-                        report.roots[span], report.trees[position], report.hints[span]
-                    )
-                ]
-                _accumulate(self._width, jobs, group, sign, self._total)
+                jobs = _jobs(reports, position, group, span)
+                parts.append(_accumulate(self._width, jobs, group, sign, self._total, lifted))
             else:
-                self._add_bins(reports, position, sign)
+                parts += self._add_bins(reports, position, sign, lifted)
+        return _by_report(parts, len(reports), lifted)
 
-    def _add_bins(self, reports: Sequence[Contribution], position: int, sign: int) -> None:
+    def _add_bins(
+        self, reports: Sequence[Contribution], position: int, sign: int, lifted: int
+    ) -> list[Whole | None]:
         plan, segment = self._plan, self._segment
         table, theta, padded = _layout(plan, segment)
         each = segment.num_bins // NUM_HASHES
         group = dataclasses.replace(segment.groups[position], num_trees=each)
         sums = sums_of(plan, segment, group)
         out = self._total.reshape(-1, self._row)[: segment.m]
+        found = []
         for i in range(NUM_HASHES):
             span = slice(i * each, (i + 1) * each)
             jobs = [
@@ -171,10 +180,11 @@ class IndexSums(Accumulator):
                 for r in reports
             ]  # fmt: skip
             sums.fill(0)
-            _accumulate(self._width, jobs, group, sign, sums)
+            found.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
             for part in _parts(segment.m, self._row):
                 slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
                 _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
+        return found
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
@@ -232,12 +242,40 @@ def _part(trees: Trees, span: slice) -> tuple[Bytes, Bytes]:
     return np.ascontiguousarray(cw), np.ascontiguousarray(right)
 
 
-def _accumulate(width: int, jobs: list[Any], group: TreeGroup, sign: int, out: Bytes) -> None:
-    kernels().accumulate_batch(jobs, group.num_leaves, sign, width, out, num_threads())
+def _accumulate(
+    width: int, jobs: list[Any], group: TreeGroup, sign: int, out: Bytes, lifted: int
+) -> Whole | None:
+    """Add all jobs; the kernel's sums over leaves, where any are wanted."""
+    threads = num_threads()
+    if not lifted:
+        kernels().accumulate_batch(jobs, group.num_leaves, sign, width, out, threads)
+        return None
+    found: Whole = kernels().accumulate_lifted(
+        jobs, group.num_leaves, sign, width, out, lifted, threads
+    )
+    return found
 
 
-def _jobs(roots: Bytes, trees: Trees, hints: Bytes) -> Iterator[tuple[Bytes, Bytes, Bytes, Bytes]]:
-    """Arrays of the trees of a group, tree by tree for a stash, whose trees share one sum."""
+def _by_report(parts: list[Whole | None], num_reports: int, lifted: int) -> Whole | None:
+    """Sums of groups of trees, or of one tree of a stash after the other, report by report."""
+    sums = [part.reshape(len(part), num_reports, -1, lifted) for part in parts if part is not None]
+    return np.concatenate(sums, axis=2) if sums else None
+
+
+def _jobs(
+    reports: Sequence[Contribution], position: int, group: TreeGroup, span: slice
+) -> list[Any]:
+    """A group of each report as kernels take it: a stash tree by tree, since these share a sum."""
+    return [
+        (report.key_tree, report.key_convert, *arrays)
+        for report in reports
+        for arrays in _arrays(report.roots[span], report.trees[position], report.hints[span])
+    ]
+
+
+def _arrays(
+    roots: Bytes, trees: Trees, hints: Bytes
+) -> Iterator[tuple[Bytes, Bytes, Bytes, Bytes]]:
     if not trees.group.is_stash:
         yield roots, trees.cw, trees.cw_right, hints
         return

@@ -100,7 +100,10 @@ class LocalEvaluator:
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
         """See `Evaluator.folds`."""
         masks = {s.name: checks.fold_masks(s, verify_key) for s in self._checked}
-        questions = Questions(self._plan, self._party, verify_key) if self._plan.statement else None
+        questions = None
+        if self._plan.statement is not None:
+            self.sums.add_waiting()
+            questions = Questions(self._plan, self._party, verify_key, self.sums.lifted)
         folds = {}
         for client, report in reports.items():
             loaded = self.sums.loaded(report)

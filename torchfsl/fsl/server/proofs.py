@@ -6,18 +6,26 @@ of both servers and the agreed set make, and a report is in one round's set once
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 
 from torchfsl.crypto import field128, kdf
 from torchfsl.fsl import uploads
 from torchfsl.fsl.dpf import carries, checks, lifts
 from torchfsl.fsl.dpf.checks import FoldMasks
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import Statement
 from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.types import Whole
+
+Lifted: TypeAlias = Callable[[Report, TreeSegment], tuple[Whole, Whole] | None]
+"""Sums over the leaves of a report's trees where they are at hand, see `lifts.tree_sums`."""
 
 
 class Questions:
@@ -27,11 +35,16 @@ class Questions:
         plan: with proofs.
         party: of this server.
         verify_key: the key of the check, secret until all reports are in.
+        lifted: tells sums that were made while reports were added up; what it lacks is made here,
+            for which trees are expanded once more.
     """
 
-    def __init__(self, plan: Plan, party: int, verify_key: bytes) -> None:
+    def __init__(
+        self, plan: Plan, party: int, verify_key: bytes, lifted: Lifted = lambda *_: None
+    ) -> None:
         """Draw what all reports share."""
         assert plan.statement is not None
+        self._lifted = lifted
         self._plan, self._party, self._key = plan, party, verify_key
         self._statement: Statement = plan.statement
         self._masks: FoldMasks = checks.fold_masks(self._statement.carries, verify_key)
@@ -55,10 +68,8 @@ class Questions:
         fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
         slack, elements = loaded.proof_share()
         squares, proof = elements[: len(sums)], elements[len(sums) :]
-        low, high = self._values(loaded, lifts.lift(slack, party))
-        parts = [(carried, -(1 << statement.ring_bits)), (low, lifts.SCALES[0])]
-        if statement.ring_bits > HALF:  # else sums fit the lower part
-            parts.append((high, lifts.SCALES[1]))
+        vectors = self._values(loaded, lifts.lift(slack, party))
+        parts = [(carried, -(1 << statement.ring_bits)), *zip(vectors, lifts.SCALES, strict=False)]
         tail = [x for pair in zip(sums, squares, strict=True) for x in pair]
         inputs = statement.inputs(parts, tail)
         query = statement.shape.query(inputs, proof, self._point(report.client))
@@ -66,25 +77,27 @@ class Questions:
         output = statement.output(inputs, query, party, rho)
         return fold, field128.to_bytes([*query.wires, query.at_point, output])
 
-    def _values(self, loaded: LoadedReport, slack: Whole) -> tuple[Whole, Whole]:
-        """The vector of this server's lifted shares, in low and high parts."""
+    def _values(self, loaded: LoadedReport, slack: Whole) -> list[Whole]:
+        """The vector of this server's lifted shares: low parts, and high ones of wide rings."""
         statement, plan = self._statement, self._plan
         width = statement.ring_bits // 8
-        low: dict[str, Whole] = {}
-        high: dict[str, Whole] = {}
+        trees: list[dict[str, Whole]] = [{}, {}]
         for segment in plan.with_trees:
             count, shape = statement.leaf_values(segment), (segment.num_trees, 1 << segment.nu, -1)
-            given = loaded.contribution(segment)
-            parts = lifts.tree_sums(segment, given, width, count, self._party)
-            low[segment.name], high[segment.name] = (part.reshape(shape) for part in parts)
+            parts = self._lifted(loaded.report, segment)
+            if parts is None:
+                given = loaded.contribution(segment)
+                parts = lifts.tree_sums(segment, given, width, count, self._party)
+            for half, part in zip(trees, parts, strict=True):
+                half[segment.name] = part.reshape(shape)
         dense = {}
         if statement.norm:
             dense = {s.name: lifts.lift(loaded.dense_share(s), self._party) for s in plan.dense}
+        low = statement.vector(trees[0], dense, slack)
+        if statement.ring_bits <= HALF:  # sums fit the lower part
+            return [low]
         none = {name: np.zeros_like(part) for name, part in dense.items()}
-        return (
-            statement.vector(low, dense, slack),
-            statement.vector(high, none, np.zeros_like(slack)),
-        )
+        return [low, statement.vector(trees[1], none, np.zeros_like(slack))]
 
     def _point(self, client: int) -> int:
         return self._statement.shape.point(self._derived(client, b"point"))

@@ -3,7 +3,8 @@
 Reports wait in a bounded window and are added together, so that the accumulators pass through the
 cache once a window. What was added stays out of the result unless the round accepts it: a report
 that is rejected later, by the peer, by the check or for a second message, is subtracted again.
-Ring arithmetic is exact, so the share is as if it had never been added.
+Ring arithmetic is exact, so the share is as if it had never been added. Under proofs every report
+leaves its sums over leaves behind, which its proof will ask for: trees are expanded once for both.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.spool import Spool
 from torchfsl.kernels import ring
-from torchfsl.types import Bytes
+from torchfsl.types import Bytes, Whole
 
 
 class RunningSums:
@@ -36,6 +38,7 @@ class RunningSums:
         self._keeps = sizes.keeps_sums(plan)
         self._kind = IndexSums if sizes.gathers_windows(plan) else BinSums
         self._sums: dict[str, Accumulator] = {}
+        self._spool = Spool()
         self.reset()
 
     def reset(self) -> None:
@@ -47,6 +50,8 @@ class RunningSums:
         self._dense_sums: dict[str, Bytes] = {}
         self._waiting: dict[int, LoadedReport] = {}
         self._added: dict[int, Report] = {}
+        self._lifted: dict[tuple[int, str], bytes | memoryview] = {}
+        self._spool.clear()
 
     def take(self, report: Report) -> None:
         """Note a complete report; once a window of them waits, they are added."""
@@ -54,13 +59,29 @@ class RunningSums:
             return
         self._waiting[report.client] = LoadedReport(self._party, report)
         if len(self._waiting) >= self._window:
-            accepted = [r.report for r in self._waiting.values() if not r.report.rejected]
-            self._change(accepted, subtract=False)
+            self.add_waiting()
             self._waiting = {}
+
+    def add_waiting(self) -> None:
+        """Add the reports that wait, which stay loaded."""
+        waiting = [r.report for c, r in self._waiting.items() if c not in self._added]
+        self._change([report for report in waiting if not report.rejected], subtract=False)
 
     def loaded(self, report: Report) -> LoadedReport:
         """The report to compute with: the one that waits to be added, else a new one."""
         return self._waiting.get(report.client) or LoadedReport(self._party, report)
+
+    def lifted(self, report: Report, segment: TreeSegment) -> tuple[Whole, Whole] | None:
+        """What `lifts.tree_sums` gives of a report under proofs, kept since it was added.
+
+        None of one that was not: it has to be made then.
+        """
+        kept = self._lifted.get((report.client, segment.name))
+        if kept is None or self._added.get(report.client) is not report:
+            return None
+        parts = np.frombuffer(kept, np.int64).reshape(-1, segment.num_trees, self._values(segment))
+        high = parts[1] if len(parts) > 1 else np.zeros_like(parts[0])
+        return parts[0], high
 
     def settle(self, reports: Iterable[Report]) -> None:
         """Make the sums those over exactly these reports."""
@@ -94,7 +115,10 @@ class RunningSums:
             loaded = [self.loaded(report) for report in window]
             for segment in self._with_hints:
                 contributions = [part.contribution(segment) for part in loaded]
-                self._sum(segment).add(contributions, subtract=subtract)
+                lifted = 0 if subtract else self._values(segment)
+                found = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
+                if found is not None:
+                    self._keep(window, segment, found)
             for segment in self._dense:
                 total = self._dense_sum(segment)
                 for part in loaded:
@@ -107,6 +131,18 @@ class RunningSums:
                 else:
                     self._added[report.client] = report
             self._release()
+
+    def _keep(self, reports: list[Report], segment: TreeSegment, found: Whole) -> None:
+        """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file."""
+        signed = -found if self._party else found
+        for place, report in enumerate(reports):
+            held = self._spool.hold(signed[:, place].tobytes())
+            self._lifted[report.client, segment.name] = held
+        self._spool.release()
+
+    def _values(self, segment: TreeSegment) -> int:
+        """Values of each leaf that a proof wants summed."""
+        return 0 if self._plan.statement is None else self._plan.statement.leaf_values(segment)
 
     def _sum(self, segment: TreeSegment) -> Accumulator:
         if segment.name not in self._sums:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.kernels import ring
-from torchfsl.kernels.portable.trees import bits_of, convert, mask_of
+from torchfsl.kernels.portable.trees import bits_of, convert, mask_of, shares_of
 from torchfsl.types import Array, Bytes, Whole
 
 Words = npt.NDArray[np.uint64]
@@ -23,6 +23,9 @@ MODULUS = (1 << 128) - 7 * (1 << 66) + 1
 
 HALF = 32
 """A sum of wide values is given as low + 2**HALF high."""
+
+NARROW = 4
+"""Bytes of a value up to which a sum is given whole."""
 
 CARRY_BYTES = 7
 
@@ -48,13 +51,55 @@ def leaf_sums(
     for tree, leaves in enumerate(states):
         plain = convert(key, leaves, hints.shape[1]).reshape(len(leaves), num_values, width)
         chosen = mask_of(bits_of(leaves))[:, :, None]
-        lifted = ring.to_int64(ring.add(plain, hints[tree].reshape(1, -1, width) & chosen))
-        if width > 4:
-            out[0, tree] = (lifted & ((1 << HALF) - 1)).sum(axis=0)
-            out[1, tree] = (lifted >> HALF).sum(axis=0)
-        else:
-            out[0, tree] = lifted.sum(axis=0)
+        shares = ring.add(plain, hints[tree].reshape(1, -1, width) & chosen)
+        out[:, tree] = _lifted_sums(shares[None])[:, 0]
     return out if party == 0 else -out
+
+
+Job = tuple[bytes, bytes, Bytes, Bytes, Bytes, Bytes]
+"""A report: `(key_tree, key_convert, roots, cw, cw_right, hints)`."""
+
+
+def accumulate_lifted(
+    reports: list[Job],
+    num_leaves: int,
+    party: int,
+    width: int,
+    acc: Bytes,
+    lifted: int,
+    num_threads: int = 1,
+) -> Whole:
+    """`accumulate_batch`, and lifted shares summed over the leaves of each tree.
+
+    Args:
+        reports: see `accumulate_batch`, all of one shape.
+        num_leaves: below 2**30.
+        party: gives the sign in which shares are added, and not that of the sums.
+        width: l/8, 2, 3, 4 or 6.
+        acc: `[T, N, P]`, changed in place.
+        lifted: values of each leaf that are summed, from the first on.
+        num_threads: for the native twin.
+
+    Returns:
+        `int64[parts, reports, T, lifted]`: as `leaf_sums` of party 0, low and high for width 6, low
+        alone for the others.
+    """
+    parts = 1 + (width > 4)
+    out = np.zeros((parts, len(reports), len(acc), lifted), dtype=np.int64)
+    for i, (key_tree, key_convert, roots, cw, cw_right, hints) in enumerate(reports):
+        shares = shares_of(key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, width)
+        sums = acc.reshape(shares.shape)
+        sums[...] = ring.add(sums, shares) if party == 0 else ring.sub(sums, shares)
+        out[:, i] = _lifted_sums(shares[:, :, :lifted])[:parts]
+    return out
+
+
+def _lifted_sums(shares: Bytes) -> Whole:
+    """Ring values `[T, N, n, width]` read as signed and summed over leaves: `[2, T, n]`."""
+    whole = ring.to_int64(shares)
+    if shares.shape[-1] <= NARROW:
+        return np.stack([whole.sum(axis=1), np.zeros_like(whole[:, 0])])
+    return np.stack([(whole & ((1 << HALF) - 1)).sum(axis=1), (whole >> HALF).sum(axis=1)])
 
 
 def carry_sums(
@@ -71,7 +116,7 @@ def carry_sums(
 
     Returns:
         `int64[N slots]`, the sum over all trees at every slot of every leaf, and
-        `int64[T, slots, 2]`, over the leaves of each tree, low 32 bits and the rest apart.
+        `int64[T, slots, 2]`, over the leaves of each tree, the low 32 bits of the sum and the rest.
     """
     slots = hints.shape[1] // CARRY_BYTES
     carried = np.zeros((states.shape[1], slots), dtype=np.int64)
@@ -82,8 +127,9 @@ def carry_sums(
         words = plain + (wide(hints[tree : tree + 1], slots) & chosen)
         lifted = signed(words) if party == 0 else -signed(words)
         carried += lifted
-        sums[tree, :, 0] = (lifted & ((1 << HALF) - 1)).sum(axis=0)
-        sums[tree, :, 1] = (lifted >> HALF).sum(axis=0)
+        low = (lifted & ((1 << HALF) - 1)).sum(axis=0)
+        sums[tree, :, 0] = low & ((1 << HALF) - 1)
+        sums[tree, :, 1] = (lifted >> HALF).sum(axis=0) + (low >> HALF)
     return carried.reshape(-1), sums
 
 
@@ -132,6 +178,42 @@ def square_sums(values: Words, root: Words, num_threads: int = 1) -> Words:
     back = transform(numbers, pow(square, -1, MODULUS)) * pow(order, -1, MODULUS) % MODULUS
     both = transform(np.concatenate([back, np.zeros_like(back)]), own)
     return words_of((both * both).sum(axis=1) % MODULUS)
+
+
+def weighted_sums(weights: Words, values: Whole, num_threads: int = 1) -> Words:
+    """`weights [K, 2]`, elements, times `values int64[K, C]` modulo p: `[C, 2]`.
+
+    K is below 2**24.
+
+    Raises:
+        ValueError: other shapes, or a weight that is not below p.
+    """
+    if values.ndim != 2 or weights.shape != (len(values), 2) or len(values) >> 24:
+        raise ValueError("weights are [K, 2] and values [K, C], K below 2**24")
+    numbers = integers(weights)
+    if len(numbers) and numbers.max() >= MODULUS:
+        raise ValueError("a field element must be below the modulus")
+    sums = (numbers[:, None] * values.astype(object)).sum(axis=0) % MODULUS
+    return words_of(np.asarray(sums, dtype=object).reshape(-1))
+
+
+def field_transform(values: Words, root: Words) -> Words:
+    """A polynomial's values at the powers of a root, from its coefficients: `[n, 2]` to `[n, 2]`.
+
+    Args:
+        values: coefficients, n a power of two up to 2**23.
+        root: `[2]`, of order n.
+
+    Raises:
+        ValueError: other shapes, or an element that is not below p.
+    """
+    order = len(values)
+    if values.shape != (order, 2) or root.shape != (2,) or not order or order & (order - 1):
+        raise ValueError("values are [n, 2], n a power of two, and a root [2]")
+    numbers, own = integers(values), int(integers(root[None])[0])
+    if order >> 24 or own >= MODULUS or numbers.max() >= MODULUS:
+        raise ValueError("a field element must be below the modulus, and n at most 2**23")
+    return words_of(transform(numbers, own))
 
 
 @functools.lru_cache(maxsize=64)

@@ -209,14 +209,28 @@ def accumulate(
     to the value carried by the hint at alpha and to 0 elsewhere. `num_threads` is for the native
     twin; this one is single-threaded.
     """
+    shares = shares_of(key_tree, key_convert, roots, cw, cw_right, num_leaves, hints, width)
+    lanes = acc.reshape(shares.shape)
+    lanes[...] = ring.add(lanes, shares) if party == 0 else ring.sub(lanes, shares)
+
+
+def shares_of(
+    key_tree: bytes,
+    key_convert: bytes,
+    roots: Bytes,
+    cw: Bytes,
+    cw_right: Bytes,
+    num_leaves: int,
+    hints: Bytes,
+    width: int,
+) -> Bytes:
+    """Conv(s_x) + t_x CW of all leaves, before the party's sign: `[T, N, P / width, width]`."""
     num_trees, payload = hints.shape
     states = tree_eval(key_tree, roots, cw, cw_right, num_leaves).reshape(-1, 16)
     shape = (num_trees, num_leaves, payload // width, width)
-    shares = convert(key_convert, states, payload).reshape(shape)
+    plain = convert(key_convert, states, payload).reshape(shape)
     chosen = mask_of(bits_of(states)).reshape(num_trees, num_leaves, 1, 1)
-    shares = ring.add(shares, hints.reshape(num_trees, 1, -1, width) & chosen)
-    lanes = acc.reshape(shape)
-    lanes[...] = ring.add(lanes, shares) if party == 0 else ring.sub(lanes, shares)
+    return ring.add(plain, hints.reshape(num_trees, 1, -1, width) & chosen)
 
 
 def accumulate_batch(

@@ -172,27 +172,65 @@ void accumulate(const nb::bytes& key_tree, const nb::bytes& key_convert, const I
   fsl::accumulate({job}, threads);
 }
 
+// Several reports' checked arguments for one accumulator.
+class Batch {
+ public:
+  Batch(const nb::list& reports, std::int64_t num_leaves, std::int64_t party, std::int64_t width,
+        const InOut& acc) {
+    for (const nb::handle item : reports) {
+      const nb::tuple report = nb::cast<nb::tuple>(item);
+      if (report.size() != 6) {
+        refuse("a report is (key_tree, key_convert, roots, cw, cw_right, hints)");
+      }
+      const nb::bytes keys[2] = {nb::cast<nb::bytes>(report[0]), nb::cast<nb::bytes>(report[1])};
+      const In arrays[4] = {nb::cast<In>(report[2]), nb::cast<In>(report[3]),
+                            nb::cast<In>(report[4]), nb::cast<In>(report[5])};
+      held_.insert(held_.end(), std::begin(arrays), std::end(arrays));
+      checked_.push_back(std::make_unique<Report>(keys[0], keys[1], arrays[0], arrays[1], arrays[2],
+                                                  num_leaves, arrays[3], party, width));
+      jobs.push_back(checked_.back()->job_into(acc));
+    }
+  }
+
+  std::vector<fsl::AccumulateJob> jobs;
+
+ private:
+  std::vector<std::unique_ptr<Report>> checked_;
+  std::vector<In> held_;
+};
+
 void accumulate_batch(const nb::list& reports, std::int64_t num_leaves, std::int64_t party,
                       std::int64_t width, const InOut& acc, std::int64_t num_threads) {
-  std::vector<std::unique_ptr<Report>> checked;
-  std::vector<fsl::AccumulateJob> jobs;
-  std::vector<In> held;
-  for (const nb::handle item : reports) {
-    const nb::tuple report = nb::cast<nb::tuple>(item);
-    if (report.size() != 6) {
-      refuse("a report is (key_tree, key_convert, roots, cw, cw_right, hints)");
-    }
-    const nb::bytes keys[2] = {nb::cast<nb::bytes>(report[0]), nb::cast<nb::bytes>(report[1])};
-    const In arrays[4] = {nb::cast<In>(report[2]), nb::cast<In>(report[3]), nb::cast<In>(report[4]),
-                          nb::cast<In>(report[5])};
-    held.insert(held.end(), std::begin(arrays), std::end(arrays));
-    checked.push_back(std::make_unique<Report>(keys[0], keys[1], arrays[0], arrays[1], arrays[2],
-                                               num_leaves, arrays[3], party, width));
-    jobs.push_back(checked.back()->job_into(acc));
-  }
+  const Batch batch(reports, num_leaves, party, width, acc);
   const unsigned threads = checked_threads(num_threads);
   nb::gil_scoped_release release;
-  fsl::accumulate(jobs, threads);
+  fsl::accumulate(batch.jobs, threads);
+}
+
+Out<std::int64_t> accumulate_lifted(const nb::list& reports, std::int64_t num_leaves,
+                                    std::int64_t party, std::int64_t width, const InOut& acc,
+                                    std::int64_t lifted, std::int64_t num_threads) {
+  const Batch batch(reports, num_leaves, party, width, acc);
+  if (width != 2 && width != 3 && width != 4 && width != 6) {
+    refuse("width must be 2, 3, 4 or 6 bytes");
+  }
+  if (num_leaves >> 30) refuse("trees have 1 to 2**30 - 1 leaves");
+  const std::size_t trees = batch.jobs.empty() ? 0 : batch.jobs.front().trees.num_trees;
+  const std::size_t payload = batch.jobs.empty() ? 0 : batch.jobs.front().args.payload;
+  if (lifted < 0 || static_cast<std::uint64_t>(lifted) > payload / width) {
+    refuse("lifted must be at most the values of a leaf");
+  }
+  const unsigned threads = checked_threads(num_threads);
+  const std::size_t parts = width > 4 ? 2 : 1, values = static_cast<std::size_t>(lifted);
+  const std::size_t count = product({batch.jobs.size(), trees, values});
+  Buffer<std::int64_t> out({parts, batch.jobs.size(), trees, values});
+  std::fill_n(out.data(), parts * count, 0);
+  {
+    nb::gil_scoped_release release;
+    fsl::accumulate_lifted(batch.jobs,
+                           {values, out.data(), parts > 1 ? out.data() + count : nullptr}, threads);
+  }
+  return out.release();
 }
 
 Bytes answer(const nb::bytes& key_tree, const In& roots, const In& cw, const In& cw_right,
@@ -318,6 +356,8 @@ NB_MODULE(_native, m) {
         "num_leaves"_a, "hints"_a, "party"_a, "width"_a, "acc"_a, "num_threads"_a = 1);
   m.def("accumulate_batch", accumulate_batch, "reports"_a, "num_leaves"_a, "party"_a, "width"_a,
         "acc"_a, "num_threads"_a = 1);
+  m.def("accumulate_lifted", accumulate_lifted, "reports"_a, "num_leaves"_a, "party"_a, "width"_a,
+        "acc"_a, "lifted"_a, "num_threads"_a = 1);
   m.def("answer", answer, "key_tree"_a, "roots"_a, "cw"_a, "cw_right"_a, "num_leaves"_a, "table"_a,
         "num_threads"_a = 1);
   define_checks(m);

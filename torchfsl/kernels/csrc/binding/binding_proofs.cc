@@ -95,6 +95,46 @@ Out<std::uint64_t> square_sums(const In& values, const In& root, std::int64_t nu
   return out.release();
 }
 
+Out<std::uint64_t> weighted_sums(const In& weights, const In& values, std::int64_t num_threads) {
+  fsl::WeightedArgs args = {};
+  args.values = data_of<std::int64_t>(values, "values", 2);
+  args.num_rows = values.shape(0);
+  args.num_columns = values.shape(1);
+  if (args.num_rows >> 24) refuse("values must have fewer than 2**24 rows");
+  args.weights = data_of<std::uint64_t>(weights, "weights", {args.num_rows, 2});
+  check_elements(args.weights, args.num_rows);
+  const unsigned threads = checked_threads(num_threads);
+  Buffer<std::uint64_t> out({args.num_columns, 2});
+  args.out = out.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::weighted_sums(args, threads);
+  }
+  return out.release();
+}
+
+Out<std::uint64_t> field_transform(const In& values, const In& root) {
+  fsl::TransformArgs args = {};
+  args.values = data_of<std::uint64_t>(values, "values", 2);
+  args.order = values.shape(0);
+  if (values.shape(1) != 2) refuse("a field element has two words");
+  if (args.order < 1 || (args.order & (args.order - 1)) || args.order >> 24) {
+    refuse("the number of values must be a power of two up to 2**23");
+  }
+  const std::uint64_t* words = data_of<std::uint64_t>(root, "root", {2});
+  check_elements(words, 1);
+  check_elements(args.values, args.order);
+  args.root[0] = words[0];
+  args.root[1] = words[1];
+  Buffer<std::uint64_t> out({args.order, 2});
+  args.out = out.data();
+  {
+    nb::gil_scoped_release release;
+    fsl::field_transform(args);
+  }
+  return out.release();
+}
+
 }  // namespace
 
 void define_proofs(nb::module_& m) {
@@ -102,4 +142,6 @@ void define_proofs(nb::module_& m) {
         "num_threads"_a = 1);
   m.def("carry_sums", carry_sums, "key"_a, "states"_a, "hints"_a, "party"_a, "num_threads"_a = 1);
   m.def("square_sums", square_sums, "values"_a, "root"_a, "num_threads"_a = 1);
+  m.def("weighted_sums", weighted_sums, "weights"_a, "values"_a, "num_threads"_a = 1);
+  m.def("field_transform", field_transform, "values"_a, "root"_a);
 }

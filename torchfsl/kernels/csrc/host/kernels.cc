@@ -58,6 +58,60 @@ void add_keys(const AccumulateJob& job, std::size_t first, std::size_t last,
   add(job.args.hints, job.args.payload);
 }
 
+// Calls `add(job, partition, begin, end, args, arena)` for all units of all jobs, part by part of
+// the accumulator, which passes through the cache once.
+template <class F>
+void for_jobs(const std::vector<AccumulateJob>& jobs, unsigned num_threads, F add) {
+  if (jobs.empty()) return;
+  const Path& path = active_path();
+  const Trees& trees = jobs.front().trees;
+  const std::size_t payload = jobs.front().args.payload, num_jobs = jobs.size();
+  const std::size_t total = trees.num_trees * trees.num_leaves * payload;
+  const Schedule plan = schedule(path, trees, num_jobs * (2 + payload / 16), num_threads);
+  const std::size_t units = plan.partition.num_units, unit_trees = plan.partition.trees_per_unit;
+  const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
+  // Two tiles and the keys lie in the second-level cache; few reports do less with a tile, and are
+  // the faster for small ones.
+  const std::size_t tile_bytes = std::size_t{1} << (num_jobs < 8 ? 17 : 18);
+  const std::size_t tree_keys = 16 + 17 * trees.depth + payload;  // bytes that a job has for a tree
+  // Subtrees of one report go on without a stop: after one, the top of their tree would be expanded
+  // anew.
+  const bool whole_trees = plan.partition.units_per_tree == 0,
+             nonstop = num_jobs == 1 && !whole_trees;
+  const std::size_t tile = nonstop ? 1 : 1 + tile_bytes / (unit_bytes + unit_trees * tree_keys);
+  run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
+    const Scratch scratch(arena_bytes(trees.depth, payload));
+    std::vector<Stretch> ahead;
+    for (std::size_t begin, end; ranges.next(begin, end);) {
+      // What lies beyond the range is another thread's, which may be adding there.
+      const std::size_t own_trees = std::min(trees.num_trees, end * tile * unit_trees);
+      const std::size_t own_bytes = std::min(total, end * tile * unit_bytes);
+      const std::size_t step = nonstop ? end - begin : 1;
+      for (std::size_t i = begin; i < end; i += step) {
+        const std::size_t last = std::min(units, (i + step) * tile);
+        const std::size_t next = (nonstop ? i + 1 : last) * unit_bytes;
+        const std::size_t part = (last - i * tile) * unit_bytes / num_jobs;
+        for (std::size_t j = 0; j < num_jobs; ++j) {
+          // Meanwhile come the keys of the next report, and a part of the next tile.
+          ahead.clear();
+          const bool wraps = j + 1 == num_jobs;
+          const std::size_t first = (i + wraps) * tile * unit_trees;
+          if (whole_trees && first < own_trees) {
+            const std::size_t beyond = std::min(own_trees, first + tile * unit_trees);
+            add_keys(jobs[wraps ? 0 : j + 1], first, beyond, ahead);
+          }
+          const std::size_t from = std::min(own_bytes, next + j * part);
+          AccumulateArgs args = jobs[j].args;
+          ahead.push_back({args.acc + from, std::min(part, own_bytes - from)});
+          args.ahead = ahead.data();
+          args.num_ahead = ahead.size();
+          add(j, plan.partition, i * tile, last, args, scratch.get());
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void tree_gen(const TreeGenArgs& args, unsigned num_threads) {
@@ -125,54 +179,37 @@ void hint_gen(const HintArgs& args, unsigned num_threads) {
 }
 
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads) {
-  if (jobs.empty()) return;
   const Path& path = active_path();
-  const Trees& trees = jobs.front().trees;
-  const std::size_t payload = jobs.front().args.payload, num_jobs = jobs.size();
-  const std::size_t total = trees.num_trees * trees.num_leaves * payload;
-  const Schedule plan = schedule(path, trees, num_jobs * (2 + payload / 16), num_threads);
-  const std::size_t units = plan.partition.num_units, unit_trees = plan.partition.trees_per_unit;
-  const std::size_t unit_bytes = std::max<std::size_t>(1, total / std::max<std::size_t>(1, units));
-  // Two tiles and the keys lie in the second-level cache; few reports do less with a tile, and are
-  // the faster for small ones.
-  const std::size_t tile_bytes = std::size_t{1} << (num_jobs < 8 ? 17 : 18);
-  const std::size_t tree_keys = 16 + 17 * trees.depth + payload;  // bytes that a job has for a tree
-  // Subtrees of one report go on without a stop: after one, the top of their tree would be expanded
-  // anew.
-  const bool whole_trees = plan.partition.units_per_tree == 0,
-             nonstop = num_jobs == 1 && !whole_trees;
-  const std::size_t tile = nonstop ? 1 : 1 + tile_bytes / (unit_bytes + unit_trees * tree_keys);
-  run_parallel((units + tile - 1) / tile, plan.num_threads, [&](Ranges& ranges) {
-    const Scratch scratch(arena_bytes(trees.depth, payload));
-    std::vector<Stretch> ahead;
-    for (std::size_t begin, end; ranges.next(begin, end);) {
-      // What lies beyond the range is another thread's, which may be adding there.
-      const std::size_t own_trees = std::min(trees.num_trees, end * tile * unit_trees);
-      const std::size_t own_bytes = std::min(total, end * tile * unit_bytes);
-      const std::size_t step = nonstop ? end - begin : 1;
-      for (std::size_t i = begin; i < end; i += step) {
-        const std::size_t last = std::min(units, (i + step) * tile);
-        const std::size_t next = (nonstop ? i + 1 : last) * unit_bytes;
-        const std::size_t part = (last - i * tile) * unit_bytes / num_jobs;
-        for (std::size_t j = 0; j < num_jobs; ++j) {
-          // Meanwhile come the keys of the next report, and a part of the next tile.
-          ahead.clear();
-          const bool wraps = j + 1 == num_jobs;
-          const std::size_t first = (i + wraps) * tile * unit_trees;
-          if (whole_trees && first < own_trees) {
-            const std::size_t beyond = std::min(own_trees, first + tile * unit_trees);
-            add_keys(jobs[wraps ? 0 : j + 1], first, beyond, ahead);
-          }
-          const std::size_t from = std::min(own_bytes, next + j * part);
-          AccumulateArgs args = jobs[j].args;
-          ahead.push_back({args.acc + from, std::min(part, own_bytes - from)});
-          args.ahead = ahead.data();
-          args.num_ahead = ahead.size();
-          path.accumulate(jobs[j].trees, plan.partition, i * tile, last, args, scratch.get());
-        }
-      }
-    }
-  });
+  for_jobs(jobs, num_threads,
+           [&](std::size_t job, const Partition& partition, std::size_t begin, std::size_t end,
+               const AccumulateArgs& args, void* arena) {
+             path.accumulate(jobs[job].trees, partition, begin, end, args, arena);
+           });
+}
+
+void accumulate_lifted(const std::vector<AccumulateJob>& jobs, const Lifted& sums,
+                       unsigned num_threads) {
+  const Path& path = active_path();
+  std::mutex mutex;  // several threads may hold subtrees of one tree
+  for_jobs(jobs, num_threads,
+           [&](std::size_t job, const Partition& partition, std::size_t begin, std::size_t end,
+               const AccumulateArgs& args, void* arena) {
+             const Trees& trees = jobs[job].trees;
+             const std::size_t split = partition.units_per_tree, whole = partition.trees_per_unit;
+             const std::size_t first = split ? begin / split : begin * whole;
+             const std::size_t last =
+                 std::min(trees.num_trees, split ? (end - 1) / split + 1 : end * whole);
+             const std::size_t count = (last - first) * sums.lifted;
+             std::vector<std::int64_t> own(2 * count);
+             path.accumulate_lifted(trees, partition, begin, end,
+                                    {args, sums.lifted, own.data(), own.data() + count, first},
+                                    arena);
+             const std::size_t at = (job * trees.num_trees + first) * sums.lifted;
+             const std::lock_guard<std::mutex> lock(mutex);
+             for (std::size_t i = 0; i < count; ++i) sums.low[at + i] += own[i];
+             for (std::size_t i = 0; sums.high && i < count; ++i)
+               sums.high[at + i] += own[count + i];
+           });
 }
 
 void answer(const Trees& trees, const AnswerArgs& args, std::uint8_t* out, unsigned num_threads) {

@@ -24,6 +24,16 @@ struct AccumulateJob {
   AccumulateArgs args;
 };
 void accumulate(const std::vector<AccumulateJob>& jobs, unsigned num_threads);
+// The same, of width 2, 3, 4 or 6, and the first `lifted` values of every leaf as signed integers,
+// before the party's sign, summed over the leaves of each tree: low + 2^32 high. `low` and `high`
+// [jobs, T, lifted] are added to, `high` for width 6 alone.
+struct Lifted {
+  std::size_t lifted;
+  std::int64_t* low;
+  std::int64_t* high;
+};
+void accumulate_lifted(const std::vector<AccumulateJob>& jobs, const Lifted& sums,
+                       unsigned num_threads);
 inline void accumulate(const Trees& trees, const AccumulateArgs& args, unsigned num_threads) {
   accumulate({{trees, args}}, num_threads);
 }

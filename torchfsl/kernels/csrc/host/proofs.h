@@ -39,4 +39,23 @@ struct SquareArgs {
 };
 void square_sums(const SquareArgs& args, unsigned num_threads);
 
+// out [C] = weights [K] times values [K, C], integers, modulo p; K below 2^24.
+struct WeightedArgs {
+  const std::uint64_t* weights;  // [K, 2]
+  const std::int64_t* values;
+  std::size_t num_rows;
+  std::size_t num_columns;
+  std::uint64_t* out;  // [C, 2]
+};
+void weighted_sums(const WeightedArgs& args, unsigned num_threads);
+
+// out [n]: a polynomial's values at the powers of a root of order n from its coefficients.
+struct TransformArgs {
+  const std::uint64_t* values;  // [n, 2]
+  std::size_t order;            // n, a power of two
+  std::uint64_t root[2];
+  std::uint64_t* out;  // [n, 2]
+};
+void field_transform(const TransformArgs& args);
+
 }  // namespace fsl

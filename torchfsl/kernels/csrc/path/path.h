@@ -98,6 +98,16 @@ struct AccumulateArgs {
   std::size_t num_ahead;
 };
 
+// As AccumulateArgs of width 2, 3, 4 or 6, and what the first `lifted` values of each leaf of the
+// trees from `first_tree` on are added to as signed integers: low + 2^32 high, `[trees, lifted]`.
+struct LiftedArgs {
+  AccumulateArgs own;
+  std::size_t lifted;
+  std::int64_t* low;
+  std::int64_t* high;  // untouched for widths up to 4
+  std::size_t first_tree;
+};
+
 struct AnswerArgs {
   const std::uint8_t* table;
   bool shared_table;
@@ -167,11 +177,13 @@ struct Path {
   void (*tree_path)(const TreePathArgs&);
   Partition (*partition)(std::size_t num_trees, std::size_t num_leaves, unsigned depth,
                          unsigned num_threads);
-  // The next four process the units [begin, end).
+  // The next five process the units [begin, end).
   void (*tree_eval)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                     std::uint8_t* out, void* arena);
   void (*accumulate)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                      const AccumulateArgs&, void* arena);
+  void (*accumulate_lifted)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
+                            const LiftedArgs&, void* arena);
   void (*answer)(const Trees&, const Partition&, std::size_t begin, std::size_t end,
                  const AnswerArgs&, void* arena);
   void (*leaf_bits)(const Trees&, const Partition&, std::size_t begin, std::size_t end,

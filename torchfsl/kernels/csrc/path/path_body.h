@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accumulate.h"
+#include "accumulate_lifted.h"
 #include "answer_bits.h"
 #include "authenticate.h"
 #include "field_products.h"
@@ -30,6 +31,7 @@ constexpr Path make_path(const char* name) {
           partition<V>,
           tree_eval<V>,
           accumulate<V>,
+          accumulate_lifted<V>,
           answer<V>,
           leaf_bits<V>,
           rows_by_bits<V>,

@@ -233,9 +233,13 @@ void run_accumulate(Secrets& secrets) {
       const Bytes hints = secrets.hidden(payload * kTrees);
       Bytes acc = secrets.hidden(payload * kTrees * kLeaves);
       const AccumulateArgs args = {&trees.key, hints.data(), payload, 1, width, acc.data()};
+      std::vector<std::int64_t> sums(2 * kTrees * row_values);
       measured([&] {
         accumulate(trees.view(1), args, 1);
         accumulate({{trees.view(1), args}, {trees.view(1), args}}, 1);
+        if (width == 8 || width == 16) return;
+        accumulate_lifted({{trees.view(1), args}},
+                          {row_values, sums.data(), sums.data() + sums.size() / 2}, 1);
       });
     }
   }
@@ -355,6 +359,8 @@ void run_ring_multiply(Secrets& secrets) {
   });
 }
 
+constexpr std::uint64_t kWeights[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
 // Leaf states, hints, and a proof's values; the root is public.
 void run_proofs(Secrets& secrets) {
   constexpr std::size_t kTrees = 3, kLeaves = 200, kPayload = 84, kOrder = 16, kWires = 5;
@@ -370,6 +376,10 @@ void run_proofs(Secrets& secrets) {
       leaf_sums(args, width, low.data(), high.data(), 1);
     carry_sums(args, carried.data(), low.data());
     square_sums({values.data(), kOrder, kWires, {5, 9}, out.data()}, 1);
+    // The weights follow from the point, which is public by then.
+    weighted_sums(
+        {kWeights, reinterpret_cast<const std::int64_t*>(values.data()), 8, 5, out.data()}, 1);
+    field_transform({values.data(), kOrder, {5, 9}, out.data()});
   });
 }
 

@@ -401,6 +401,49 @@ void run_proofs(Digests& digests, Random& random) {
   square_sums({values.data(), 8, 3, {3, 4}, one.data()}, 1);
   square_sums({values.data(), 8, 3, {3, 4}, many.data()}, 3);
   require(one == many, "proofs: the number of threads changes a result");
+  std::vector<std::int64_t> integers(8 * 130);
+  for (std::int64_t& number : integers) number = static_cast<std::int64_t>(random.next());
+  std::vector<std::uint64_t> sums[2];
+  for (const unsigned num_threads : {1u, 3u}) {
+    std::vector<std::uint64_t>& out = sums[num_threads > 1];
+    out.resize(2 * 130);
+    weighted_sums({values.data(), integers.data(), 8, 130, out.data()}, num_threads);
+  }
+  require(sums[0] == sums[1], "proofs: the number of threads changes a sum");
+  field_transform({values.data(), 8, {3, 4}, one.data()});
+}
+
+// Sums over leaves beside accumulation are those of the leaves, and what is added does not change.
+void run_lifted(Digests& digests, Random& random) {
+  for (const std::size_t num_leaves : {1u, 65u, 700u, 9000u}) {
+    const std::size_t num_trees = num_leaves > 1000 ? 1 : 11;
+    const TreeSet trees(num_trees, num_leaves, random);
+    for (const unsigned width : {2u, 3u, 4u, 6u}) {
+      const std::size_t values = 19, payload = values * width, lifted = 18;
+      const Bytes hints = random.bytes(num_trees * payload);
+      Bytes plain = random.bytes(num_trees * num_leaves * payload), acc = plain;
+      AccumulateArgs args = {&trees.key, hints.data(), payload, 1, width, plain.data()};
+      accumulate(trees.view(0), args, 1);
+      Bytes states(16 * num_trees * num_leaves);
+      tree_eval(trees.view(0), states.data());
+      std::vector<std::int64_t> low(num_trees * values), high(low.size());
+      leaf_sums({&trees.key, states.data(), num_trees, num_leaves, hints.data(), payload, 0}, width,
+                low.data(), high.data(), 1);
+      for (const unsigned num_threads : {1u, 3u}) {
+        Bytes own = acc;
+        std::vector<std::int64_t> lower(num_trees * lifted), upper(lower.size());
+        args.acc = own.data();
+        accumulate_lifted({{trees.view(0), args}},
+                          {lifted, lower.data(), width > 4 ? upper.data() : nullptr}, num_threads);
+        require(own == plain, "lifted: another accumulator");
+        for (std::size_t i = 0; i < lower.size(); ++i) {
+          const std::size_t at = i / lifted * values + i % lifted;
+          require(lower[i] == low[at] && upper[i] == high[at], "lifted: another sum");
+        }
+      }
+      digests.note("lifted " + std::to_string(width), plain);
+    }
+  }
 }
 
 template <class T>
@@ -585,6 +628,7 @@ std::vector<Digest> run_shapes() {
   run_gather<std::uint64_t>(random);
   run_field(digests, random);
   run_proofs(digests, random);
+  run_lifted(digests, random);
   run_ring<std::uint32_t>(digests, random);
   run_ring<std::uint64_t>(digests, random);
   run_order(random);

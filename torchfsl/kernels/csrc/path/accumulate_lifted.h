@@ -1,0 +1,234 @@
+// Output shares added to the accumulator and, read as signed integers, summed over the leaves of
+// each tree, as a proof wants them. Shares of a chunk of leaves stay in the first-level cache
+// between the one and the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "accumulate.h"
+#include "ahead.h"
+#include "arena.h"
+#include "conversion.h"
+#include "path.h"
+#include "ring_lanes.h"
+#include "tree_walk.h"
+
+namespace fsl {
+namespace {
+
+// What a tree's sums are added to: low + 2^32 high, `high` only for widths above 4.
+struct LeafTotals {
+  std::size_t lifted;
+  std::int64_t* low;
+  std::int64_t* high;
+};
+
+using FourWords = std::int32_t __attribute__((vector_size(16)));
+using EightWords = std::int32_t __attribute__((vector_size(32)));
+using SixteenWords = std::int32_t __attribute__((vector_size(64)));
+
+template <std::size_t bytes>
+struct WordsOf;
+template <>
+struct WordsOf<16> {
+  using Type = FourWords;
+};
+template <>
+struct WordsOf<32> {
+  using Type = EightWords;
+};
+template <>
+struct WordsOf<64> {
+  using Type = SixteenWords;
+};
+
+// Sums of values of two or four bytes, halves of 32-bit words side by side, which do not overflow
+// over a chunk of leaves.
+template <unsigned width, class Words>
+struct HalfSums {
+  Words lower = {};
+  Words upper = {};
+
+  FSL_INLINE void add(const void* shares) {
+    Words word;
+    std::memcpy(&word, shares, sizeof(Words));
+    lower += width == 2 ? (word << 16) >> 16 : word & 0xffff;
+    upper += word >> 16;
+  }
+
+  // To the values from `first` on.
+  void add_to(const LeafTotals& to, std::size_t first) const {
+    for (std::size_t i = 0; i < sizeof(Words) / 4; ++i) {
+      if constexpr (width == 2) {
+        if (first + 2 * i < to.lifted) to.low[first + 2 * i] += lower[i];
+        if (first + 2 * i + 1 < to.lifted) to.low[first + 2 * i + 1] += upper[i];
+      } else if (first + i < to.lifted) {
+        to.low[first + i] += lower[i] + std::int64_t{upper[i]} * 65536;
+      }
+    }
+  }
+};
+
+// Adds a register of each of `count` converted leaves, from byte `at` on, to `acc`, and sums it up.
+// Of a register that reaches beyond the payload only the beginning counts.
+template <class V, unsigned width, bool negate, class B>
+void add_column(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc, std::size_t at,
+                const LeafTotals& to) {
+  using R = typename B::R;
+  const Conversion<V>& conversion = *a.conversion;
+  const std::size_t payload = conversion.payload, stride = conversion.leaf_bytes();
+  const std::size_t left = payload - at, bytes = left < sizeof(R) ? left : sizeof(R);
+  alignas(64) std::uint8_t ones[sizeof(R)] = {};
+  std::memset(ones, 0xff, bytes);
+  const R keep = B::load(ones), hint = B::load(a.hint + at);
+  const bool lifts = at < to.lifted * width;
+  HalfSums<width, typename WordsOf<sizeof(R)>::Type> sums;
+  const auto share_of = [&](std::size_t leaf) FSL_INLINE_LAMBDA {
+    const R word = B::bit_and(hint, B::template spread<1>(conversion.masks + leaf * 16));
+    const R share = B::template add<width>(B::load(a.conv + leaf * stride + at), word);
+    if (lifts) sums.add(&share);
+    return B::bit_and(share, keep);
+  };
+  // Whole registers while they lie within these leaves' sums.
+  const std::size_t beyond = sizeof(R) - bytes + payload - 1;
+  const std::size_t whole = beyond / payload < count ? count - beyond / payload : 0;
+  acc += at;
+  for (std::size_t leaf = 0; leaf < whole; ++leaf, acc += payload) {
+    B::store(acc, with_share<B, width, negate>(B::load(acc), share_of(leaf)));
+  }
+  for (std::size_t leaf = whole; leaf < count; ++leaf, acc += payload) {
+    add_short<B, width>(acc, share_of(leaf), bytes, negate);
+  }
+  if (lifts) sums.add_to(to, at / width);
+}
+
+// All columns: as wide as a register, then blocks.
+template <class V, unsigned width, bool negate>
+void add_columns(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc,
+                 const LeafTotals& to) {
+  convert_chunk<V>(*a.conversion, count, a.conv);
+  const std::size_t payload = a.conversion->payload;
+  std::size_t at = 0;
+  for (; at + sizeof(typename V::R) <= payload; at += sizeof(typename V::R)) {
+    add_column<V, width, negate, V>(a, count, acc, at, to);
+  }
+  for (; at < payload; at += 16) {
+    add_column<V, width, negate, typename V::Packed>(a, count, acc, at, to);
+  }
+}
+
+// Any width, leaf by leaf. Adds the shares of `count` leaves to `acc`; before party's sign they
+// also replace `a.conv`.
+template <class V, unsigned width>
+void add_and_keep(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc) {
+  using L = Lanes<V, width>;
+  const Conversion<V>& conversion = *a.conversion;
+  convert_chunk<V>(conversion, count, a.conv);
+  const std::size_t payload = conversion.payload, leaf_bytes = conversion.leaf_bytes();
+  const bool negate = a.args->party;
+  for (std::size_t i = 0; i < count; ++i) {
+    const typename L::R mask = L::splat(control_mask(conversion.masks + i * 16));
+    std::uint8_t* const conv = a.conv + i * leaf_bytes;
+    std::uint8_t* const to = acc + i * payload;
+    for_run<V, width>(payload, [&]<int n>(std::size_t at) FSL_INLINE_LAMBDA {
+      const auto word = L::chosen(L::template load<n>(a.hint + at), mask);
+      const auto share = L::add(L::template load<n>(conv + at), word);
+      L::template store<n>(conv + at, share);
+      const auto old = L::template load<n>(to + at);
+      L::template store<n>(to + at, negate ? L::sub(old, share) : L::add(old, share));
+    });
+  }
+}
+
+// Adds what `count` <= kChunkLeaves leaves have at `shares`, `stride` bytes a leaf, to the sums.
+template <unsigned width>
+void lift_leaves(const std::uint8_t* shares, std::size_t stride, std::size_t count,
+                 const LeafTotals& to) {
+  constexpr unsigned kSpare = 64 - 8 * width;
+  for (std::size_t i = 0; i < to.lifted; ++i) {
+    std::int64_t low = 0, high = 0;
+    for (std::size_t leaf = 0; leaf < count; ++leaf) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, shares + leaf * stride + i * width, width);
+      const std::int64_t lifted = static_cast<std::int64_t>(word << kSpare) >> kSpare;
+      low += width > 4 ? lifted & 0xffffffff : lifted;
+      high += lifted >> 32;
+    }
+    to.low[i] += low;
+    if constexpr (width > 4) to.high[i] += high;
+  }
+}
+
+template <class V, unsigned width>
+void add_leaves(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc,
+                const LeafTotals& to) {
+  add_and_keep<V, width>(a, count, acc);
+  lift_leaves<width>(a.conv, a.conversion->leaf_bytes(), count, to);
+}
+
+template <class V>
+using AddLifted = void (*)(const Accumulation<V>&, std::size_t, std::uint8_t*, const LeafTotals&);
+
+template <class V, unsigned width>
+AddLifted<V> choose_lifted(bool negate) {
+  if constexpr (is_lane(width) && sizeof(typename V::Packed::R) == 16) {
+    return negate ? add_columns<V, width, true> : add_columns<V, width, false>;
+  } else {
+    return add_leaves<V, width>;
+  }
+}
+
+template <class V>
+struct LiftedSink {
+  Accumulation<V> state;
+  AddLifted<V> add;
+  Ahead ahead;
+  const LiftedArgs* args;
+
+  static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
+                   std::size_t count) {
+    LiftedSink& self = *static_cast<LiftedSink*>(context);
+    const Accumulation<V>& a = self.state;
+    const LiftedArgs& args = *self.args;
+    const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
+    std::memcpy(a.hint, a.args->hints + tree * payload, payload);
+    std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
+    const std::size_t at = (tree - args.first_tree) * args.lifted;
+    const LeafTotals totals = {args.lifted, args.low + at, args.high + at};
+    self.ahead.bring_beside(count * a.conversion->blocks);
+    for (std::size_t i = 0; i < count; i += chunk) {
+      const std::size_t now = count - i < chunk ? count - i : chunk;
+      a.conversion->prepare(states + i * 16, now);
+      self.add(a, now, acc + i * payload, totals);
+    }
+  }
+};
+
+template <class V>
+void accumulate_lifted(const Trees& trees, const Partition& partition, std::size_t begin,
+                       std::size_t end, const LiftedArgs& args, void* memory) {
+  Arena arena(memory);
+  const AccumulateArgs& own = args.own;
+  const Conversion<V> conversion(*own.key, own.payload, arena);
+  const std::size_t total = trees.num_trees * trees.num_leaves * conversion.blocks;
+  LiftedSink<V> sink = {};
+  sink.args = &args;
+  sink.state.args = &own;
+  sink.state.conversion = &conversion;
+  sink.state.num_leaves = trees.num_leaves;
+  sink.ahead = Ahead(own, total / partition.num_units * (end - begin));
+  sink.state.conv = conversion.take_output(arena);
+  const std::size_t room = own.payload + 2 * sizeof(typename V::R);
+  sink.state.hint = arena.take<std::uint8_t>(room);
+  std::memset(sink.state.hint, 0, room);
+  if (own.width == 2) sink.add = choose_lifted<V, 2>(own.party);
+  if (own.width == 3) sink.add = choose_lifted<V, 3>(own.party);
+  if (own.width == 4) sink.add = choose_lifted<V, 4>(own.party);
+  if (own.width == 6) sink.add = choose_lifted<V, 6>(own.party);
+  walk<V>(trees, partition, begin, end, {LiftedSink<V>::take, nullptr, &sink}, arena);
+}
+
+}  // namespace
+}  // namespace fsl
