@@ -19,6 +19,7 @@ from torchfsl.kernels.portable.checks import (
 )
 from torchfsl.kernels.portable.field import field_multiply
 from torchfsl.kernels.portable.paths import tree_path
+
 from torchfsl.kernels.portable.proofs import (  # isort: skip
     accumulate_lifted, carry_sums, field_transform, leaf_sums, square_sums, weighted_sums,
 )  # fmt: skip
