@@ -41,6 +41,9 @@ SHARE: Final = 0.05
 FACTORS: Final = (1000, -1000)
 L2_NORM: Final = 1.0
 EVAL_EVERY: Final = 20
+SHORT: Final = 20
+"""Rounds of the second factor without proofs, which are enough to see it."""
+
 FIRST: Final = 5
 """Rounds of what is told by a longer run, to be compared with it bit for bit."""
 
@@ -56,8 +59,10 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
     without = _run(dataclasses.replace(plain, dropouts=SHARE), folder / "without-liars", 1)
     by_factor = {}
     for factor in FACTORS:
-        off = _run(_with(base, "none"), folder / f"off{factor}", factor)
-        length = rounds if factor == FACTORS[0] else min(FIRST, rounds)
+        main = factor == FACTORS[0]
+        short = dataclasses.replace(_with(base, "none"), rounds=rounds if main else SHORT)
+        off = _run(short, folder / f"off{factor}", factor)
+        length = rounds if main else min(FIRST, rounds)
         on = _run(dataclasses.replace(_with(base, "norm"), rounds=length), folder / f"on{factor}",
                   factor)  # fmt: skip
         if on["lies_added"] or on["exact_rounds"] != length:

@@ -21,6 +21,8 @@ from tests.support.federation import (
 )
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.proof_shape import row_trees
+from torchfsl.fsl.plan.statement import Proofs
 from torchfsl.fsl.server.opening import decode_shares
 from torchfsl.kernels import ring
 from torchfsl.submodel.opened import Opened
@@ -134,3 +136,35 @@ def test_the_log_has_counts_only(caplog: pytest.LogCaptureFixture) -> None:
         "segment few: 2 positions were out of range and are zero",
         "the total weight was out of range: it is 15 now",
     ]
+
+
+def proven_plan(proofs: Proofs, lane: Lane = "count") -> Plan:
+    plan = dataclasses.replace(small_plan(lane=lane), proofs=proofs, l2_bound=1000)
+    assert row_trees(plan.segment("few")) == 2
+    return plan
+
+
+def test_proven_counts_above_the_clients_are_cut_and_what_nobody_can_make_is_zero() -> None:
+    rows = [[4, Q], [6, 3 * Q], [7, Q], [-1, 0]]
+    opened = decode(proven_plan("lanes"), rows, [0, 0])
+    assert opened.lanes["few"].tolist() == [3, 3, 0, 0]
+    assert opened.sums["few"][:, 0].tolist() == [Q, 3 * Q, 0, 0]
+    assert (opened.zeroed, opened.cut) == ({"few": 2}, {"few": 2})
+
+
+def test_values_are_cut_where_their_norm_is_proven_and_zeroed_where_only_counts_are() -> None:
+    rows = [[1, Q + 1], [2, -2 * Q - 1], [0, 7], [3, LIMIT]]
+    opened = decode(proven_plan("norm"), rows, [LIMIT + 1, -LIMIT - 9])
+    assert opened.sums["few"][:, 0].tolist() == [Q, -2 * Q, 0, LIMIT]
+    assert opened.sums["d"][:, 0].tolist() == [LIMIT, -LIMIT]
+    assert (opened.zeroed, opened.cut) == ({}, {"few": 3, "d": 2})
+    opened = decode(proven_plan("lanes"), rows, [LIMIT + 1, -LIMIT - 9])
+    assert opened.sums["few"][:, 0].tolist() == [0, 0, 0, LIMIT]
+    assert (opened.zeroed, opened.cut) == ({"few": 3, "d": 2}, {})
+
+
+def test_values_are_cut_without_a_lane_by_the_number_of_clients() -> None:
+    plan = proven_plan("norm", "none")
+    opened = decode(plan, [[LIMIT], [LIMIT + 1], [-LIMIT - 1], [0]], [0, 0])
+    assert opened.sums["few"][:, 0].tolist() == [LIMIT, LIMIT, -LIMIT, 0]
+    assert (opened.zeroed, opened.cut) == ({}, {"few": 2})

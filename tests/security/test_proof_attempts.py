@@ -37,6 +37,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import make_statement
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import ranges
 from torchfsl.kernels import ring
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.state.steps import STEPS
@@ -52,6 +53,11 @@ ROW, HONEST = 3, 5
 def plan_of(*segments: TreeSegment) -> Plan:
     plan = make_plan(*segments, encoding=FixedPoint(32, 0, 100.0), lane="count")
     return dataclasses.replace(plan, proofs="norm", l2_bound=BOUND)
+
+
+def leave(_: Plan, __: TreeSegment, ___: int, values: Any, lane: Any = None) -> Any:
+    """In the place of `ranges.cut`."""
+    return np.zeros(len(values), dtype=np.bool_)
 
 
 SHAPES = {
@@ -151,10 +157,13 @@ def test_counts_beside_the_selected_slot_of_a_leaf_count_towards_k_max(
     assert opened.lanes["table"].sum() == (3 if more == 2 else 1)
 
 
-def test_one_row_in_all_its_bins_is_accepted_and_erases_it_where_all_touched_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("cuts", [False, True])
+def test_one_row_in_all_its_bins_is_accepted_and_erases_no_row_that_all_have_touched(
+    cuts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is *not* bounded: k_max = 2 counts of one row exceed what n + 1 clients can have."""
+    """Two counts of one row exceed what n + 1 clients can have; without the cut it is lost."""
+    if not cuts:
+        monkeypatch.setattr(ranges, "cut", leave)
     plan = plan_with("norm")
     real = cuckoo.place
 
@@ -172,9 +181,37 @@ def test_one_row_in_all_its_bins_is_accepted_and_erases_it_where_all_touched_it(
     monkeypatch.setattr(cuckoo, "place", everywhere)
     opened = round_of(plan, honest=3)
     assert opened.clients == (0, 1, 2, 3)
-    assert opened.lanes["table"][ROW] == 0
-    assert not opened.sums["table"][ROW].any()
-    assert opened.zeroed == {"table": 1}
+    assert opened.lanes["table"][ROW] == (4 if cuts else 0)
+    assert opened.sums["table"][ROW].tolist() == ([5 * HONEST] * 2 if cuts else [0, 0])
+    assert (opened.zeroed, opened.cut) == (({}, {"table": 1}) if cuts else ({"table": 1}, {}))
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_value_within_the_bound_and_beyond_the_clip_moves_a_row_to_its_end(
+    cuts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B is twice the clip. What a liar reaches alone in a row is one clip, as honest code may."""
+    if not cuts:
+        monkeypatch.setattr(ranges, "cut", leave)
+
+    def far(values: Any) -> Any:
+        values[values[:, 0] == 1, 1] = BOUND - 50
+        return values
+
+    plan = plan_with("norm")
+    most = plan.encoding.q_max
+    for honest, reached in ((0, most if cuts else 0), (1, BOUND - 50 + HONEST)):
+        servers = make_servers(plan)
+        begin_round(servers, 1)
+        for client in range(honest):
+            Client(plan, Wire(servers), client_id=client).start_round(1).submit(update_of(plan))
+        with lying(Lie((), far)):
+            Client(plan, Wire(servers), client_id=9).start_round(1).submit(update_of(plan))
+        opened = finish_round(servers)
+        assert 9 in opened.clients
+        assert opened.sums["table"][ROW, 0] == reached
+        assert opened.zeroed == ({} if cuts or honest else {"table": 1})
+        assert opened.cut == ({"table": 1} if cuts and not honest else {})
 
 
 # --- proofs of another report, and no proofs at all --------------------------------------------

@@ -9,7 +9,8 @@ from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import plan_segment, tree_and_hint_bits
-from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
+from torchfsl.fsl.plan.proof_shape import row_trees
+from torchfsl.fsl.suite import CHECK_BYTES, TAG_BYTES
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 _BLOCK = 32
@@ -75,8 +76,7 @@ def _proven(plan: Plan) -> list[str]:
         return []
     what = []
     if statement.norm:
-        copies = max((NUM_HASHES + s.stash if s.num_bins else s.k_max for s in plan.with_trees),
-                     default=1)  # fmt: skip
+        copies = max((row_trees(s) for s in plan.with_trees), default=1)
         what.append(
             f"that the norm of all it sends is at most {statement.norm} (at most sqrt({copies}) "
             "times that over rows, if it puts one row into several bins)"

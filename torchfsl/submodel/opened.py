@@ -21,6 +21,8 @@ class Opened:
         clients: their numbers, sorted.
         zeroed: by segment, positions whose sums no honest reports could have made; they are zero,
             lane included. Segments without any are left out.
+        cut: by segment, positions beyond what honest reports make up that were set to the end of
+            that range, as sums of reports that have proven a bound are; see `fsl.server.ranges`.
         weight_clamped: whether the total weight was outside what the clients may claim together
             and was set to the nearest end.
         withheld: under `min_contributors`, by segment, positions that some clients sent, but too
@@ -35,3 +37,4 @@ class Opened:
     zeroed: dict[str, int] = field(default_factory=dict)
     weight_clamped: bool = False
     withheld: dict[str, int] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)

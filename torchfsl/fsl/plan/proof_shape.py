@@ -10,6 +10,7 @@ from torchfsl.crypto import field128
 from torchfsl.crypto.flp import SumsOfSquares
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.submodel.segments import ceil_div
 
 MAX_CARRIES: Final = 16
@@ -27,6 +28,11 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
         f"values of magnitude {magnitudes} together wrap too often in a ring of {ring_bits} bits: "
         "proofs want more ring_bits (48 at most), a smaller l2_bound or fewer frac_bits"
     )
+
+
+def row_trees(segment: TreeSegment) -> int:
+    """R, in how many trees of one report one row can stand."""
+    return NUM_HASHES + segment.stash if segment.num_bins else segment.k_max
 
 
 def check_leaves(trees: tuple[TreeSegment, ...]) -> None:

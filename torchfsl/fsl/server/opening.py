@@ -129,10 +129,11 @@ class Opening:
             commitments.counts_by_segment(self._plan, said)
             for said in (self._own_counts().counts, theirs.counts)
         )
-        least, most = self._plan.min_contributors, ranges.most_lane(self._plan, len(self.accepted))
+        least, num_clients = self._plan.min_contributors, len(self.accepted)
         for segment in self._plan.with_trees:
             name = segment.name
             counts, fits = ranges.signed(ring.add(ours[name], others[name]))
+            most = ranges.most_opened_lane(self._plan, segment, num_clients)
             self._kept[name] = fits & (least <= counts) & (counts <= most)
             num_few = int(np.count_nonzero((counts > 0) & (counts < least)))
             self._withheld |= {segment.name: num_few} if num_few else {}
@@ -191,10 +192,7 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
     ours, theirs = (share_by_segment(plan, share) for share in (first, second))
     opened = Opened({}, {}, len(clients), len(clients), clients)
     for segment in plan.with_trees:
-        values, num_wrong = _decoded(
-            plan, ours[segment.name], theirs[segment.name], segment, opened
-        )
-        _count(opened.zeroed, segment.name, num_wrong)
+        values = _decoded(plan, ours[segment.name], theirs[segment.name], segment, opened)
         values = _in_index_space(segment, values)
         if plan.lane_values:
             opened.lanes[segment.name] = values[:, 0]
@@ -204,12 +202,12 @@ def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int,
 
 def _decoded(
     plan: Plan, first: Buffer, second: Buffer, segment: TreeSegment, opened: Opened
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Sums `[m, lanes + tau]` of a segment with trees, and how many positions were zeroed.
+) -> npt.NDArray[np.int64]:
+    """Sums `[m, lanes + tau]` of a segment with trees; `opened` hears what was zeroed or cut.
 
     A few positions at a time, so that nothing but the sums themselves takes memory.
     """
-    width, num_wrong = plan.ring_bytes(segment), 0
+    width, num_wrong, num_cut = plan.ring_bytes(segment), 0, 0
     shares = [np.frombuffer(s, np.uint8).reshape(segment.m, -1, width) for s in (first, second)]
     values = np.empty(shares[0].shape[:2], dtype=np.int64)
     step = max(1, _CHUNK // values.shape[1])
@@ -222,11 +220,14 @@ def _decoded(
             lane = part[:, 0] if plan.lane_values else None
             body = part[:, plan.lane_values :]
             fit = np.logical_and.reduce(fits, axis=1)
+            far = ranges.cut(plan, segment, opened.num_clients, body, lane)
             wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, body, fit, lane)
             part[wrong] = 0
+            num_cut += int(np.count_nonzero(far & ~wrong))
             num_wrong += int(np.count_nonzero(wrong))
         values[start:stop] = part
-    return values, num_wrong
+    _count(opened, segment.name, num_wrong, num_cut)
+    return values
 
 
 def _with_dense(
@@ -242,8 +243,9 @@ def _with_dense(
             clamped = clamped or weight != int(values[0]) or not bool(fits[0])
             values, fits, lane = values[1:], fits[1:], np.array([weight])
         values = values[:, None]
+        far = ranges.cut(plan, segment, opened.num_clients, values)
         wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, values, fits, lane)
-        _count(opened.zeroed, segment.name, int(np.count_nonzero(wrong)))
+        _count(opened, segment.name, *(int(np.count_nonzero(x)) for x in (wrong, far & ~wrong)))
         opened.sums[segment.name] = values
     if clamped:
         log.warning("the total weight was out of range: it is %d now", weight)
@@ -259,11 +261,13 @@ def _added(
     return ranges.signed(ring.add(*shares))
 
 
-def _count(counts: dict[str, int], name: str, count: int) -> None:
-    """Note how many positions of a segment are out of range, if any are."""
-    if count:
-        counts[name] = count
-        log.warning("segment %s: %d positions were out of range and are zero", name, count)
+def _count(opened: Opened, name: str, num_wrong: int, num_cut: int) -> None:
+    """Note how many positions of a segment were out of range, if any were."""
+    told = (opened.zeroed, num_wrong, "are zero"), (opened.cut, num_cut, "were cut to its end")
+    for counts, count, what in told:
+        if count:
+            counts[name] = count
+            log.warning("segment %s: %d positions were out of range and %s", name, count, what)
 
 
 def _in_index_space(segment: TreeSegment, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -5,6 +5,10 @@ the noise's tail, and without noise no value exceeds its lane times q_max. One c
 that alters what it relays, can push positions out of that. What is opened then would tell who holds
 the position, or freeze it, or move it by more than the clip; so the whole position becomes zero.
 Within the range a lying client still adds what it likes, as in any sum.
+
+Where clients have proven a bound, what is beyond the range is cut to its end instead (`cut`): a
+proven count exceeds the number of clients only by a row that a liar has put into several trees, and
+proven values only by that liar's norm. To zero such rows would let it erase what all others sent.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import numpy.typing as npt
 
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.kernels import ring
 from torchfsl.submodel.plan import noise_tail
 from torchfsl.types import Bytes, Whole
@@ -32,9 +37,58 @@ def most_lane(plan: Plan, num_clients: int) -> int:
     return num_clients * plan.max_weight + noise_tail(plan.lane_sigma)
 
 
+def most_opened_lane(plan: Plan, segment: TreeSegment, num_clients: int) -> int:
+    """The largest count that accepted reports make up: of proven ones, one a tree of a row."""
+    proven = plan.statement is not None and plan.statement.counted
+    rows = num_clients * plan.max_weight * (row_trees(segment) if proven else 1)
+    return rows + noise_tail(plan.lane_sigma)
+
+
 def clamp_weight(plan: Plan, num_clients: int, weight: int) -> int:
     """The total weight within what the clients may claim together, the noise's tail included."""
     return min(max(weight, -noise_tail(plan.lane_sigma)), most_lane(plan, num_clients))
+
+
+def cut(
+    plan: Plan, segment: TreeSegment, num_clients: int, values: Whole, lane: Whole | None = None
+) -> npt.NDArray[np.bool_]:
+    """Cut what accepted reports have proven a bound of, and exceeds the range, to its ends.
+
+    Values only under `proofs = "norm"`: where a client may send any value, huge ones would put a
+    row at the end of the range, which is worse than to lose it.
+
+    Args:
+        plan: gives the limits.
+        segment: whose values they are.
+        num_clients: reports in the sum.
+        values: `int64[positions, tau]`, changed in place.
+        lane: `int64[positions]`, changed in place.
+
+    Returns:
+        `bool[positions]`: which were cut.
+    """
+    statement = plan.statement
+    if statement is None:
+        return np.zeros(len(values), dtype=np.bool_)
+    far = np.zeros(len(values), dtype=np.bool_)
+    if lane is not None and statement.counted:
+        most = most_lane(plan, num_clients)
+        far = (lane > most) & (lane <= most_opened_lane(plan, segment, num_clients))
+        lane[far] = most
+    if statement.norm:
+        limit = _limit(plan, segment, num_clients, lane)
+        far |= ((values > limit) | (values < -limit)).any(axis=1)
+        np.clip(values, -limit, limit, out=values)
+    return far
+
+
+def _limit(plan: Plan, segment: TreeSegment, num_clients: int, lane: Whole | None) -> int | Whole:
+    """The largest magnitude of an honest sum: one for all, or `int64[positions, 1]`."""
+    cohort, most = num_clients * plan.max_weight, plan.encoding_of(segment).q_max
+    if lane is None or plan.noise_sigma:
+        return cohort * most + noise_tail(plan.noise_sigma)
+    each: Whole = lane.clip(0, cohort)[:, None] * most
+    return each
 
 
 def zero_out_of_range(
@@ -58,14 +112,9 @@ def zero_out_of_range(
     Returns:
         `bool[positions]`: which were zeroed.
     """
-    cohort, noisy = num_clients * plan.max_weight, plan.noise_sigma > 0
-    most = plan.encoding_of(segment).q_max
-    limit: int | Whole = cohort * most + noise_tail(plan.noise_sigma)
-    wrong = ~fits
+    limit, wrong = _limit(plan, segment, num_clients, lane), ~fits
     if lane is not None:
         wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
-        if not noisy:
-            limit = lane.clip(0, cohort)[:, None] * most
     wrong = wrong | ((values > limit) | (values < -limit)).any(axis=1)
     values[wrong] = 0
     return wrong

@@ -39,6 +39,7 @@ def encode_opened(opened: Opened, round_number: int) -> bytes:
         "num_clients": opened.num_clients,
         "total_weight": opened.total_weight,
         "zeroed": opened.zeroed,
+        "cut": opened.cut,
         "weight_clamped": opened.weight_clamped,
         "withheld": opened.withheld,
     }
@@ -59,6 +60,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
         opened = Opened(
             sums, lanes, meta["num_clients"], meta["total_weight"], clients,
             zeroed={str(name): int(count) for name, count in meta["zeroed"].items()},
+            cut={str(name): int(count) for name, count in meta.get("cut", {}).items()},
             weight_clamped=bool(meta["weight_clamped"]),
             withheld={str(name): int(count) for name, count in meta["withheld"].items()},
         )  # fmt: skip
