@@ -64,12 +64,25 @@ def _adapts(config: Config) -> bool:
     return config.server.optimizer in ("adam", "lazy-adam")
 
 
-def _has_trees(config: Config) -> bool:
-    """Whether a client may send some positions of a segment and not all."""
+def _has_rows(config: Config) -> bool:
+    """Whether a client may send some rows of a table and not all."""
     rows = config.is_recommender or config.is_clicks or config.preset == "own"
     rows = rows or (config.preset == "textcnn" and _sends_rows(config))
-    rows = rows or (config.is_language and config.language.decoder != "tied")
-    return rows or _selects(config)
+    return rows or (config.is_language and config.language.decoder != "tied")
+
+
+def _has_trees(config: Config) -> bool:
+    """Whether a client may send some positions of a segment and not all."""
+    return _has_rows(config) or _selects(config)
+
+
+def _shares_a_ring(config: Config) -> bool:
+    """Whether any value is sent in the encoding of those that have none of their own."""
+    own = config.encoding
+    if config.aggregation not in ("plain", "fsl", "dense"):
+        return True
+    rows = config.aggregation != "dense" and _has_rows(config)
+    return not own.rest_ring_bits or (rows and not own.rows_ring_bits)
 
 
 def _is_sentences(config: Config) -> bool:
@@ -183,6 +196,20 @@ _SETTINGS: Final = (
         lambda c: c.rest.policy in ("blocks", "sample"),
         'rest.policy = "blocks" or "sample"',
     ),
+    *(
+        Use(
+            f"encoding.{name}",
+            _shares_a_ring,
+            "values without a ring of their own: set rows_ring_bits or rest_ring_bits to 0",
+        )
+        for name in ("ring_bits", "frac_bits", "clip")
+    ),
+    Use("encoding.rows_ring_bits", _has_rows, "presets that send rows of tables"),
+    Use("encoding.rows_clip", lambda c: c.encoding.rows_ring_bits != 0, "encoding.rows_ring_bits"),
+    Use("encoding.rest_clip", lambda c: c.encoding.rest_ring_bits != 0, "encoding.rest_ring_bits"),
+    Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
+    Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
+    Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
     *(
         Use(f"server.{name}", _adapts, 'server.optimizer = "adam" or "lazy-adam"')
@@ -213,6 +240,18 @@ _BY_AGGREGATION: Final = (
         "encoding.ring_bits",
         lambda c: c.aggregation not in ("sesa", "central"),
         "plain, dense and fsl",
+    ),
+    *(
+        Use(f"encoding.rows_{name}", lambda c: c.aggregation in ("plain", "fsl"), "plain and fsl")
+        for name in ("ring_bits", "clip")
+    ),
+    *(
+        Use(
+            f"encoding.rest_{name}",
+            lambda c: c.aggregation in ("plain", "dense", "fsl"),
+            "plain, dense and fsl",
+        )
+        for name in ("ring_bits", "clip")
     ),
     *(
         Use(path, lambda c: c.aggregation != "central", "all others")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from torchfsl.types import Array
 from training.aggregations.audit import Audit
 from training.config import Config
 from training.local import make_optimizer
-from training.sections import ConfigError
+from training.sections import ConfigError, Encoding
 from training.tasks.task import Task
 
 AnyPlan = Plan | SesaPlan | SeflPlan
@@ -278,6 +277,29 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
     return SubmodelEngine(
         rows=rows,
         rest=rest,
-        encoding=FixedPoint(**dataclasses.asdict(config.encoding)),
+        encoding=_encoding(config.encoding),
+        encodings=_encodings(config, has_rows=rows is not None),
         source="gradient" if config.local.optimizer == "gradient" else "delta",
     )
+
+
+def _encoding(settings: Encoding) -> FixedPoint:
+    return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
+
+
+def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
+    """Those of segments, where two servers, or none, add them up."""
+    given = config.encoding
+    if config.aggregation not in ("plain", "fsl", "dense"):
+        return {}
+    wanted = {}
+    if given.rest_ring_bits:
+        wanted["rest"] = (given.rest_ring_bits, given.rest_clip)
+    if has_rows and given.rows_ring_bits:
+        wanted["rows"] = (given.rows_ring_bits, given.rows_clip)
+    return {
+        name: FixedPoint.finest(
+            bits, clip, max_clients=config.clients_per_round, rounding=given.rounding
+        )
+        for name, (bits, clip) in wanted.items()
+    }

@@ -50,6 +50,12 @@ _LANGUAGE = Config(
 """What both language models share."""
 
 
+NARROW = Encoding(
+    frac_bits=22, clip=4.0, rounding="stochastic", rows_ring_bits=16, rest_ring_bits=16
+)
+"""For recommenders: two bytes a value; docs/encodings-and-budgets.md has what that saves."""
+
+
 def _recommender(name: str, settings: Recommendation) -> Config:
     """A user is a client; the servers move the rows that a round trained."""
     return Config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,21 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.update import RawSegment, quantise
+from training.sections import Encoding
 
 ROUNDS_OF_A_SESSION = 3
+ROWS = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
+"""That a client fetches and trains."""
+ROWS_CLIP, REST_CLIP = Encoding().rows_clip, Encoding().rest_clip
+"""Magnitudes that values in 16 bits keep, those of the presets."""
 
 
 def din(clients: int = 100) -> dict[str, Any]:
     """One round of 100 clients, a session of a fixed submodel, and the paper's 128 bits a value."""
     measured = bench_round.run(clients, 1)
     engine, handle = attach()
-    rows = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
-    plan = engine.plan(handle, max_clients=2, rows_per_client=rows)
+    plan = engine.plan(handle, max_clients=2, rows_per_client=ROWS)
+    encodings = sixteen_bits(plan, clients)
     wide = dataclasses.replace(plan.encoding, ring_bits=128)
     return {
         "paper": paper.DIN,
@@ -38,6 +44,9 @@ def din(clients: int = 100) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in handle.model.parameters()),
         "round": measured,
         "session_upload_bytes": session_uploads(again(plan, plan.encoding, ROUNDS_OF_A_SESSION)),
+        "session_upload_bytes_l16": session_uploads(
+            again(plan, plan.encoding, ROUNDS_OF_A_SESSION, encodings=encodings)
+        ),
         "upload_bytes_l128": costs.client_bytes(again(plan, wide, 1)),
         "upload_bytes_l128_no_check": costs.client_bytes(again(plan, wide, 1, check=False)),
         "upload_bytes_l32_no_check": costs.client_bytes(again(plan, plan.encoding, 1, check=False)),
@@ -53,10 +62,33 @@ def attach() -> tuple[torchfsl.SubmodelEngine, Any]:
     return engine, engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
 
 
-def again(plan: Plan, encoding: FixedPoint, epochs: int, *, check: bool = True) -> Plan:
+def sixteen_bits(plan: Plan, clients: int = 0) -> dict[str, FixedPoint]:
+    """Encodings in 16 bits for every segment and so many clients: tables finer than the rest."""
+    clients = clients or plan.max_clients
+    return {
+        s.name: FixedPoint.finest(
+            16, REST_CLIP if s.is_dense else ROWS_CLIP, max_clients=clients,
+            rounding=plan.encoding.rounding,
+        )
+        for s in plan.segments
+    }  # fmt: skip
+
+
+def again(
+    plan: Plan,
+    encoding: FixedPoint,
+    epochs: int,
+    *,
+    check: bool = True,
+    encodings: Mapping[str, FixedPoint] | None = None,
+) -> Plan:
     """The same segments under other terms."""
+    own = encodings or {}
     specs = [
-        SegmentSpec(s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve) for s in plan.segments
+        SegmentSpec(
+            s.name, s.policy, s.tensors, s.k_max, s.tau, s.retrieve, encoding=own.get(s.name)
+        )
+        for s in plan.segments
     ]
     return build_plan(
         specs,

@@ -36,6 +36,12 @@ def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are
     table, rest = plan.segments
     assert (table.encoding, rest.encoding) == (None, narrow)
     assert plan.encoding_of(table) == engine.encoding
+    handle.remove()
+    tables = SubmodelEngine(encodings={"rows": narrow})
+    handle = tables.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    plan = tables.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    assert [segment.encoding for segment in plan.segments] == [narrow, None]
+    handle.remove()
     odd = SubmodelEngine(encodings={"rows18": narrow})
     handle = odd.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match=r"names \['rows18'\]: the model's segments are \['rows4'"):
@@ -48,6 +54,7 @@ def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
     engine = SubmodelEngine(encodings=narrow)
     with pytest.raises(ValueError, match="one field: give no segment an encoding of its own"):
         engine.sesa_plan(engine.attach(model, optimizer), widths=[(2, 4)], collusion=1)
+    engine.the_handle().remove()
     engine = SubmodelEngine(rows=None, encodings=narrow)
     with pytest.raises(ValueError, match="one ciphertext space: give no segment an encoding"):
         engine.sefl_plan(engine.attach(model, optimizer), max_clients=3)

@@ -302,3 +302,16 @@ def test_a_filled_ring_has_room_for_all_and_for_no_more() -> None:
     assert FixedPoint.filling(16, 8, max_clients=100) == FixedPoint(16, 8, 327 / 256)
     with pytest.raises(ParameterError, match="no room for 40000 clients"):
         FixedPoint.filling(16, 8, max_clients=40_000)
+
+
+def test_the_finest_encoding_keeps_the_clip_and_one_bit_more_would_not() -> None:
+    for bits, clip, clients, noise in ((16, 0.25, 100, 0), (16, 1.0, 100, 40), (24, 3.3, 7, 0)):
+        encoding = FixedPoint.finest(bits, clip, max_clients=clients, noise=noise)
+        assert clip <= encoding.clip <= 2.1 * clip
+        finer = FixedPoint.filling(bits, encoding.frac_bits + 1, max_clients=clients, noise=noise)
+        assert finer.clip < clip
+    assert FixedPoint.finest(16, 0.25, max_clients=100) == FixedPoint(16, 10, 327 / 1024)
+    with pytest.raises(ParameterError, match=r"values up to 400.0 of 100 clients .* no room"):
+        FixedPoint.finest(16, 400.0, max_clients=100)
+    with pytest.raises(ParameterError, match="choose a magnitude > 0"):
+        FixedPoint.finest(16, 0.0, max_clients=100)

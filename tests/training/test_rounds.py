@@ -19,7 +19,9 @@ from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
 from training.config import Config
-from training.federation import Federation, build
+from training.federation import Federation, build, make_engine
+from training.presets import NARROW
+from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer
 
 
@@ -81,6 +83,28 @@ def test_stochastic_rounding_is_the_same_under_plain_and_fsl() -> None:
     fsl, records = run(stochastic("fsl"))
     assert all(record.exact for record in records)
     assert plain.model_sha256() == fsl.model_sha256()
+
+
+def narrow(aggregation: str) -> Config:
+    return dataclasses.replace(small_config("din", aggregation), encoding=NARROW)  # type: ignore[arg-type]
+
+
+def test_rings_of_16_bits_are_exact_and_the_same_under_plain_and_fsl() -> None:
+    plain, _ = run(narrow("plain"))
+    fsl, records = run(narrow("fsl"))
+    assert fsl.plan.rings == {16}
+    assert all(record.exact for record in records)
+    assert plain.model_sha256() == fsl.model_sha256()
+    wide, more = run(small_config("din", "fsl"))
+    assert wide.plan.rings == {32}
+    assert more[0].upload_bytes > records[0].upload_bytes
+
+
+def test_other_protocols_keep_the_encoding_of_all_values() -> None:
+    config = narrow("sefl")
+    assert make_engine(config, build_task(config)).encodings == {}
+    config = narrow("dense")
+    assert set(make_engine(config, build_task(config)).encodings) == {"rest"}
 
 
 def test_bytes_do_not_depend_on_the_cohort() -> None:

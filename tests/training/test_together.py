@@ -13,7 +13,7 @@ from training.cli import config_from, make_parser
 from training.config import Config
 from training.data.interactions import Interactions, synthetic_interactions
 from training.federation import Federation, build
-from training.presets import PRESETS
+from training.presets import NARROW, PRESETS
 from training.sections import ConfigError, Local, Rest
 from training.tasks.build import recommender
 from training.tasks.recommendation import RecommendationTask
@@ -88,8 +88,9 @@ def test_own_steps_are_those_of_the_loop_but_for_the_last_bits(preset: str) -> N
 
 
 def test_both_servers_end_with_the_model_of_plain() -> None:
-    plain, _, _ = run(config_of("din", together=True))
-    fsl, records, _ = run(config_of("din", together=True, aggregation="fsl"))
+    plain, _, _ = run(config_of("din", together=True, encoding=NARROW))
+    fsl, records, _ = run(config_of("din", together=True, aggregation="fsl", encoding=NARROW))
+    assert fsl.plan.rings == {16}
     assert all(record.exact and record.exact_retrieval for record in records)
     assert plain.model_sha256() == fsl.model_sha256()
 

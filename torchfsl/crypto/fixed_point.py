@@ -103,6 +103,40 @@ class FixedPoint:
             )
         return cls(ring_bits, frac_bits, math.ldexp(most, -frac_bits), rounding)
 
+    @classmethod
+    def finest(
+        cls,
+        ring_bits: int,
+        clip: float,
+        *,
+        max_clients: int,
+        max_weight: int = 1,
+        noise: int = 0,
+        rounding: Rounding = "nearest",
+    ) -> FixedPoint:
+        """The encoding of most fraction bits that keeps values up to `clip`; then as `filling`.
+
+        The clip that it has is up to twice the one asked for.
+
+        Raises:
+            ParameterError: the ring has no room for such values of so many clients.
+        """
+        cohort = max_clients * max_weight
+        capacity = (1 << (8 * min(ring.ring_bytes(ring_bits), 8) - 1)) - 1
+        if not 0 < clip < 1 << 63:
+            raise ParameterError(f"clip is {clip}; choose a magnitude > 0 and below 2**63")
+        for frac_bits in range(52, -1, -1):
+            if cohort * math.ceil(math.ldexp(clip, frac_bits)) + noise <= capacity:
+                return cls.filling(
+                    ring_bits, frac_bits, max_clients=max_clients, max_weight=max_weight,
+                    noise=noise, rounding=rounding,
+                )  # fmt: skip
+        raise ParameterError(
+            f"values up to {clip} of {max_clients} clients of weight up to {max_weight}, with "
+            f"noise up to {noise}, have no room in a ring of {ring_bits} bits: use more ring_bits "
+            "or a smaller clip"
+        )
+
     @property
     def q_max(self) -> int:
         """Largest quantised magnitude of one value of one client."""

@@ -55,7 +55,8 @@ class SubmodelEngine:
             `nn.EmbeddingBag` weight, with `Rows()`; None takes none.
         rest: policy of all other trained parameters, flattened in `named_parameters` order.
         encoding: fixed-point parameters of plans made here.
-        encodings: those of single segments (`rows18`, `rest`), by their names in `explain`.
+        encodings: those of segments by their names in `explain` (`rows18`, `rest`), `rows` for all
+            tables.
         buffers: `local` leaves buffers (BatchNorm statistics) alone: they are neither sent nor
             loaded. `average` sends the change of floating-point buffers as a dense segment (with
             source `delta`).

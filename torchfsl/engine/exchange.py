@@ -18,6 +18,9 @@ from torchfsl.submodel.segments import TensorSpec
 REST: Final = "rest"
 """Segment of everything trained that is not sent by rows."""
 
+ROWS: Final = "rows"
+"""Stands for the segments of all tables, where encodings are given by name."""
+
 BUFFERS: Final = "buffers"
 """Segment of floating-point buffers, under `buffers="average"`."""
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.exchange import BUFFERS, REST, Exchange
+from torchfsl.engine.exchange import BUFFERS, REST, ROWS, Exchange
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
 from torchfsl.errors import ParameterError
@@ -63,10 +63,20 @@ def _with_encodings(
         ParameterError: a name that no segment has.
     """
     names = [spec.name for spec in specs]
-    odd = sorted(set(encodings) - set(names))
+    odd = sorted(set(encodings) - {*names, ROWS})
     if odd:
-        raise ParameterError(f"encodings names {odd}: the model's segments are {names}")
-    return [dataclasses.replace(spec, encoding=encodings.get(spec.name)) for spec in specs]
+        raise ParameterError(
+            f"encodings names {odd}: the model's segments are {names}, {ROWS!r} stands for all "
+            "tables"
+        )
+    of_tables = encodings.get(ROWS)
+    return [
+        dataclasses.replace(
+            spec,
+            encoding=encodings.get(spec.name, None if spec.name in (REST, BUFFERS) else of_tables),
+        )
+        for spec in specs
+    ]
 
 
 def _by_segment(
