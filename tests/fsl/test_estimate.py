@@ -37,7 +37,7 @@ from torchfsl.submodel.segments import MAX_POSITIONS, SegmentSpec, TensorSpec
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
-RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)
+RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7, 0.001, 4e-7, 0.002, 7e-8)
 LARGEST = 1 << 31
 
 
@@ -121,6 +121,22 @@ def test_seconds_are_counts_over_rates_and_machines_are_as_many_as_the_slower_pa
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         estimate(rows_plan(4000, 8, 32, 100), rates=RATES, **wrong)
+
+
+def test_proofs_take_seconds_by_their_values_and_rates_without_them_are_refused() -> None:
+    proven = rows_plan(4000, 8, 32, 100, 32, l2_bound=1 << 16)
+    plain = dataclasses.replace(proven, proofs="none")
+    assert proven.statement is not None
+    values = proven.statement.num_values
+    more = predict(proven).server_aes_blocks - predict(plain).server_aes_blocks
+    client = RATES.client(proven) - RATES.client(plain)
+    assert client == pytest.approx(0.001 + 4e-7 * values)
+    each = 0.002 + 7e-8 * values + more / 7e8
+    assert RATES.server(proven, 9) - RATES.server(plain, 9) == pytest.approx(9 * each)
+    old = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)
+    assert estimate(plain, rates=old).clients == 100
+    with pytest.raises(ParameterError, match="without proofs"):
+        estimate(proven, rates=old)
 
 
 def test_rates_that_are_none_are_refused() -> None:

@@ -31,7 +31,7 @@ class Estimate:
         clients: that report.
         upload_bytes: of a client, to both servers together.
         download_bytes: of a client, from both.
-        client_core_seconds: of a client, without its training or proof.
+        client_core_seconds: of a client, without its training.
         received_bytes: of a server, from clients and from the other one.
         sent_bytes: of a server.
         server_core_hours: of a server.

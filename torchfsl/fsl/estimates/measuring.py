@@ -4,11 +4,13 @@ A client's core-seconds are fitted as `fixed + trees x each`; a server's as `fix
 AES blocks / rate` a client, and bytes of a share / rate a round. Rounds of three sizes, with few
 and with many clients, give the numbers: few trees, many trees, and few trees over a long table.
 Time is that of the processor, over all threads, so that neighbours on the machine disturb less;
-they still do, by sharing its caches.
+they still do, by sharing its caches. Proofs take each party `fixed + values x each` a report beside
+AES blocks, fitted to rounds of two sizes with and without them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +36,9 @@ from torchfsl.types import Float64
 _SIZES: Final = ((1 << 13, 64), (1 << 15, 512), (1 << 18, 64))
 """Rows, and rows a client, of the rounds that rates are fitted to."""
 
+_PROVEN: Final = ((1 << 13, 64), (1 << 15, 512))
+"""The same for proofs, of 16 ring values a row."""
+
 _COHORTS: Final = (16, 48)
 _REPEAT: Final = 3
 _TABLE: Final = "table"
@@ -50,6 +55,10 @@ class Rates:
         tree_seconds: of a server for each tree of a client.
         server_blocks: AES blocks a second, of a server, all work that grows with them included.
         share_bytes: bytes of its share that a server gathers, opens and applies a second.
+        proving_seconds: of a client that proves anything, beside its AES blocks.
+        proving_value_seconds: of it for each integer that it proves something of.
+        asking_seconds: of a server for each proof, beside its AES blocks.
+        asking_value_seconds: of a server for each integer of a proof.
     """
 
     client_seconds: float
@@ -58,6 +67,10 @@ class Rates:
     tree_seconds: float
     server_blocks: float
     share_bytes: float
+    proving_seconds: float = 0.0
+    proving_value_seconds: float = 0.0
+    asking_seconds: float = 0.0
+    asking_value_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -67,14 +80,27 @@ class Rates:
                 raise ParameterError(f"rate {name} is {value!r}: a float of at least {least}")
 
     def client(self, plan: Plan) -> float:
-        """Core-seconds of a client in a round, without its training or proof."""
-        return self.client_seconds + num_trees(plan) * self.client_tree_seconds
+        """Core-seconds of a client in a round, without its training.
+
+        Raises:
+            ParameterError: a plan with proofs, and rates that were measured without.
+        """
+        trees = self.client_seconds + num_trees(plan) * self.client_tree_seconds
+        return trees + self._of_proof(plan, self.proving_seconds, self.proving_value_seconds)
 
     def server(self, plan: Plan, clients: int) -> float:
-        """Core-seconds of one server in a round of so many clients; of proofs, AES blocks alone."""
+        """Core-seconds of one server in a round of so many clients; raises as `client` does."""
         trees = self.report_seconds + num_trees(plan) * self.tree_seconds
         each = trees + predict(plan).server_aes_blocks / self.server_blocks
+        each += self._of_proof(plan, self.asking_seconds, self.asking_value_seconds)
         return clients * each + share_bytes(plan) / self.share_bytes
+
+    def _of_proof(self, plan: Plan, fixed: float, value: float) -> float:
+        if plan.statement is None:
+            return 0.0
+        if not fixed + value:
+            raise ParameterError("these rates were measured without proofs: measure them again")
+        return fixed + plan.statement.num_values * value
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +111,10 @@ class Spent:
     server: float
 
 
-def rows_plan(rows: int, width: int, k_max: int, clients: int, **options: Any) -> Plan:
-    """A plan of one table whose rows are retrieved privately, 64-bit ring values.
+def rows_plan(
+    rows: int, width: int, k_max: int, clients: int, ring_bits: int = 64, **options: Any
+) -> Plan:
+    """A plan of one table whose rows are retrieved privately.
 
     Raises:
         ParameterError: a limit is exceeded.
@@ -94,8 +122,9 @@ def rows_plan(rows: int, width: int, k_max: int, clients: int, **options: Any) -
     spec = SegmentSpec(
         _TABLE, "rows", (TensorSpec(_TABLE, (rows, width)),), k_max, width, retrieve=True
     )
+    encoding = FixedPoint(ring_bits=ring_bits, frac_bits=16, clip=4.0)
     return build_plan(
-        [spec], encoding=FixedPoint(ring_bits=64, frac_bits=16, clip=4.0), max_clients=clients,
+        [spec], encoding=encoding, max_clients=clients,
         min_clients=1, session=bytes(16), hash_seed=bytes(32), above_break_even="keep", **options,
     )  # fmt: skip
 
@@ -115,7 +144,28 @@ def measured_rates() -> Rates:
     client_fixed, client_tree = _fit(np.array(counts)[:, :2], np.array(clients))
     share, seconds = closing[-1]  # the longest table
     rate = 1 / max(block, 1e-12)  # a block takes more than that
-    return Rates(client_fixed, client_tree, fixed, tree, rate, share / seconds)
+    plain = Rates(client_fixed, client_tree, fixed, tree, rate, share / seconds)
+    proving, asking = _proofs(rate)
+    return dataclasses.replace(
+        plain, proving_seconds=proving[0], proving_value_seconds=proving[1],
+        asking_seconds=asking[0], asking_value_seconds=asking[1],
+    )  # fmt: skip
+
+
+def _proofs(blocks: float) -> tuple[list[float], list[float]]:
+    """Seconds of a client and of a server for a proof, fixed and for each value."""
+    counts, clients, servers = [], [], []
+    for rows, k_max in _PROVEN:
+        proven = rows_plan(rows, 16, k_max, _COHORTS[0], 32, l2_bound=1 << 16)
+        assert proven.statement is not None
+        none = dataclasses.replace(proven, proofs="none")
+        with_it, without = (spent_in_round(p, _COHORTS[0], _REPEAT) for p in (proven, none))
+        more = predict(proven).server_aes_blocks - predict(none).server_aes_blocks
+        counts.append((1.0, proven.statement.num_values))
+        clients.append(max(with_it.client - without.client, 1e-9))
+        each = (with_it.server - without.server) / _COHORTS[0]
+        servers.append(max(each - more / blocks, 1e-9))
+    return _fit(np.array(counts), np.array(clients)), _fit(np.array(counts), np.array(servers))
 
 
 def num_trees(plan: Plan) -> int:
