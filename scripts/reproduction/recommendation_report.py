@@ -125,15 +125,15 @@ def _trials(trials: list[Figures]) -> str:
     rows = [
         (
             TRIAL_WORDS[run["cell"].removeprefix("trial-")],
+            run["rounds"],
             f"{run['metrics']['mean_auc']:.4f}",
             f"{run['metrics']['auc']:.4f}",
         )
-        for run in sorted(trials, key=lambda r: -r["metrics"]["mean_auc"])
+        for run in sorted(trials, key=lambda r: (r["rounds"], -r["metrics"]["mean_auc"]))
     ]
-    head = ("setting", "AUC, mean of models", "AUC, latest model")
+    head = ("setting", "rounds", "AUC, mean of models", "AUC, latest model")
     return (
         "\n#### What the settings rest on\n\nChanges of preset `din` on Beauty, judged on "
-        f"validation items (a user's last but one; the last is left alone), {trials[0]['rounds']} rounds, "
-        "one seed. Seeds differ by about 0.004, so that a difference below 0.003 is none.\n\n"
+        "validation items (a user's last but one; the last is left alone), one seed. Seeds differ by about 0.004, so that a difference below 0.003 is none.\n\n"
         + table(head, rows) + "\n\n" + stamp_of(trials)
     )  # fmt: skip
