@@ -56,7 +56,7 @@ NARROW = Encoding(
 """For recommenders: two bytes a value; docs/encodings-and-budgets.md has what that saves."""
 
 
-def _recommender(name: str, settings: Recommendation) -> Config:
+def _recommender(name: str, settings: Recommendation, average: float = 0.985) -> Config:
     """A user is a client; the servers move the rows that a round trained."""
     return Config(
         preset=name,
@@ -70,7 +70,7 @@ def _recommender(name: str, settings: Recommendation) -> Config:
         # samples weigh more. The divisor only places gradients inside the encoding's range.
         local=Local(optimizer="gradient", loss="sum", loss_divisor=32.0),
         server=Server(
-            optimizer="lazy-adam", lr=0.01, table_rate=3.0, beta1=0.8, beta2=0.99, average=0.985
+            optimizer="lazy-adam", lr=0.01, table_rate=3.0, beta1=0.8, beta2=0.99, average=average
         ),
         encoding=Encoding(frac_bits=22, clip=4.0),
     )
@@ -79,7 +79,7 @@ def _recommender(name: str, settings: Recommendation) -> Config:
 PRESETS = {
     preset.preset: preset
     for preset in (
-        _recommender("din", Recommendation(user_table=False, dropout=0.3)),
+        _recommender("din", Recommendation(user_table=False, dropout=0.3), average=0.99),
         _recommender(
             "din-small", Recommendation(user_table=False, head=(32, 16), attention=(16, 8))
         ),

@@ -12,16 +12,15 @@ from scripts.reproduction.training_report import stamp_of
 
 Figures = dict[str, Any]
 TRIAL_WORDS = {
-    "din": "the preset `din`",
+    "din": "`din` with a mean of models that keeps 0.985 of the past, as below where nothing is said",
     "dropout-0": "no dropout",
     "dropout-0.5": "dropout of one half",
     "user-table": "a table of users",
     "adam-of-all-rows": "Adam moves all rows, tables at the rate of the rest",
     "tables-at-rate-1": "tables at the rate of the rest",
     "rate-0.005": "half the servers' rate",
-    "mean-0.97": "a mean of models that keeps 0.97 of the past, not 0.985",
-    "mean-0.99": "a mean of models that keeps 0.99 of the past",
-    "mean-0.995": "a mean of models that keeps 0.995 of the past",
+    "mean-0.99": "a mean of models that keeps 0.99 of the past: the preset",
+    "mean-0.995": "one that keeps 0.995",
     "central": "central training",
     "central-rate-0.001": "central training at a third of the rate",
     "central-rate-0.01": "central training at the servers' rate",
