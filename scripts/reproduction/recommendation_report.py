@@ -133,6 +133,8 @@ def _trials(trials: list[Figures]) -> str:
     head = ("setting", "rounds", "AUC, mean of models", "AUC, latest model")
     return (
         "\n#### What the settings rest on\n\nChanges of preset `din` on Beauty, judged on "
-        "validation items (a user's last but one; the last is left alone), one seed. Seeds differ by about 0.004, so that a difference below 0.003 is none.\n\n"
+        "validation items (a user's last but one; the last is left alone), one seed. Rows that differ by the "
+        "mean of models alone are one and the same run; of the others, small differences say "
+        "little.\n\n"
         + table(head, rows) + "\n\n" + stamp_of(trials)
     )  # fmt: skip
