@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.reproduction import (
     cost_report,
+    liars_report,
     plots,
     privhfl_report,
     recommendation_report,
@@ -74,6 +75,7 @@ def render() -> str:
         _din(),
         training_report.din_auc(),
         recommendation_report.section(),
+        liars_report.section(),
         rivals_report.rounds(),
         rivals_report.secemb(),
         rivals_report.blocks(),
