@@ -60,7 +60,8 @@ class Work:
 
     def answers(self, one: Evaluator) -> object:
         """Answers for all clients."""
-        said = [bytes(one.answer(r, self.model).sealed) for r in self.reports.values()]
+        asked = list(self.reports.values())  # all wait from the beginning
+        said = [bytes(one.answer(r, self.model, asked).sealed) for r in asked]
         one.close()
         return said
 

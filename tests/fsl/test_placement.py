@@ -6,13 +6,15 @@ How many bins are enough is another matter, see `test_cuckoo_parameters.py`.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.reference import dpf_reference as oracle
+from torchfsl.crypto import kdf
 from torchfsl.fsl.cuckoo import placement as cuckoo
 
 SEED = bytes(range(32))
@@ -181,3 +183,35 @@ def test_a_placement_does_not_print_where_rows_went() -> None:
     placement = cuckoo.place(None, np.array([123456, 654321]), 0, 0, 2)
     assert "123456" not in repr(placement)
     assert "item" not in repr(placement)
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 300), at_once=st.integers(1, 40), data=st.data())
+def test_rows_at_some_places_are_those_of_the_permutation(
+    m: int, at_once: int, data: st.DataObject
+) -> None:
+    low, high = sorted((data.draw(st.integers(0, m)), data.draw(st.integers(0, m))))
+    whole = cuckoo.permutations(bytes(32), "t", m)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuckoo, "_KEYS_AT_ONCE", at_once)
+        for i in range(3):
+            rows, places = cuckoo.rows_at(bytes(32), "t", m, i, range(low, high))
+            assert np.array_equal(rows, np.flatnonzero((whole[i] >= low) & (whole[i] < high)))
+            assert np.array_equal(places, whole[i][rows])
+
+
+def test_rows_at_some_places_break_ties_as_the_permutation_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys of two bits: most are equal."""
+    kept = kdf.stream
+    monkeypatch.setattr(kdf, "stream", lambda *a, **b: few(kept(*a, **b)))
+
+    def few(found: Any) -> Any:
+        return (found.view("<u8") & np.uint64(3)).view(np.uint8)
+
+    whole = cuckoo.permutations(bytes([7]) * 32, "ties", 100)
+    for low in range(0, 100, 10):
+        rows, places = cuckoo.rows_at(bytes([7]) * 32, "ties", 100, 1, range(low, low + 10))
+        assert np.array_equal(whole[1][rows], places)
+        assert sorted(places) == [*range(low, low + 10)]

@@ -74,8 +74,10 @@ class Twins:
         self.local.take(report)
         self.sharded.take(report)
 
-    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
-        first, second = (one.answer(report, model) for one in (self.local, self.sharded))
+    def answer(
+        self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
+    ) -> AnswerBody:
+        first, second = (one.answer(report, model, waiting) for one in (self.local, self.sharded))
         assert bytes(first.sealed) == bytes(second.sealed)
         self.compared["answer"] += 1
         return second

@@ -57,7 +57,6 @@ CHUNK_BYTES: Final = 1 << 20
 """Longer pieces are hashed chunk by chunk."""
 _CHUNKS_WORTH_THREADS: Final = 4
 
-_FROM_ZERO: Final = modes.CTR(bytes(16))
 _ZEROS: Final = memoryview(bytes(1 << 16))
 """Plaintext of streams, in pieces of whole blocks that stay in the cache."""
 
@@ -136,9 +135,13 @@ def derive(secret: bytes, label: bytes, context: bytes, size: int = 16) -> bytes
     return HKDF(hashes.SHA256(), size, salt=None, info=frame(label, context)).derive(secret)
 
 
-def stream(key: bytes, size: int) -> npt.NDArray[np.uint8]:
-    """`size` bytes of AES-128 in counter mode from counter 0: block j is AES_key(j), big-endian."""
-    encryptor = Cipher(algorithms.AES128(key), _FROM_ZERO).encryptor()
+def stream(key: bytes, size: int, *, first: int = 0) -> npt.NDArray[np.uint8]:
+    """`size` bytes of AES-128 in counter mode from counter `first` on.
+
+    Block j of a stream from counter 0 is AES_key(j), big-endian.
+    """
+    counter = modes.CTR(first.to_bytes(16, "big"))
+    encryptor = Cipher(algorithms.AES128(key), counter).encryptor()
     out = np.empty(size + 15, dtype=np.uint8)  # update_into wants a block of slack
     into = memoryview(out)  # type: ignore[arg-type]
     for start in range(0, size, len(_ZEROS)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,8 @@ from tests.support.sharded import shard_plan, twin_servers
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
 from torchfsl.integrations.ray import front_tables
-from torchfsl.integrations.ray.grid import Grid
+from torchfsl.integrations.ray.grid import EngineLost, Grid
+from torchfsl.service.local import free_ports
 
 ray = pytest.importorskip("ray", reason="needs the extra ray: scripts/checks/ray.sh")
 
@@ -125,3 +128,34 @@ def test_a_mistake_in_a_shard_is_raised_as_it_is(cluster: None) -> None:
     with pytest.raises(TypeError):
         grid.get(grid.send(0, "held"))
     grid.close()
+
+
+SILENT = """
+import socket, sys
+from torchfsl.integrations.ray import actors
+from torchfsl.integrations.ray.grid import EngineLost
+actors.CONNECT_SECONDS = 2
+with socket.socket() as silent:
+    silent.bind(("127.0.0.1", 0))
+    silent.listen()
+    for scheme in ("ray://", ""):
+        try:
+            actors.connect(f"{scheme}127.0.0.1:{silent.getsockname()[1]}", "nobody")
+        except EngineLost as error:
+            print(error)
+"""
+
+
+def test_an_address_where_no_cluster_answers_is_given_up() -> None:
+    """Nobody listens, or somebody who says nothing; Ray itself would try for minutes."""
+    from torchfsl.integrations.ray import actors
+
+    ray.shutdown()  # whatever tests before had
+    port = free_ports(1)[0]
+    for scheme in ("", "ray://"):
+        with pytest.raises(EngineLost, match=rf"no cluster of Ray at {scheme}127.0.0.1:{port}: "):
+            actors.connect(f"{scheme}127.0.0.1:{port}", "nobody")
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout.count("did not answer within 2 s") == 2

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ from torchfsl.types import Indices
 
 Slots = npt.NDArray[np.uint32]
 
+_KEYS_AT_ONCE: Final = 1 << 16
+"""Keys that `rows_at` looks at together, at least."""
+
 
 @functools.lru_cache(maxsize=16)
 def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
@@ -38,11 +42,49 @@ def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
     """
     table = np.empty((NUM_HASHES, m), dtype=np.uint32)
     for i in range(NUM_HASHES):
-        context = kdf.frame(label.encode(), bytes([i]), m.to_bytes(8, "little"))
-        key = kdf.derive(hash_seed, kdf.LABEL_PERMUTATION, context)
-        table[i] = kernels().stable_order(kdf.stream(key, 8 * m).view("<u8"), num_threads())
+        keys = kdf.stream(_order_key(hash_seed, label, m, i), 8 * m).view("<u8")
+        table[i] = kernels().stable_order(keys, num_threads())
     table.setflags(write=False)
     return table
+
+
+def rows_at(hash_seed: bytes, label: str, m: int, i: int, places: range) -> tuple[Slots, Slots]:
+    """Which rows permutation i brings to these places, without the whole of it.
+
+    A place is the index of a key and its row the key's rank, so the keys of the places are sorted
+    and those of others counted below them, as many at a time. Working memory: 48 bytes a place.
+
+    Returns:
+        Rows, increasing, and the place of each: `uint32[len(places)]`. Law: `permutations(..)[i]`
+        of the rows are the places.
+    """
+    key = _order_key(hash_seed, label, m, i)
+    order = kernels().stable_order(own := _keys(key, places), num_threads())
+    own = own[order]
+    ranks = np.arange(len(own), dtype=np.int64)
+    step = max(len(own), _KEYS_AT_ONCE)
+    sides: tuple[tuple[range, Literal["left", "right"]], ...] = (
+        (range(places.start), "right"),  # of equal keys the first is the lower
+        (range(places.stop, m), "left"),
+    )
+    for others, side in sides:
+        for start in range(others.start, others.stop, step):
+            part = _keys(key, range(start, min(others.stop, start + step)))
+            part.sort()
+            ranks += np.searchsorted(part, own, side=side)
+    return ranks.astype(np.uint32), order + np.uint32(places.start)
+
+
+def _order_key(hash_seed: bytes, label: str, m: int, i: int) -> bytes:
+    context = kdf.frame(label.encode(), bytes([i]), m.to_bytes(8, "little"))
+    return kdf.derive(hash_seed, kdf.LABEL_PERMUTATION, context)
+
+
+def _keys(key: bytes, places: range) -> npt.NDArray[np.uint64]:
+    """The keys of these places."""
+    first = places.start // 2  # two a block
+    found = kdf.stream(key, 8 * (places.stop - 2 * first), first=first).view("<u8")
+    return found[places.start - 2 * first :]
 
 
 def candidates(table: Slots, indices: Indices, num_bins: int, theta: int) -> Slots:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from torchfsl.crypto.hpke import SealKey
@@ -171,12 +173,16 @@ class ReportBook:
             raise RejectedSubmission(f"client {client} has no accepted trees in this round")
         return report
 
-    def note_answer(self, client: int) -> None:
-        """Count an answer that is about to be sent: the same bytes each time.
+    def asked(self, client: int, waiting: Iterable[int]) -> tuple[Report, list[Report]]:
+        """Count an answer that is about to be sent, the same bytes each time.
+
+        Returns:
+            `with_trees` of the client, and of those who wait, where they have any.
 
         Raises:
-            RejectedSubmission: it was sent as often as a client may ask.
+            RejectedSubmission: as `with_trees`; or it was sent as often as a client may ask.
         """
+        report = self.with_trees(client)
         sent = self._answers_sent[client]
         if sent >= MOST_ANSWERS:
             raise RejectedSubmission(
@@ -188,6 +194,11 @@ class ReportBook:
                 self.round_number, client, sent + 1, MOST_ANSWERS,
             )  # fmt: skip
         self._answers_sent[client] += 1
+        others = []
+        for other in waiting:
+            with contextlib.suppress(RejectedSubmission):
+                others.append(self.with_trees(other))
+        return report, others
 
     def close(self) -> None:
         """Take no more messages."""

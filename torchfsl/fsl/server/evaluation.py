@@ -31,8 +31,14 @@ class Evaluator(Protocol):
     def take(self, report: Report) -> None:
         """Note a complete report, so that work on it may begin; once or more often."""
 
-    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
-        """Retrieval for a client whose early trees are here; the model is the round's."""
+    def answer(
+        self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
+    ) -> AnswerBody:
+        """Retrieval for a client whose early trees are here; the model is the round's.
+
+        `waiting` are those who have asked already, the client perhaps among them, so that work may
+        be done for all together.
+        """
 
     def close(self) -> None:
         """No more answers in this round."""
@@ -77,8 +83,10 @@ class LocalEvaluator:
         """See `Evaluator.take`."""
         self.sums.take(report)
 
-    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
-        """See `Evaluator.answer`."""
+    def answer(
+        self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
+    ) -> AnswerBody:
+        """See `Evaluator.answer`; here each client's work is its own."""
         model_rows = report.model_rows
         tables, loaded = self._tables.of(model, model_rows), LoadedReport(self._party, report)
         parts: list[memoryview | bytes] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from torchfsl.crypto import discrete_gaussian
@@ -158,8 +158,10 @@ class Server:
         """The round that takes messages; None while there is none."""
         return self.last_round if self.state is RoundState.OPEN else None
 
-    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round."""
+    def reply(
+        self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
+    ) -> bytes:
+        """MODEL, MODEL_DIGEST or ANSWER for a client of the open round; others `waiting`, too."""
         with _ANSWERING:
             if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
@@ -169,9 +171,8 @@ class Server:
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
             body: bodies.Body
             if kind is Kind.ANSWER:
-                report = self.reports.with_trees(client)
-                self.reports.note_answer(client)
-                body = self._evaluator.answer(report, self.model)
+                report, others = self.reports.asked(client, waiting)
+                body = self._evaluator.answer(report, self.model, others)
             elif kind is Kind.MODEL:
                 body = bodies.ModelBody(digests, self._clear)
             elif kind is Kind.MODEL_DIGEST:

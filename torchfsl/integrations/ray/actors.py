@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
 import ray
@@ -30,6 +32,12 @@ _REPEATED: Final = ("fold", "answer", "held")
 what came before, and the front knows what to send again."""
 
 _SHORT: Final = 1 << 16
+
+LISTEN_SECONDS: Final = 10
+"""How long an address may take to accept a connection."""
+
+CONNECT_SECONDS: Final = 120
+"""How long a cluster may take until this process is part of it."""
 
 
 class _Worker:
@@ -65,17 +73,42 @@ def connect(address: str, namespace: str) -> None:
     """Connect this process to a cluster; once is enough.
 
     Raises:
-        OSError: it does not answer, or refuses the token.
+        OSError: it does not answer in time, or refuses the token.
     """
-    # Not in the main thread, whose signals Ray would take.
-    with ThreadPoolExecutor(1) as another:
+    if not ray.is_initialized():
+        _check_listening(address)
+    done: Future[None] = Future()
+
+    def connecting() -> None:
         try:
-            another.submit(
-                ray.init, address=address, namespace=namespace, log_to_driver=False,
+            ray.init(
+                address=address, namespace=namespace, log_to_driver=False,
                 configure_logging=False, ignore_reinit_error=True,
-            ).result()  # fmt: skip
-        except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
-            raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+            )  # fmt: skip
+        except BaseException as error:  # whatever it is, the caller is told
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    # Not in the main thread, whose signals Ray would take, nor in one that the process waits for.
+    threading.Thread(target=connecting, name="torchfsl-ray", daemon=True).start()
+    try:
+        done.result(CONNECT_SECONDS)
+    except TimeoutError:
+        raise EngineLost(
+            f"no cluster of Ray at {address}: it did not answer within {CONNECT_SECONDS} s"
+        ) from None
+    except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
+        raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+
+
+def _check_listening(address: str) -> None:
+    """Refuse an address where nobody listens, which Ray would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=LISTEN_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
 
 
 def namespaces() -> list[str]:

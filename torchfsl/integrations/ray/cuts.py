@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchfsl.errors import ParameterError
+from torchfsl.fsl.cuckoo.placement import Slots, rows_at
 from torchfsl.fsl.dpf.trees import split
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -95,27 +96,28 @@ def _cut(segment: TreeSegment, number: int, count: int) -> Cut:
 class Places:
     """Where the positions of a segment lie in a shard's bins.
 
-    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards; while
-    it is made, the permutations, 12 m.
+    Memory: 4 bytes for the row and 4 for the place of each, 24 m over the number of shards; as much
+    again while they are made, twice.
     """
 
     def __init__(self, plan: Plan, cut: Cut) -> None:
-        """Look them up in the public permutations."""
+        """Make the shard's part of the public permutations."""
         segment, group = cut.segment, cut.bin_group
-        self._tables: list[tuple[Indices, Indices]] = []
+        self._tables: list[tuple[Slots, Slots]] = []
         if group is None or not cut.bins:
             return
         padded, theta = group.num_leaves << group.nu, segment.theta
         each = segment.num_bins // NUM_HASHES
-        for i, table in enumerate(plan.permutations(segment)):
+        seed = bytes.fromhex(plan.hash_seed)
+        for i in range(NUM_HASHES):
             low, high = cut.bins.start - i * each, cut.bins.stop - i * each
-            found = (table >= max(0, low) * theta) & (table < max(0, high) * theta)
-            rows = np.flatnonzero(found)
-            bins, within = np.divmod(table[rows].astype(np.int64), theta)
-            slots = (bins - low) * padded + within
-            self._tables.append((rows.astype(np.uint32), slots.astype(np.uint32)))
+            ends = (min(max(0, end), each) * theta for end in (low, high))
+            own = range(*(min(segment.m, end) for end in ends))
+            rows, places = rows_at(seed, segment.name, segment.m, i, own)
+            bins, within = np.divmod(places.astype(np.int64), theta)
+            self._tables.append((rows, ((bins - low) * padded + within).astype(np.uint32)))
 
-    def within(self, rows: range) -> Sequence[tuple[Indices, Indices]]:
+    def within(self, rows: range) -> Sequence[tuple[Indices, Slots]]:
         """By sub-table: positions in the range, counted from its start, and their places.
 
         Positions of one sub-table differ.

@@ -62,13 +62,15 @@ class ShardedEvaluator:
         """See `Evaluator.take`."""
         self._sums.take(report)
 
-    def answer(self, report: Report, model: ServerModel) -> AnswerBody:
-        """See `Evaluator.answer`.
+    def answer(
+        self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
+    ) -> AnswerBody:
+        """See `Evaluator.answer`; a window of clients together.
 
         Raises:
             EngineLost: shards were lost again and again.
         """
-        found = self._tables.answer(self._sums.epoch, LoadedReport(self._party, report), model)
+        found = self._tables.answer(self._sums.epoch, report, model, waiting)
         seed = report.trees.master_seed
         assert seed is not None
         key = report.tree_context.answer_key(seed, self._party, report.round_number)

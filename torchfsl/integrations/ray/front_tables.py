@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.reports import Report, TreeRecord
 from torchfsl.integrations.ray.grid import ATTEMPTS, EngineLost, Shards
 from torchfsl.integrations.ray.packing import Packing, SegmentWhole
 from torchfsl.integrations.ray.shard import Answer
@@ -18,34 +20,84 @@ from torchfsl.submodel.server_model import ServerModel
 ROWS_BYTES: Final = 1 << 24
 """Bytes of the model's rows that are sent to the shards at once."""
 
+Parts: TypeAlias = list[tuple[bytes, bytes]]
+"""Answers and tags by segment, as `psr.answer` gives them."""
+
 
 class FrontTables:
-    """Answers for clients of one round after the other."""
+    """Answers for clients of one round after the other, a window of them at a time.
+
+    What was computed for clients who wait is kept until they are answered, for the trees that they
+    asked with.
+    """
 
     def __init__(self, plan: Plan, party: int, shards: Shards) -> None:
         """No rows are laid out."""
         self._plan, self._party, self._shards = plan, party, shards
         self._packings: list[Packing] = []
         self._laid_out: tuple[int, bytes] = (-1, b"")
+        self._kept: dict[int, tuple[TreeRecord, Parts]] = {}
+        self._answered: set[int] = set()
 
     def answer(
-        self, epoch: int, loaded: LoadedReport, model: ServerModel
-    ) -> list[tuple[bytes, bytes]]:
-        """Answers and tags by segment, as `psr.answer` gives them.
+        self, epoch: int, report: Report, model: ServerModel, waiting: Iterable[Report]
+    ) -> Parts:
+        """Answers and tags for a client, and work for others on the way.
 
         Raises:
             EngineLost: shards were lost again and again.
         """
-        rows, grid = loaded.report.model_rows, self._shards.grid
+        if self._laid_out != (epoch, report.model_rows):
+            self._forget_clients()
+            self._lay_out(epoch, report.model_rows, model, range(self._shards.grid.size))
+            self._laid_out = epoch, report.model_rows
+        if not self._holds(report):
+            window = self._window(report, waiting)
+            for one, parts in zip(window, self._answers(epoch, window, model), strict=True):
+                self._kept[one.client] = one.trees, parts
+        self._answered.add(report.client)
+        return self._kept.pop(report.client)[1]
+
+    def forget(self, epoch: int) -> None:
+        """The model may change."""
+        self._forget_clients()
+        if self._laid_out[1]:
+            self._shards.tell("forget_rows", epoch)
+            self._laid_out = (-1, b"")
+
+    # --- what the methods above are made of ---------------------------------------------------
+
+    def _forget_clients(self) -> None:
+        self._kept.clear()
+        self._answered.clear()
+
+    def _holds(self, report: Report) -> bool:
+        found = self._kept.get(report.client)
+        return found is not None and found[0] is report.trees
+
+    def _window(self, report: Report, waiting: Iterable[Report]) -> list[Report]:
+        """The client, and others as long as a window has room.
+
+        Not those who were answered: they may seem to wait as long as their answer is on its way.
+        """
+        found = {report.client: report}
+        for other in waiting:
+            if len(found) >= sizes.window_reports(self._plan):
+                break
+            if other.client not in self._answered and not self._holds(other):
+                found.setdefault(other.client, other)
+        return list(found.values())
+
+    def _answers(self, epoch: int, window: Sequence[Report], model: ServerModel) -> Iterator[Parts]:
+        """Answers and tags for each of a window, from one call a shard."""
+        rows, grid = window[0].model_rows, self._shards.grid
         if not self._packings:
             cuts = self._shards.cuts
             self._packings = [Packing(self._plan, own, questions=True) for own in cuts]
-        if self._laid_out != (epoch, rows):
-            self._lay_out(epoch, rows, model, range(grid.size))
-            self._laid_out = epoch, rows
-        whole = {segment.name: _question(loaded, segment) for segment in self._plan.retrieving}
-        asked = [packing.pack([whole]) for packing in self._packings]
-        found: dict[int, Answer] = {}
+        loaded = [LoadedReport(self._party, report) for report in window]
+        wholes = [{s.name: _question(one, s) for s in self._plan.retrieving} for one in loaded]
+        asked = [grid.put(packing.pack(wholes)) for packing in self._packings]
+        found: dict[int, list[Answer]] = {}
         for _ in range(ATTEMPTS):
             sent = {
                 shard: grid.send(shard, "answer", epoch, rows, asked[shard])
@@ -53,17 +105,12 @@ class FrontTables:
                 if shard not in found
             }
             got = {shard: self._shards.got(one) for shard, one in sent.items()}
-            found |= {shard: answer for shard, answer in got.items() if answer is not None}
+            found |= {shard: answers for shard, answers in got.items() if answers is not None}
             if len(found) == grid.size:
-                return [self._joined(s, found) for s in self._plan.retrieving]
+                by_client = zip(*(found[shard] for shard in sorted(found)), strict=True)
+                return ([_joined(s, parts) for s in self._plan.retrieving] for parts in by_client)
             self._lay_out(epoch, rows, model, set(got) - set(found))
-        raise EngineLost(f"shards were lost {ATTEMPTS} times while a client was answered")
-
-    def forget(self, epoch: int) -> None:
-        """The model may change."""
-        if self._laid_out[1]:
-            self._shards.tell("forget_rows", epoch)
-            self._laid_out = (-1, b"")
+        raise EngineLost(f"shards were lost {ATTEMPTS} times while clients were answered")
 
     def _lay_out(
         self, epoch: int, model_rows: bytes, model: ServerModel, shards: Iterable[int]
@@ -79,14 +126,15 @@ class FrontTables:
                 for one in sent:
                     self._shards.got(one)
 
-    def _joined(self, segment: TreeSegment, found: Mapping[int, Answer]) -> tuple[bytes, bytes]:
-        """Of the bins one after the other, of the stash the XOR."""
-        parts = [found[shard][segment.name] for shard in sorted(found)]
-        answers, tags = (b"".join(part[i] for part in parts) for i in (0, 1))
-        row = segment.row_bytes << segment.nu
-        answers += _xor([part[2] for part in parts], segment.stash * row)
-        tags += _xor([part[3] for part in parts], segment.stash * segment.tag_bytes)
-        return answers, tags
+
+def _joined(segment: TreeSegment, parts: Sequence[Answer]) -> tuple[bytes, bytes]:
+    """Of the bins one after the other, of the stash the XOR; parts by shard."""
+    own = [part[segment.name] for part in parts]
+    answers, tags = (b"".join(part[i] for part in own) for i in (0, 1))
+    row = segment.row_bytes << segment.nu
+    answers += _xor([part[2] for part in own], segment.stash * row)
+    tags += _xor([part[3] for part in own], segment.stash * segment.tag_bytes)
+    return answers, tags
 
 
 def _question(loaded: LoadedReport, segment: TreeSegment) -> SegmentWhole:

@@ -113,16 +113,21 @@ class Shard:
             self._tables[name] = SegmentTables(self._plan, self._cuts[name], places, model_rows)
         self._tables[name].put(start, rows)
 
-    def answer(self, epoch: int, model_rows: bytes, rows: Bytes) -> Answer | None:
-        """A client's answer by segment, see `SegmentTables.answer`; None where rows are missing."""
+    def answer(self, epoch: int, model_rows: bytes, rows: Bytes) -> list[Answer] | None:
+        """By client of a window, and by segment, what `SegmentTables.answer` gives.
+
+        None where rows of the model are missing.
+        """
         segments = self._plan.retrieving
         ready = self._at(epoch) and model_rows == self._model_rows
         if not ready or any(s.name not in self._tables for s in segments):
             return None
         if any(self._tables[s.name].missing for s in segments):
             return None
-        asked = self._asked.read(rows[0])
-        return {s.name: self._tables[s.name].answer(asked[s.name]) for s in segments}
+        asked = (self._asked.read(row) for row in rows)
+        return [
+            {s.name: self._tables[s.name].answer(one[s.name]) for s in segments} for one in asked
+        ]
 
     def forget_rows(self, epoch: int) -> None:
         """No more answers in this round."""

@@ -210,7 +210,8 @@ class Station:
         def answer() -> bytes | None:
             if not self.node.server.reports.has_trees(client):
                 return None
-            return self.node.open_server().reply(Kind.ANSWER, round_number, client)
+            others = tuple(self._waiting)  # in one step of the interpreter: the loop changes it
+            return self.node.open_server().reply(Kind.ANSWER, round_number, client, others)
 
         told = asyncio.Event()
         self._waiting.setdefault(client, set()).add(told)
