@@ -32,7 +32,7 @@ from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
-from torchfsl.integrations.ray import front_tables
+from torchfsl.integrations.ray import front_sums, front_tables
 from torchfsl.integrations.ray.cuts import Places, cuts_of
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import EngineLost, InProcessGrid
@@ -45,6 +45,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several windows a round, and several messages of rows."""
     monkeypatch.setattr(sizes, "WINDOW_REPORTS", 2)
     monkeypatch.setattr(front_tables, "ROWS_BYTES", 100)
+    monkeypatch.setattr(front_sums, "PIECE_BYTES", 1000)
 
 
 def noisy(plan: Plan) -> Plan:
@@ -245,7 +246,7 @@ def test_a_call_of_an_earlier_round_changes_nothing() -> None:
     shard.end(4)
     assert shard.held(4) == Windows()
     assert shard.held(5) == {0}
-    assert shard.partial(4, Windows({0}), 0) is None
+    assert shard.partial(4, Windows({0}), 0, 0, 1) is None
     assert shard.checkpoint(4) is None
     after = shard.checkpoint(5)
     assert before is not None
@@ -284,9 +285,9 @@ def _whole(number: int) -> dict[str, SegmentWhole]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(data=st.data(), size=st.integers(1, 4))
+@given(data=st.data(), size=st.integers(1, 4), pieces=st.integers(1, 3))
 def test_any_partition_order_and_duplicates_of_windows_give_the_same_bytes(
-    data: st.DataObject, size: int
+    data: st.DataObject, size: int, pieces: int
 ) -> None:
     order = data.draw(st.permutations(range(6)))
     ends = [*sorted(data.draw(st.sets(st.integers(1, 5)))), 6]
@@ -301,9 +302,10 @@ def test_any_partition_order_and_duplicates_of_windows_give_the_same_bytes(
     held = Windows(range(len(windows)))
     finished = []
     for i in range(size):
-        partials = [shard.partial(0, held, i) for shard in shards]
-        finished.append(shards[i].finish(False, *partials))
-        assert shards[i].partial(0, held | {99}, i) is None
+        for piece in range(pieces):
+            partials = [shard.partial(0, held, i, piece, pieces) for shard in shards]
+            finished.append(shards[i].finish(False, piece, pieces, *partials))
+        assert shards[i].partial(0, held | {99}, i, 0, pieces) is None
     share = b"".join(
         part[segment.name].tobytes()
         for segment in PLAN.with_trees

@@ -93,6 +93,12 @@ def _cut(segment: TreeSegment, number: int, count: int) -> Cut:
     return Cut(segment, bins, folded, nodes, levels, rows)
 
 
+def piece_of(rows: range, piece: int, pieces: int) -> range:
+    """Part `piece` of `pieces` of a range, even up to one."""
+    ends = (rows.start + len(rows) * i // pieces for i in (piece, piece + 1))
+    return range(*ends)
+
+
 class Places:
     """Where the positions of a segment lie in a shard's bins.
 

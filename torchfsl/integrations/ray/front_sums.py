@@ -20,14 +20,19 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
+from torchfsl.integrations.ray.cuts import piece_of
 from torchfsl.integrations.ray.grid import ATTEMPTS, EngineLost, Shards
 from torchfsl.integrations.ray.packing import Packing, SegmentWhole
 from torchfsl.integrations.ray.shard import Windows
 from torchfsl.kernels import ring
+from torchfsl.submodel.segments import ceil_div
 from torchfsl.types import Bytes
 
 _ADDS_UNDER_WAY: Final = 4
-_RANGES_UNDER_WAY: Final = 2
+_PIECES_UNDER_WAY: Final = 3
+
+PIECE_BYTES: Final = 1 << 25
+"""Bytes of all shards' parts of what one shard finishes at once."""
 
 
 @dataclass(slots=True)
@@ -117,16 +122,18 @@ class FrontSums:
         Raises:
             EngineLost: shards were lost again and again.
         """
-        due = list(range(self._shards.grid.size))
+        pieces = self._pieces()
+        due = [(n, piece) for n in range(self._shards.grid.size) for piece in range(pieces)]
         for _ in range(ATTEMPTS):
             self._bring_up()
             lost = []
-            for number, found in self._gathered(due, noisy):
+            for (number, piece), found in self._gathered(due, pieces, noisy):
                 if found is None:
-                    lost.append(number)
+                    lost.append((number, piece))
                     continue
                 for name, part in found.items():
-                    yield name, self._shards.cuts[number][name].rows, part
+                    rows = self._shards.cuts[number][name].rows
+                    yield name, piece_of(rows, piece, pieces), part
             due = lost
             if not due:
                 return
@@ -226,20 +233,30 @@ class FrontSums:
                 add = (self.epoch, number, window.subtract, window.parts[shard])
                 self._sent(grid.send(shard, "add", *add))
 
+    def _pieces(self) -> int:
+        """Into how many a shard's rows are cut, so that their parts from all shards are few."""
+        plan = self._plan
+        share = sum(segment.m * plan.value_bytes(segment) for segment in plan.with_trees)
+        return max(
+            1, ceil_div(share, PIECE_BYTES)
+        )  # each is of share / size bytes from size shards
+
     def _gathered(
-        self, numbers: Sequence[int], noisy: bool
-    ) -> Iterator[tuple[int, dict[str, Bytes] | None]]:
-        """What each of these shards finishes; None where one did not hold all windows."""
+        self, due: Sequence[tuple[int, int]], pieces: int, noisy: bool
+    ) -> Iterator[tuple[tuple[int, int], dict[str, Bytes] | None]]:
+        """What shards finish, by shard and piece; None where one did not hold all windows."""
         grid, expected = self._shards.grid, Windows(range(len(self._windows)))
-        under_way: deque[tuple[int, object]] = deque()
-        for number in numbers:
+        under_way: deque[tuple[tuple[int, int], object]] = deque()
+        for number, piece in due:
+            whose = (number, piece, pieces)
             partials = [
-                grid.send(shard, "partial", self.epoch, expected, number)
+                grid.send(shard, "partial", self.epoch, expected, *whose)
                 for shard in range(grid.size)
             ]
-            under_way.append((number, grid.send(number, "finish", noisy, *partials)))
-            if len(under_way) > _RANGES_UNDER_WAY:
+            sent = grid.send(number, "finish", noisy, piece, pieces, *partials)
+            under_way.append(((number, piece), sent))
+            if len(under_way) > _PIECES_UNDER_WAY:
                 first, sent = under_way.popleft()
                 yield first, self._shards.got(sent)
-        for number, sent in under_way:
-            yield number, self._shards.got(sent)
+        for first, sent in under_way:
+            yield first, self._shards.got(sent)

@@ -16,7 +16,7 @@ from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.dpf.trees import split
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import FOLD_BYTES
-from torchfsl.integrations.ray.cuts import Cut, Places, cuts_of
+from torchfsl.integrations.ray.cuts import Cut, Places, cuts_of, piece_of
 from torchfsl.integrations.ray.packing import Packing, SegmentPart
 from torchfsl.integrations.ray.sums import SegmentSums
 from torchfsl.integrations.ray.tables import SegmentTables
@@ -134,31 +134,40 @@ class Shard:
         if self._at(epoch):
             self._tables, self._model_rows = {}, b""
 
-    def partial(self, epoch: int, expected: Windows, number: int) -> dict[str, Bytes] | None:
-        """What this shard gives to the rows of shard `number`; None unless it holds `expected`."""
+    def partial(
+        self, epoch: int, expected: Windows, number: int, piece: int, pieces: int
+    ) -> dict[str, Bytes] | None:
+        """What this shard gives to a piece of the rows of shard `number`.
+
+        None unless it holds `expected`.
+        """
         if not self._at(epoch) or self._held != expected:
             return None
-        rows = {name: cut.rows for name, cut in cuts_of(self._plan, number, self._count).items()}
+        cuts = cuts_of(self._plan, number, self._count)
+        rows = {name: piece_of(cut.rows, piece, pieces) for name, cut in cuts.items()}
         return {name: self._sum(name).partial(part) for name, part in rows.items()}
 
-    def finish(self, noisy: bool, *partials: dict[str, Bytes] | None) -> dict[str, Bytes] | None:
-        """This shard's rows of the share, with the server's noise if it is to be added here.
+    def finish(
+        self, noisy: bool, piece: int, pieces: int, *partials: dict[str, Bytes] | None
+    ) -> dict[str, Bytes] | None:
+        """A piece of this shard's rows of the share, with the server's noise if asked for.
 
         None where a shard did not hold what was expected.
         """
         found = {}
         for name, cut in self._cuts.items():
             total: Bytes | None = None
+            count = len(piece_of(cut.rows, piece, pieces))
             row, width = self._plan.value_bytes(cut.segment), self._plan.ring_bytes(cut.segment)
             for part in partials:
                 if part is None:
                     return None
-                values = part[name].reshape(len(cut.rows), row // width, width)
+                values = part[name].reshape(count, row // width, width)
                 total = values if total is None else ring.add(total, values)
             assert total is not None
             if noisy and total.size:
                 total = noise.add_noise(self._plan, cut.segment, total)
-            found[name] = total.reshape(len(cut.rows), row)
+            found[name] = total.reshape(count, row)
         return found
 
     def end(self, epoch: int) -> None:
