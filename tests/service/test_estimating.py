@@ -8,8 +8,10 @@ import pytest
 
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates import estimate as estimating
+from torchfsl.fsl.estimates import measuring
 from torchfsl.fsl.estimates.estimate import estimate
 from torchfsl.fsl.estimates.measuring import Rates, rows_plan
+from torchfsl.integrations.ray.estimate import estimate_shards
 from torchfsl.service.command import main
 
 RATES = Rates(0.003, 1e-6, 0.004, 2e-6, 7e8, 5e7)
@@ -18,7 +20,8 @@ TABLE = ["--rows", "5000", "--width", "8", "--rows-per-client", "32", "--clients
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimating, "measured_rates", lambda: RATES)
+    for module in (estimating, measuring):
+        monkeypatch.setattr(module, "measured_rates", lambda: RATES)
 
 
 def test_a_table_and_the_same_plan_in_a_file_give_the_same(
@@ -35,10 +38,18 @@ def test_a_table_and_the_same_plan_in_a_file_give_the_same(
     assert f"{predict(plan).upload_bytes / 1000:.3g} kB up" in out
 
 
+def test_shards_are_told_of_beside_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", *TABLE, "--shards", "3"]) == 0
+    out = capsys.readouterr().out
+    plan = rows_plan(5000, 8, 32, 40)
+    told = estimate(plan, rates=RATES)
+    assert out == f"{told}\n{estimate_shards(plan, 3, rates=RATES)}\n"
+
+
 @pytest.mark.parametrize(
     "options",
     [[], TABLE[:-2], ["--plan", "plan.json", *TABLE], ["--plan", "nowhere.json"],
-     [*TABLE, "--cores", "0"], [*TABLE[:-1], "0"]],
+     [*TABLE, "--cores", "0"], [*TABLE[:-1], "0"], [*TABLE, "--shards", "0"]],
 )  # fmt: skip
 def test_options_that_do_not_go_together_are_refused(
     options: list[str], capsys: pytest.CaptureFixture[str]

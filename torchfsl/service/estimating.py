@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
+
+_ENGINE: Final = "torchfsl.integrations.ray.estimate"
 
 _DESCRIPTION = """\
 Say what a round will take: bytes, core-hours, memory, disk and machines of each server. Of a plan
@@ -39,18 +42,26 @@ def add_command(commands: Any) -> None:
                         help="that a round may take (default 3600)")  # fmt: skip
     parser.add_argument("--prices", type=float, nargs=2, metavar=("CORE-HOUR", "GIGABYTE"),
                         help="for a rough cost, in any currency")  # fmt: skip
+    parser.add_argument("--shards", type=int, help="of a cluster, see docs/ray.md: what the "
+                        "front and each of them take, too")  # fmt: skip
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     from torchfsl.fsl.estimates.estimate import estimate
+    from torchfsl.fsl.estimates.measuring import measured_rates
 
-    plan = _plan(options)
+    plan, rates = _plan(options), measured_rates() if options.shards is not None else None
     found = estimate(
         plan, clients=options.clients, cores=options.cores, bandwidth=options.bandwidth,
         within=options.within, prices=None if options.prices is None else tuple(options.prices),
+        rates=rates,
     )  # fmt: skip
     print(found)
+    if options.shards is not None:
+        engine = importlib.import_module(_ENGINE)  # it stands above the service
+        shards = options.shards
+        print(engine.estimate_shards(plan, shards, clients=options.clients, rates=rates))
     return 0
 
 

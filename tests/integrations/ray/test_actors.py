@@ -160,3 +160,20 @@ def test_an_address_where_no_cluster_answers_is_given_up() -> None:
         [sys.executable, "-c", SILENT], capture_output=True, text=True, check=True, timeout=100
     )
     assert done.stdout.count("did not answer within 2 s") == 2
+
+
+def test_a_client_whose_process_on_the_cluster_was_slow_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torchfsl.integrations.ray import actors
+
+    said = ["Starting Ray client server failed. See its log", "a wrong token"]
+
+    def init(**options: Any) -> None:
+        raise ConnectionError(said.pop(0))
+
+    monkeypatch.setattr(actors, "_check_listening", lambda address: None)
+    monkeypatch.setattr(actors.ray, "init", init)
+    with pytest.raises(EngineLost, match="a wrong token"):
+        actors.connect("ray://127.0.0.1:1", "nobody")
+    assert not said

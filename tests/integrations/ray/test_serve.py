@@ -8,6 +8,7 @@ import ipaddress
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +26,6 @@ pytest.importorskip("grpc")
 import ray
 
 from tests.support.network import Pair, assert_sums, wait_until
-from torchfsl.service.local import free_ports
 
 ADDRESS = ray.util.get_node_ip_address()  # Ray takes loopback addresses for this one
 
@@ -50,6 +50,17 @@ def write_certificate(folder: Path) -> None:
             pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )  # fmt: skip
+
+
+def low_ports(count: int) -> list[int]:
+    """Free ones below 10,000, where those of Ray's workers begin."""
+    found: list[int] = []
+    while len(found) < count:
+        port = secrets.randbelow(8000) + 2000
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("", port))
+            found.append(port)
+    return found
 
 
 def listens(port: int) -> bool:
@@ -79,7 +90,7 @@ class Cluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]),
         }
-        port, client = (one % 9000 + 1000 for one in free_ports(2))  # below those of its workers
+        port, client = low_ports(2)
         self.url, self.client = f"ray-node://{ADDRESS}:{port}", f"ray://{ADDRESS}:{client}"
         command = Path(sys.executable).parent / "ray"
         self.session = Path("/tmp") / f"torchfsl-ray-{os.getpid()}"  # noqa: S108 (sockets' paths are short)
@@ -93,17 +104,20 @@ class Cluster:
             env={**os.environ, **self.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
 
         for address in (port, client):
             wait_until(lambda address=address: listens(address), 60)
 
     def close(self) -> None:
+        """End the head, and then whatever of its own it has left behind."""
         self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         shutil.rmtree(self.session, ignore_errors=True)
 
 

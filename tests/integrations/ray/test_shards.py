@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ from torchfsl.fsl.transport import InProcess
 from torchfsl.integrations.ray import front_sums, front_tables
 from torchfsl.integrations.ray.cuts import Places, cuts_of
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
-from torchfsl.integrations.ray.grid import EngineLost, InProcessGrid
+from torchfsl.integrations.ray.grid import EngineLost, Grid, InProcessGrid, Shards
 from torchfsl.integrations.ray.packing import Packing, SegmentWhole
 from torchfsl.integrations.ray.shard import Shard, Windows
 
@@ -119,7 +120,7 @@ def test_noise_of_the_operating_system_is_drawn_by_the_shards_once_a_value() -> 
         off = (opened.sums[name] - total).reshape(-1)
         # Two draws of sigma 50 each: none (0), one (50) and three (87) would show.
         assert np.abs(off).max() < 2**0.5 * 50 * 6
-        assert np.count_nonzero(off) > 0.9 * off.size
+        assert np.count_nonzero(off) > off.size / 2  # one in 180 is zero by chance
     every = np.concatenate([(opened.sums[n] - t).reshape(-1) for n, t in wanted.items()])
     assert 60 < every.std() < 82
 
@@ -350,3 +351,38 @@ def test_a_shard_holds_its_part_of_sums_tables_and_places(size: int) -> None:
     subtrees = max(cuts_of(plan, i, size)[segment.name].node_leaves for i in range(size)) * a_leaf
     assert max(each) <= whole / size + a_tree + subtrees
     assert sum(each) >= whole
+
+
+def test_shards_that_start_early_are_there_when_they_are_asked_for() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    inner = in_process(2)
+
+    def slow(plan: Plan, party: int) -> Grid:
+        begun.set()
+        assert go_on.wait(60)
+        return inner(plan, party)
+
+    shards = Shards(shard_plan(), 0, slow, early=True)
+    assert begun.wait(60)
+    shards.tell("end", 0)  # there are none to be told
+    assert not shards.is_open
+    go_on.set()
+    assert shards.grid.size == 2
+    assert shards.is_open
+
+
+def test_shards_that_do_not_start_early_are_tried_again_when_they_are_asked_for() -> None:
+    tries = []
+
+    def failing(plan: Plan, party: int) -> Grid:
+        tries.append(party)
+        if len(tries) < 3:
+            raise OSError("no room")
+        return in_process(1)(plan, party)
+
+    shards = Shards(shard_plan(), 1, failing, early=True)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            assert shards.grid
+    assert shards.grid.size == 1
+    assert tries == [1, 1, 1]

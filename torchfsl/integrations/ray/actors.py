@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -30,6 +31,8 @@ _LOST: Final = (
 _REPEATED: Final = ("fold", "answer", "held")
 """Calls that Ray itself repeats on the actor that follows. All others it must not: that actor lacks
 what came before, and the front knows what to send again."""
+
+_SLOW: Final = "Starting Ray client server failed"
 
 _SHORT: Final = 1 << 16
 
@@ -81,10 +84,7 @@ def connect(address: str, namespace: str) -> None:
 
     def connecting() -> None:
         try:
-            ray.init(
-                address=address, namespace=namespace, log_to_driver=False,
-                configure_logging=False, ignore_reinit_error=True,
-            )  # fmt: skip
+            _init(address, namespace)
         except BaseException as error:  # whatever it is, the caller is told
             done.set_exception(error)
         else:
@@ -100,6 +100,25 @@ def connect(address: str, namespace: str) -> None:
         ) from None
     except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
         raise EngineLost(f"no cluster of Ray at {address}: {error}") from error
+
+
+def _init(address: str, namespace: str) -> None:
+    """`ray.init`, again where a process that the cluster starts for a client was slow.
+
+    Ray gives that process half a minute, in which on a busy machine it has not even imported Ray.
+    """
+    end = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            ray.init(
+                address=address, namespace=namespace, log_to_driver=False,
+                configure_logging=False, ignore_reinit_error=True,
+            )  # fmt: skip
+        except (ConnectionError, RuntimeError) as error:
+            if _SLOW not in str(error) or time.monotonic() >= end:
+                raise
+        else:
+            return
 
 
 def _check_listening(address: str) -> None:

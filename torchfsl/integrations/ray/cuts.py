@@ -52,6 +52,13 @@ class Cut:
         """The group of the stash, or None for a segment without."""
         return next((g for g in self.segment.groups if g.is_stash), None)
 
+    def places(self, i: int) -> range:
+        """The places of sub-table i that lie in its bins, those behind the last row left out."""
+        segment = self.segment
+        each = segment.num_bins // NUM_HASHES
+        ends = (bin_ - i * each for bin_ in (self.bins.start, self.bins.stop))
+        return range(*(min(segment.m, min(max(0, end), each) * segment.theta) for end in ends))
+
     @property
     def node_leaves(self) -> int:
         """Leaves below a node, those included that lie behind the last position."""
@@ -116,12 +123,10 @@ class Places:
         each = segment.num_bins // NUM_HASHES
         seed = bytes.fromhex(plan.hash_seed)
         for i in range(NUM_HASHES):
-            low, high = cut.bins.start - i * each, cut.bins.stop - i * each
-            ends = (min(max(0, end), each) * theta for end in (low, high))
-            own = range(*(min(segment.m, end) for end in ends))
-            rows, places = rows_at(seed, segment.name, segment.m, i, own)
+            rows, places = rows_at(seed, segment.name, segment.m, i, cut.places(i))
             bins, within = np.divmod(places.astype(np.int64), theta)
-            self._tables.append((rows, ((bins - low) * padded + within).astype(np.uint32)))
+            bins += i * each - cut.bins.start
+            self._tables.append((rows, (bins * padded + within).astype(np.uint32)))
 
     def within(self, rows: range) -> Sequence[tuple[Indices, Slots]]:
         """By sub-table: positions in the range, counted from its start, and their places.

@@ -106,7 +106,7 @@ def open_engine(
             log.info("shard started", extra={"shard": number, "pid": pid})
         return grid
 
-    return functools.partial(ShardedEvaluator, open_grid=open_grid)
+    return functools.partial(ShardedEvaluator, open_grid=open_grid, early=True)
 
 
 def examine(url: str, *, shards: int, authority: bytes, insecure: bool = False) -> str:

@@ -38,7 +38,8 @@ class ShardedEvaluator:
         draw: gives the noise of a plan that has any. The operating system's is drawn by the shards,
             each for its rows; another one, which tests inject, is drawn here.
         release: called when reports were read; see `Spool.release`.
-        open_grid: makes the shards, when they are first needed.
+        open_grid: makes the shards.
+        early: at once, without anybody who waits for it; or when they are first needed.
         checkpoint_windows: after so many windows shards put their sums aside; 0 for never.
     """
 
@@ -50,11 +51,12 @@ class ShardedEvaluator:
         release: Callable[[], None],
         *,
         open_grid: OpenGrid,
+        early: bool = False,
         checkpoint_windows: int = CHECKPOINT_WINDOWS,
     ) -> None:
         """Nothing is computed yet."""
         self._plan, self._party, self._draw = plan, party, draw
-        self.shards = Shards(plan, party, open_grid)
+        self.shards = Shards(plan, party, open_grid, early=early)
         self._sums = FrontSums(plan, party, release, self.shards, checkpoint_windows)
         self._tables = FrontTables(plan, party, self.shards)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeAlias
 
 from torchfsl.fsl.plan.plan import Plan
@@ -112,18 +114,27 @@ class EngineLost(OSError):
 
 
 class Shards:
-    """The grid for a plan, opened when first needed, and how the plan is cut for it.
+    """The grid for a plan, and how the plan is cut for it.
 
     Args:
         plan: of the task.
         party: of the server.
         open_grid: makes the shards.
+        early: at once and beside all else, since it may take half a minute in which a round would
+            stand still; or when they are first needed.
     """
 
-    def __init__(self, plan: Plan, party: int, open_grid: OpenGrid) -> None:
-        """Nothing is opened."""
+    def __init__(self, plan: Plan, party: int, open_grid: OpenGrid, *, early: bool = False) -> None:
+        """Nothing is waited for."""
         self._plan, self._party, self._open_grid = plan, party, open_grid
         self._opened: Grid | None = None
+        self._coming: Future[Grid] | None = None
+        if early:
+            self._coming = Future()
+            whither = (self._coming,)
+            threading.Thread(
+                target=self._open, args=whither, name="torchfsl-shards", daemon=True
+            ).start()
 
     @property
     def is_open(self) -> bool:
@@ -132,9 +143,13 @@ class Shards:
 
     @property
     def grid(self) -> Grid:
-        """The shards."""
+        """The shards, waited for; raises what opening them raises, and then tries again."""
         if self._opened is None:
-            self._opened = self._open_grid(self._plan, self._party)
+            coming, self._coming = self._coming, None
+            if coming is None:
+                coming = Future()
+                self._open(coming)
+            self._opened = coming.result()
         return self._opened
 
     @functools.cached_property
@@ -168,3 +183,10 @@ class Shards:
         if self._opened is not None:
             for shard in range(self._opened.size):
                 self._opened.send(shard, method, *arguments)
+
+    def _open(self, whither: Future[Grid]) -> None:
+        try:
+            whither.set_result(self._open_grid(self._plan, self._party))
+        except BaseException as error:  # whoever asks for the shards is told
+            log.warning("shards do not start: %s", error)
+            whither.set_exception(error)

@@ -114,7 +114,7 @@ class Shard:
         self._tables[name].put(start, rows)
 
     def answer(self, epoch: int, model_rows: bytes, rows: Bytes) -> list[Answer] | None:
-        """By client of a window, and by segment, what `SegmentTables.answer` gives.
+        """By client of a window, and by segment, what `SegmentTables.answers` gives.
 
         None where rows of the model are missing.
         """
@@ -124,10 +124,11 @@ class Shard:
             return None
         if any(self._tables[s.name].missing for s in segments):
             return None
-        asked = (self._asked.read(row) for row in rows)
-        return [
-            {s.name: self._tables[s.name].answer(one[s.name]) for s in segments} for one in asked
-        ]
+        asked = [self._asked.read(row) for row in rows]
+        by_segment = {
+            s.name: self._tables[s.name].answers([one[s.name] for one in asked]) for s in segments
+        }
+        return [{s.name: by_segment[s.name][i] for s in segments} for i in range(len(asked))]
 
     def forget_rows(self, epoch: int) -> None:
         """No more answers in this round."""

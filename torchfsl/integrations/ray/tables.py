@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,46 +61,53 @@ class SegmentTables:
         self._starts.add(start)
         self.missing -= len(rows)
 
-    def answer(self, question: SegmentPart) -> tuple[bytes, bytes, bytes, bytes]:
-        """Answers and tags of the shard's bins; answers and tags of its part of each stash tree.
+    def answers(self, questions: Sequence[SegmentPart]) -> list[tuple[bytes, bytes, bytes, bytes]]:
+        """For each client answers and tags of the shard's bins, and of its part of each stash tree.
 
-        The stash's are to be XORed with those of the other shards.
+        The stash's are to be XORed with those of the other shards. With tags each part of a table
+        is read once for all clients.
         """
         if not self._digests:
             self._digests = self._make_digests()
-        cut, keys = self._cut, (question.tree_key, question.second_key)
-        found: list[bytes] = []
+        cut, found = self._cut, [[b"", b"", b"", b""] for _ in questions]
         bins, below = self._tables
-        part = question.bins
-        if part is not None and bins.size:
-            args = (part.roots, part.cw, part.cw_right)
-            found += self._ask(*keys, *args, bins, self._digests[0])
-        else:
-            found += [b"", b""]
-        if question.stash is None or not below.size:
-            return found[0], found[1], b"", b""
-        stash = question.stash
-        nodes = subtrees(cut, question.tree_key, stash.roots, stash.cw, stash.cw_right)
-        answers, tags = [], []
-        for one in side_by_side(cut, nodes, stash):
-            rows, tag = self._answers(*keys, *one, below, self._digests[1])
-            answers.append(np.bitwise_xor.reduce(rows, axis=0).tobytes())
-            tags.append(np.bitwise_xor.reduce(tag, axis=0).tobytes())
-        return found[0], found[1], b"".join(answers), b"".join(tags)
+        if bins.size:
+            asked = [
+                (q.tree_key, q.second_key, part.roots, part.cw, part.cw_right)
+                for q in questions
+                for part in (q.bins,)
+                if part is not None
+            ]
+            for own, said in zip(found, self._answered(asked, 0), strict=True):
+                own[:2] = (part.tobytes() for part in said)
+        if below.size:
+            stashes = [q.stash for q in questions if q.stash is not None]
+            asked = []
+            for q, stash in zip(questions, stashes, strict=True):
+                nodes = subtrees(cut, q.tree_key, stash.roots, stash.cw, stash.cw_right)
+                one_by_one = side_by_side(cut, nodes, stash)
+                asked += [(q.tree_key, q.second_key, *one) for one in one_by_one]
+            trees = iter(self._answered(asked, 1))
+            for own, stash in zip(found, stashes, strict=True):
+                whole = [next(trees) for _ in range(len(stash.roots))]
+                for i in (0, 1):
+                    parts = (np.bitwise_xor.reduce(said[i], axis=0).tobytes() for said in whole)
+                    own[2 + i] = b"".join(parts)
+        return [(own[0], own[1], own[2], own[3]) for own in found]
 
-    def _ask(self, *args: Any) -> list[bytes]:
-        return [part.tobytes() for part in self._answers(*args)]
-
-    def _answers(
-        self, key: bytes, key_mac: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes, table: Bytes,
-        digests: Bytes,
-    ) -> tuple[Bytes, Bytes]:  # fmt: skip
-        trees = (roots, cw, cw_right, table.shape[1], table)
+    def _answered(self, asked: Sequence[Any], which: int) -> list[tuple[Bytes, Bytes]]:
+        """Answers and tags of trees over the bins (0) or the stash's nodes (1)."""
+        table, digests = self._tables[which], self._digests[which]
+        leaves = table.shape[1]
         if self._cut.segment.tag_bytes:
-            rows, tags = kernels().authenticate(key, key_mac, *trees, digests, num_threads())
-            return rows, tags
-        rows = kernels().answer(key, *trees, num_threads())
-        return rows, np.empty((len(roots), 0), dtype=np.uint8)
+            args = (list(asked), leaves, table, digests, num_threads())
+            found: list[tuple[Bytes, Bytes]] = kernels().authenticate_batch(*args)
+            return found
+        return [
+            (kernels().answer(key, *trees, leaves, table, num_threads()),
+             np.empty((len(trees[0]), 0), dtype=np.uint8))
+            for key, _, *trees in asked
+        ]  # fmt: skip
 
     def _make_digests(self) -> list[Bytes]:
         """Of the row blocks; zeros for leaves behind the last position, which have no row."""

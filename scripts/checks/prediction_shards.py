@@ -1,0 +1,186 @@
+"""Compare `estimate_shards` with measured rounds over shards of Ray, on this machine.
+
+    python -m scripts.checks.prediction_shards [--rows 131072] [--k-max 256] [--clients 48]
+                                               [--shards 1 2] [--json FILE]
+
+Rates of one process are measured first, as `estimate` does by itself, and those of Ray with empty
+calls and with bytes that go there and back. Then server 0 of a pair works over shards of one thread
+each, and processor time is taken of its own calls (the front) and of the shards' processes; all
+clients' trees are there before the first asks for its answer. Exit status 1 if a figure is off by
+more than 25 %. Memory is the largest that a shard's process ever took above what it took idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from scripts.bench.measure import environment
+from scripts.bench.sharded import peak_bytes, spent_by
+from scripts.checks.outcome import report
+from torchfsl.crypto import discrete_gaussian
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.estimates.measuring import Rates, measured_rates, rows_plan
+from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.integrations.ray.estimate import EngineRates, estimate_shards
+from torchfsl.integrations.ray.evaluator import ShardedEvaluator
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate
+
+WITHIN: Final = 0.25
+_REPEAT: Final = 3
+
+
+class Watched:
+    """A server whose calls' processor time is added up; answers know who else waits."""
+
+    def __init__(self, server: Server, waiting: range) -> None:
+        self.server, self.waiting, self.seconds = server, waiting, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.server, name)
+        if not callable(found) or name == "model":
+            return found
+
+        def timed(*arguments: Any) -> Any:
+            if name == "reply" and arguments[0] is Kind.ANSWER:
+                arguments = (*arguments, self.waiting)
+            start = time.process_time()
+            try:
+                return found(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        return timed
+
+
+def main() -> int:
+    """Compare."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, value in (("rows", 1 << 17), ("k-max", 256), ("clients", 48)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
+    return report(parser, check)
+
+
+def check(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All numbers of shards."""
+    import ray
+
+    os.environ["TORCHFSL_THREADS"] = "1"
+    rates = measured_rates()
+    ray.init(num_cpus=max(options.shards), include_dashboard=False, log_to_driver=False,
+             object_store_memory=2 << 30)  # fmt: skip
+    engine = engine_rates()
+    plan = rows_plan(options.rows, 8, options.k_max, options.clients)
+    rows = [_compared(plan, count, rates, engine) for count in options.shards]
+    return {
+        "ok": all(row["off"] <= WITHIN for row in rows),
+        "environment": environment(),
+        "rates": dataclasses.asdict(rates),
+        "engine": dataclasses.asdict(engine),
+        "rounds": rows,
+    }
+
+
+def engine_rates() -> EngineRates:
+    """Of Ray: an empty call, and 64 MiB that a shard reads and gives back."""
+    import ray
+
+    @ray.remote
+    class Echo:
+        def process(self) -> int:
+            return os.getpid()
+
+        def back(self, value: Any) -> Any:
+            return value + 1 if value is not None else None
+
+    echo = Echo.remote()  # type: ignore[attr-defined]
+    others = [ray.get(echo.process.remote())]
+    spent = functools.partial(spent_by, others)
+    calls, data, copies = 300, np.zeros(1 << 26, dtype=np.uint8), 4
+    for _ in range(20):
+        ray.get(echo.back.remote(None))
+    start = spent()
+    for _ in range(calls // 10):
+        ray.get([echo.back.remote(None) for _ in range(10)])
+    middle = spent()
+    for _ in range(copies):
+        ray.get(echo.back.remote(ray.put(data))).sum()
+    end = spent()
+    ray.kill(echo)
+    return EngineRates((middle - start) / calls, copies * 2 * data.nbytes / (end - middle))
+
+
+def _compared(plan: Plan, count: int, rates: Rates, engine: EngineRates) -> dict[str, Any]:
+    from torchfsl.integrations.ray.actors import RayGrid
+
+    grid = RayGrid(plan, 0, count, environment={"TORCHFSL_THREADS": "1"})
+    shards = [process for process, _ in grid.processes()]
+    idle = max(map(peak_bytes, shards))
+    make = functools.partial(ShardedEvaluator, open_grid=lambda plan, party: grid)
+    state = {t.name: np.zeros(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
+    servers = (
+        Server(0, plan=plan, model=ServerModel(state), evaluator=make),
+        Server(1, plan=plan, model=ServerModel(state), draw_noise=discrete_gaussian.sample),
+    )
+    runs = [_round(servers, shards, number) for number in range(_REPEAT + 1)][1:]
+    front, worked = min(run[0] for run in runs), min(run[1] for run in runs)
+    told = estimate_shards(plan, count, rates=rates, engine=engine)
+    predicted = told.front_core_seconds, told.shard_core_seconds * count
+    found: dict[str, Any] = {
+        "rows": plan.segments[0].m, "clients": plan.max_clients, "shards": count,
+        "front_predicted": predicted[0], "front_measured": front,
+        "shards_predicted": predicted[1], "shards_measured": worked,
+        "memory_predicted": told.shard_memory_bytes,
+        "memory_measured": max(map(peak_bytes, shards)) - idle,
+        "idle": idle,
+        "traffic": [told.sent_bytes, told.exchanged_bytes, told.returned_bytes],
+    }  # fmt: skip
+    pairs = (predicted[0], front), (predicted[1], worked), (sum(predicted), front + worked)
+    off = [a / b - 1 for a, b in pairs]
+    found |= {"each": off, "off": max(abs(one) for one in off)}
+    grid.close()
+    return found
+
+
+def _round(servers: tuple[Server, Server], shards: list[int], number: int) -> tuple[float, float]:
+    """Core-seconds of the front and of all shards."""
+    plan = servers[0].plan
+    first, second = (Watched(server, range(plan.max_clients)) for server in servers)
+    start = spent_by(shards) - time.process_time()
+    pair: Any = (first, second)
+    begin_round(pair, number)
+    asking = []
+    for client in range(plan.max_clients):
+        update = {}
+        for s in plan.segments:
+            rows = np.sort((np.arange(s.k_max) * (s.m // s.k_max) + client) % s.m).astype(np.int64)
+            update[s.name] = SegmentUpdate(rows, np.ones((s.k_max, s.tau), dtype=np.int64))
+        wanted = {s.name: update[s.name].positions for s in plan.retrieving}
+        one = Client(plan, InProcess(*pair), client_id=client)
+        asking.append((one.start_round(number, indices=wanted), update))
+    for mine, update in asking:
+        mine.download()
+        mine.retrieve()
+        mine.submit(update)
+    finish_round(pair)
+    return first.seconds, spent_by(shards) - time.process_time() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What a round takes of a front and its shards: bytes and memory counted, seconds by rates.
+
+The rates of one process (`torchfsl.fsl.estimates.measuring.Rates`) are split: what grows with AES
+blocks is done by shards, what a server does for a report and a tree besides, and opening and
+update, by the front. On top come calls and the bytes that go between processes, both at rates of
+the framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from torchfsl.errors import ParameterError
+from torchfsl.fsl.costs import predict
+from torchfsl.fsl.estimates.measuring import Rates, measured_rates
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
+from torchfsl.fsl.suite import FOLD_BYTES, NUM_HASHES
+from torchfsl.integrations.ray.cuts import Cut, cuts_of
+from torchfsl.integrations.ray.front_sums import PIECE_BYTES
+from torchfsl.integrations.ray.front_tables import ROWS_BYTES
+from torchfsl.integrations.ray.packing import Packing
+from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.segments import ceil_div
+
+_PLACE_BYTES: Final = 8
+_PIECES_HELD: Final = 3
+"""Pieces of sums that a shard holds at once: other shards' parts, its own, and their sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRates:
+    """What a framework takes; `scripts.checks.prediction_shards` measures it.
+
+    Attributes:
+        call_seconds: core-seconds of a call of a shard, at the front and there.
+        copied_bytes: bytes a core-second that one process leaves and another reads.
+    """
+
+    call_seconds: float = 0.001
+    copied_bytes: float = 1.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsEstimate:
+    """A round of one server over shards; of the framework's own processes nothing.
+
+    Attributes:
+        shards: how many.
+        front_core_seconds: of the server's own process.
+        shard_core_seconds: of one shard, the mean.
+        shard_memory_bytes: of the largest shard, beside what its process takes when idle.
+        fixed_memory_bytes: the part of it that does not fall with the number of shards.
+        sent_bytes: from the front to all shards.
+        exchanged_bytes: between shards.
+        returned_bytes: from all shards to the front.
+    """
+
+    shards: int
+    front_core_seconds: float
+    shard_core_seconds: float
+    shard_memory_bytes: int
+    fixed_memory_bytes: int
+    sent_bytes: int
+    exchanged_bytes: int
+    returned_bytes: int
+
+    def __str__(self) -> str:
+        mega = 1e6
+        return (
+            f"over {self.shards} shards: the front computes {self.front_core_seconds:,.3g} "
+            f"core-seconds, each shard {self.shard_core_seconds:,.3g} and holds "
+            f"{self.shard_memory_bytes / mega:,.4g} MB, of which "
+            f"{self.fixed_memory_bytes / mega:,.3g} MB whatever the number of shards\n"
+            f"the front sends {self.sent_bytes / mega:,.4g} MB to shards and receives "
+            f"{self.returned_bytes / mega:,.4g} MB, shards exchange "
+            f"{self.exchanged_bytes / mega:,.4g} MB"
+        )
+
+
+def estimate_shards(
+    plan: Plan,
+    shards: int,
+    *,
+    clients: int | None = None,
+    rates: Rates | None = None,
+    engine: EngineRates = EngineRates(),
+) -> ShardsEstimate:
+    """What a round of a plan takes over shards, its answers asked for by windows.
+
+    Args:
+        plan: public plan.
+        shards: that share the work, at least 1.
+        clients: that report; the plan's `max_clients` when None.
+        rates: of a core; measured on this machine when None.
+        engine: of the framework.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    count = plan.max_clients if clients is None else check_number("clients", clients)
+    if not 1 <= count <= plan.max_clients or check_number("shards", shards) < 1:
+        raise ParameterError(
+            f"clients is {count}, of at most {plan.max_clients}, and shards {shards}: at least 1"
+        )
+    rates = measured_rates() if rates is None else rates
+    cuts = [cuts_of(plan, number, shards) for number in range(shards)]
+    sent, rows = _sent(plan, cuts, count), sum(s.m * s.row_bytes for s in plan.retrieving)
+    sums = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
+    folds = shards * FOLD_BYTES if plan.verified else 0
+    returned = count * (_answers(plan, cuts) + folds) + sums
+    calls = _calls(plan, shards, count, sums)
+    trees = count * predict(plan).server_aes_blocks / rates.server_blocks
+    own = rates.server(plan, count) - trees  # of proofs, too, but for their blocks
+    moved = shards * (sums + rows) + sent
+    return ShardsEstimate(
+        shards=shards,
+        front_core_seconds=own
+        + (sent + rows + returned) / engine.copied_bytes
+        + calls * engine.call_seconds / 2,
+        shard_core_seconds=(
+            trees + moved / engine.copied_bytes + calls * engine.call_seconds / 2
+        ) / shards,
+        shard_memory_bytes=max(_memory(plan, own_cuts, count) for own_cuts in cuts),
+        fixed_memory_bytes=_working(plan, cuts[0], count),
+        sent_bytes=sent + shards * rows,
+        exchanged_bytes=(shards - 1) * sums,
+        returned_bytes=returned,
+    )  # fmt: skip
+
+
+def _sent(plan: Plan, cuts: list[dict[str, Cut]], clients: int) -> int:
+    """Windows of reports and of questions, to all shards."""
+    each = 0
+    for own in cuts:
+        each += Packing(plan, own).row_bytes
+        each += Packing(plan, own, questions=True).row_bytes
+    return clients * each
+
+
+def _answers(plan: Plan, cuts: list[dict[str, Cut]]) -> int:
+    """All shards' parts of one client's answer."""
+    total = 0
+    for segment in plan.retrieving:
+        a_tree = (segment.row_bytes << segment.nu) + segment.tag_bytes
+        with_stash = sum(bool(own[segment.name].nodes) for own in cuts)
+        total += a_tree * (segment.num_bins + segment.stash * with_stash)
+    return total
+
+
+def _calls(plan: Plan, shards: int, clients: int, sums: int) -> int:
+    """Calls of shards in a round."""
+    windows = ceil_div(clients, sizes.window_reports(plan))
+    by_window = 1 + int(plan.verified) + int(bool(plan.retrieving))
+    laid_out = sum(ceil_div(s.m * s.row_bytes, ROWS_BYTES) for s in plan.retrieving)
+    pieces = max(1, ceil_div(sums, PIECE_BYTES))
+    return shards * (windows * by_window + laid_out + pieces * (shards + 1) + 3)
+
+
+def _memory(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
+    """Of one shard: sums, tables while answers are given, places, and what a call works with."""
+    total = sum(_held(plan, cut) for cut in cuts.values())
+    return total + _working(plan, cuts, clients)
+
+
+def _held(plan: Plan, cut: Cut) -> int:
+    segment = cut.segment
+    bins, leaves = cut.bin_group, len(cut.nodes) * cut.node_leaves
+    if bins is not None:
+        leaves += len(cut.bins) * bins.num_leaves
+    a_leaf = plan.value_bytes(segment) << segment.nu
+    if segment.retrieve:
+        a_leaf += (segment.row_bytes << segment.nu) + segment.tag_bytes
+    places = sum(len(cut.places(i)) for i in range(NUM_HASHES)) if bins is not None else 0
+    return leaves * a_leaf + places * _PLACE_BYTES
+
+
+def _working(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
+    """A window of reports or rows, or pieces of the share."""
+    window = min(clients, sizes.window_reports(plan)) * Packing(plan, cuts).row_bytes
+    rows = max((min(ROWS_BYTES, s.m * s.row_bytes) for s in plan.retrieving), default=0)
+    sums = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
+    return max(window + rows, _PIECES_HELD * min(PIECE_BYTES, sums))
