@@ -28,8 +28,9 @@ class RunningSums:
     """One round's accumulators at one server."""
 
     def __init__(self, plan: Plan, party: int, release: Callable[[], None]) -> None:
-        """Accumulators are made when first needed, and kept between rounds as `sizes` says.
+        """Make the accumulators that are kept between rounds; others when first needed.
 
+        They are written here already, so that the first round does not wait for their memory.
         `release` is called when reports were read; see `Spool.release`.
         """
         self._plan, self._party, self._release = plan, party, release
@@ -39,6 +40,8 @@ class RunningSums:
         self._kind = IndexSums if sizes.gathers_windows(plan) else BinSums
         self._sums: dict[str, Accumulator] = {}
         self._spool = Spool()
+        for segment in self._with_hints if self._keeps else ():
+            self._sum(segment)
         self.reset()
 
     def reset(self) -> None:
