@@ -103,6 +103,7 @@ def _serve(plan: Plan, party: int, folder: str, peer: Connection, results: Any, 
         other = swap(*relay)
         if other:
             timed("receive", lambda other=other: server.receive(other))
+        del message, relay, other  # a server keeps them as long as it needs them
     theirs = swap(server.close_round())
     said = timed("verify", lambda: server.agree(theirs))
     theirs = swap(said)

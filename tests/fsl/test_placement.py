@@ -6,6 +6,7 @@ How many bins are enough is another matter, see `test_cuckoo_parameters.py`.
 from __future__ import annotations
 
 import itertools
+import mmap
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,23 @@ def test_rows_at_some_places_break_ties_as_the_permutation_does(
         rows, places = cuckoo.rows_at(bytes([7]) * 32, "ties", 100, 1, range(low, low + 10))
         assert np.array_equal(whole[1][rows], places)
         assert sorted(places) == [*range(low, low + 10)]
+
+
+def test_large_permutations_lie_in_a_file_and_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed = bytes(range(32))
+    expected = cuckoo.permutations(seed, "t", 5_000)
+    cuckoo.set_aside(expected)  # nothing to give back
+    monkeypatch.setattr(cuckoo, "IN_MEMORY_BYTES", 12 * 5_000 - 1)
+    cuckoo.permutations.cache_clear()
+    try:
+        table = cuckoo.permutations(seed, "t", 5_000)
+        assert not table.flags.writeable
+        assert isinstance(cuckoo._mapping_of(table[1, 3:]), mmap.mmap)
+        assert cuckoo._mapping_of(expected) is None
+        for _ in range(2):
+            np.testing.assert_array_equal(table, expected)
+            cuckoo.set_aside(table[1, 3:])  # a view is as good
+    finally:
+        cuckoo.permutations.cache_clear()

@@ -314,3 +314,43 @@ def test_a_client_with_bad_rows_fetches_what_others_fetch() -> None:
     with pytest.raises(ParameterError):
         Client(plan, Noting(*servers), client_id=2).start_round(0, indices={"table": [-1]})
     assert fetched == expected
+
+
+def test_messages_go_once_they_are_added_up() -> None:
+    plan = streaming_plan(3)
+    servers = make_servers(plan)
+    updates = play(plan, servers, 3)
+    sets = [server.close_round() for server in servers]
+    verdicts = [servers[b].agree(sets[1 - b]) for b in (0, 1)]
+    for b in (0, 1):
+        servers[b].verify(verdicts[1 - b])
+    reports = [r for server in servers for r in server.reports.complete().values()]
+    assert len(reports) == 6
+    assert all(r.public and r.trees.public for r in reports)
+    said = [server.commit() for server in servers]
+    for report in reports:
+        assert report.public is None
+        assert report.trees.public is None
+        assert not report.masked
+    shares = [servers[b].reveal(said[1 - b]) for b in (0, 1)]
+    for b in (0, 1):
+        assert_sums(plan, servers[b].open(shares[1 - b]), updates)
+
+
+def test_trees_of_a_session_outlive_the_messages() -> None:
+    plan = make_plan(
+        make_segment("s", "scalars", (60,), k_max=3, theta=6), max_clients=2, max_epochs=3
+    )
+    servers = make_servers(plan)
+    update = random_update(plan, np.random.default_rng(0), rows=2)
+    client = Client(plan, InProcess(*servers), client_id=0)
+    session = client.open_session(indices={"s": update["s"].indices})
+    for number in (1, 2):
+        begin_round(servers, number)
+        session.start_round(number).submit(update)
+        (report,) = servers[0].reports.complete().values()
+        servers[0].reports.forget_messages()
+        assert report.public is None
+        assert report.trees.public is not None
+        for server in servers:
+            server.abandon_round()

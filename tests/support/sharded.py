@@ -92,6 +92,10 @@ class Twins:
         self.compared["folds"] += 1
         return second
 
+    def settle(self, reports: Sequence[Report]) -> bool:
+        self.local.settle(reports)
+        return self.sharded.settle(reports)
+
     def share(self, reports: Sequence[Report]) -> Buffer:
         first, second = (one.share(reports) for one in (self.local, self.sharded))
         assert bytes(first) == bytes(second)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchfsl.fsl import messages
+from torchfsl.fsl.cuckoo.placement import IN_MEMORY_BYTES
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import CARRY_BITS
 from torchfsl.fsl.server import sizes, spool
+from torchfsl.fsl.suite import NUM_HASHES
 from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.submodel.segments import ceil_div, ceil_shift
 
@@ -176,7 +178,7 @@ def memory(plan: Plan) -> ServerMemory:
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
         keeps_tables=sizes.keeps_tables(plan),
-        permutations=sum(12 * s.m for s in plan.with_trees if s.num_bins),
+        permutations=sum(_permutation_bytes(s.m) for s in plan.with_trees if s.num_bins),
         accumulators=sizes.sums_bytes(plan),
         keeps_sums=sizes.keeps_sums(plan),
         share=share,
@@ -200,6 +202,12 @@ def carries_bytes(plan: Plan) -> int:
         return 0
     (group,) = statement.carries.groups
     return group.num_leaves * (16 * group.num_trees + (8 << group.nu))
+
+
+def _permutation_bytes(m: int) -> int:
+    """All three, or one of them where they lie in a file."""
+    whole = 4 * NUM_HASHES * m
+    return whole if whole <= IN_MEMORY_BYTES else 4 * m
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +257,6 @@ class ServerMemory:
         return (
             self.tables + servers * each,
             tables + servers * (each + self.carries),
-            tables + servers * each + (servers + 1) * self.share,
+            tables + servers * (each - self.messages) + (servers + 1) * self.share,
             tables + servers * (sums + 3 * self.share + self.opened),
         )

@@ -14,6 +14,9 @@ set does not fit the public seed.
 from __future__ import annotations
 
 import functools
+import mmap
+import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -31,6 +34,11 @@ Slots = npt.NDArray[np.uint32]
 _KEYS_AT_ONCE: Final = 1 << 16
 """Keys that `rows_at` looks at together, at least."""
 
+IN_MEMORY_BYTES: Final = 1 << 28
+"""Permutations up to this size lie in memory, larger ones in a nameless temporary file."""
+
+_DONTNEED: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
+
 
 @functools.lru_cache(maxsize=16)
 def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
@@ -40,10 +48,12 @@ def permutations(hash_seed: bytes, label: str, m: int) -> Slots:
     the segment's name and i: uniform up to ties (probability below m**2 / 2**65 of any), and a
     tie is broken by the index, so every party computes the same.
     """
+    orders = (_order(hash_seed, label, m, i) for i in range(NUM_HASHES))
+    if 4 * NUM_HASHES * m > IN_MEMORY_BYTES:
+        return _in_file(orders, m)
     table = np.empty((NUM_HASHES, m), dtype=np.uint32)
-    for i in range(NUM_HASHES):
-        keys = kdf.stream(_order_key(hash_seed, label, m, i), 8 * m).view("<u8")
-        table[i] = kernels().stable_order(keys, num_threads())
+    for i, order in enumerate(orders):
+        table[i] = order
     table.setflags(write=False)
     return table
 
@@ -85,6 +95,45 @@ def _keys(key: bytes, places: range) -> npt.NDArray[np.uint64]:
     first = places.start // 2  # two a block
     found = kdf.stream(key, 8 * (places.stop - 2 * first), first=first).view("<u8")
     return found[places.start - 2 * first :]
+
+
+def set_aside(table: Slots) -> None:
+    """Let the system take back the memory of permutations that lie in a file; they go on to work.
+
+    For a server, which reads each of them from one end to the other and then not for long.
+    """
+    mapped = _mapping_of(table)
+    if mapped is not None and _DONTNEED is not None:
+        mapped.madvise(_DONTNEED)
+
+
+def _mapping_of(table: Slots) -> mmap.mmap | None:
+    """The mapped file behind a table or a part of one, if there is any."""
+    base: object = table
+    while isinstance(base, np.ndarray):
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    return base if isinstance(base, mmap.mmap) else None
+
+
+def _order(hash_seed: bytes, label: str, m: int, i: int) -> Slots:
+    keys = kdf.stream(_order_key(hash_seed, label, m, i), 8 * m).view("<u8")
+    return np.asarray(kernels().stable_order(keys, num_threads()), dtype=np.uint32)
+
+
+def _in_file(orders: Iterable[Slots], m: int) -> Slots:
+    """The orders as an array that lies in a file; the file goes with the array.
+
+    Raises:
+        OSError: the folder for temporary files (`TMPDIR`) is full.
+    """
+    with tempfile.TemporaryFile(prefix="torchfsl-", buffering=0) as file:
+        for order in orders:  # written, not copied into a mapping: see `Spool.hold`
+            left = order.data.cast("B")
+            while left:
+                left = left[file.write(left) :]
+        mapped = mmap.mmap(file.fileno(), 4 * NUM_HASHES * m, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype=np.uint32).reshape(NUM_HASHES, m)
 
 
 def candidates(table: Slots, indices: Indices, num_bins: int, theta: int) -> Slots:

@@ -88,6 +88,7 @@ def _places(
         permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
             yield places, slots
+        cuckoo.set_aside(permuted)
 
 
 def _whole_rows(rows: Bytes) -> npt.NDArray[np.void]:

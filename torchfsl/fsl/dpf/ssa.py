@@ -184,6 +184,7 @@ class IndexSums(Accumulator):
             for part in _parts(segment.m, self._row):
                 slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
                 _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
+            cuckoo.set_aside(table)
         return found
 
     def gather(self) -> Bytes:
@@ -212,6 +213,7 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     for i, part in order:
         slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
         _gather(width, sums[i * each : (i + 1) * each], slots, out[part])
+        cuckoo.set_aside(table)
 
 
 def _parts(m: int, row_bytes: int) -> Iterator[slice]:

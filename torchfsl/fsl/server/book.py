@@ -213,6 +213,14 @@ class ReportBook:
         report = self._reports.get(client)
         return report if report is not None and report.is_complete else None
 
+    def forget_messages(self) -> None:
+        """What they hold has been added up; only trees that outlive the round stay."""
+        for report in self._reports.values():
+            report.public, report.masked = None, ()
+            if self._plan.max_epochs == 1:
+                report.trees.public = None
+        self.spool.clear()
+
     def end_round(self, accepted: tuple[int, ...]) -> None:
         """Keep the sessions; wipe everything else of the round."""
         self._sessions.end_round(self._reports.values(), accepted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report
@@ -49,6 +50,9 @@ class Evaluator(Protocol):
         Under a plan with proofs what this server opens of the client's stands behind it. Once.
         """
 
+    def settle(self, reports: Sequence[Report]) -> bool:
+        """Make the sums those over exactly these reports; whether they are not read any more."""
+
     def share(self, reports: Sequence[Report]) -> Buffer:
         """This server's share of the sums over the reports, in index order, with its noise."""
 
@@ -58,6 +62,14 @@ class Evaluator(Protocol):
 
 MakeEvaluator: TypeAlias = Callable[[Plan, int, noise.Draw, Callable[[], None]], Evaluator]
 """Makes a server's: of its plan, party, source of noise, and `Spool.release`."""
+
+
+def share_of(evaluator: Evaluator, accepted: Iterable[Report], book: ReportBook) -> Buffer:
+    """The share over the accepted reports, once a round: messages go as soon as they can."""
+    reports = list(accepted)
+    if evaluator.settle(reports):
+        book.forget_messages()
+    return evaluator.share(reports)
 
 
 class LocalEvaluator:
@@ -125,6 +137,11 @@ class LocalEvaluator:
             folds[client] = questions.verdict(fold, loaded) if questions else fold
             self._release()
         return folds
+
+    def settle(self, reports: Sequence[Report]) -> bool:
+        """See `Evaluator.settle`."""
+        self.sums.settle(reports)
+        return True
 
     def share(self, reports: Sequence[Report]) -> Buffer:
         """See `Evaluator.share`."""

@@ -25,7 +25,7 @@ from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.commitments import SALT_BYTES
-from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
+from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import RoundState, Step, new_round_number
@@ -227,7 +227,7 @@ class Server:
         `committed`: with other noise in the share, the difference would be a second opening.
         """
         self._expect(Step.COMMIT)
-        share = share or self._evaluator.share(list(self._opening.accepted.values()))
+        share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
 

@@ -105,6 +105,10 @@ class ShardedEvaluator:
                      for one in loaded}  # fmt: skip
         return folds
 
+    def settle(self, reports: Sequence[Report]) -> bool:
+        """See `Evaluator.settle`; for shards that are lost before the share is made, they are."""
+        return False
+
     def share(self, reports: Sequence[Report]) -> Buffer:
         """See `Evaluator.share`; raises as `answer` does."""
         self._sums.settle(reports)
