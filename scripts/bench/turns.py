@@ -6,8 +6,9 @@
 digests that a server makes once a model. `order`: that of 2**m random 64-bit keys, by NumPy and by
 the kernel that puts permutations in order. `gather`: three scattered rows of 4 bytes into each of
 2**m rows, beside the same sums where the slots are in order, which is what memory gives to reads
-one after the other. One thread; a median counts, since calls of CPU time have no best moment of a
-neighbour's.
+one after the other. Plain memory stands beside both: a copy of the keys, and all of them written to
+their places where these are known; and NumPy's `take` of one scattered number a row, three times.
+One thread; a median counts, since calls of CPU time have no best moment of a neighbour's.
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ def answers(log_m: int) -> Turns:
 def order(log_m: int) -> Turns:
     """Permutations."""
     keys = np.random.default_rng(4).integers(0, 2**64, 1 << log_m, dtype=np.uint64)
+    copy, places = np.zeros_like(keys), kernels().stable_order(keys, 2).astype(np.intp)
+
+    def write() -> None:
+        copy[places] = keys
+
     return {
+        "copy of the keys": (lambda: np.copyto(copy, keys), 2 * keys.nbytes),
+        "written to known places": (write, 2 * keys.nbytes),
         "order by NumPy": (lambda: portable.stable_order(keys), keys.nbytes),
         "order by the kernel": (lambda: kernels().stable_order(keys, 1), keys.nbytes),
     }
@@ -56,8 +64,16 @@ def gather(log_m: int) -> Turns:
     keys = (rng.integers(0, 2**64, m, dtype=np.uint64) for _ in range(3))
     scattered = np.stack([kernels().stable_order(k, 2) for k in keys])
     scattered += in_order[:, :1]
+    numbers, places = bins.view("<u4")[:, 0], [part.astype(np.intp) for part in scattered]
+    taken = np.empty(m, dtype="<u4")
+
+    def take() -> None:
+        for part in places:
+            np.take(numbers, part, out=taken, mode="clip")
+
     size = bins.nbytes + in_order.nbytes + 2 * out.nbytes
-    return {
+    found: Turns = {"three takes": (take, size)}
+    return found | {
         name: (lambda slots=slots: kernels().gather(bins, slots, out, 4, 1), size)  # type: ignore[misc]
         for name, slots in (("gather", scattered), ("the same in order", in_order))
     }

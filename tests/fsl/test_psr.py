@@ -31,6 +31,7 @@ from torchfsl.fsl.dpf import psr
 from torchfsl.fsl.dpf.trees import decode_groups
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import evaluation
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
@@ -334,3 +335,34 @@ def test_answers_to_several_clients_are_those_to_each(tags: bool) -> None:
         np.testing.assert_array_equal(found, alone)
         np.testing.assert_array_equal(own_tags, alone_tags)
         assert own_tags.shape == (segment.num_trees, 16 * tags)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_those_who_wait_are_answered_together(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(
+        make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True),
+        max_clients=12, max_epochs=epochs,
+    )  # fmt: skip
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    for number in range(10):
+        client = Client(plan, Wire(servers), client_id=number)
+        if epochs > 1:
+            client.open_session(indices={"t": [number]}).start_round(1)
+        else:
+            client.start_round(1, indices={"t": [number]})
+    alone = [servers[0].reply(Kind.ANSWER, 1, client) for client in range(10)]
+    questions, one_by_one = [], psr.answers
+
+    def counted(segment: Any, asked: Any, *rest: Any) -> Any:
+        questions.append(len(asked))
+        return one_by_one(segment, asked, *rest)
+
+    monkeypatch.setattr(psr, "answers", counted)
+    waiting = [*range(10), 11]  # the last has sent nothing
+    together = [servers[0].reply(Kind.ANSWER, 1, client, waiting[client:]) for client in range(10)]
+    assert together == alone
+    assert questions == [evaluation.ANSWERS_TOGETHER, 10 - evaluation.ANSWERS_TOGETHER]
+    for server in servers:
+        server.abandon_round()
+        assert not server._evaluator._made

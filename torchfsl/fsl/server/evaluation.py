@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,11 +12,12 @@ from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.dpf import checks, psr
 from torchfsl.fsl.dpf.trees import bytes_of
 from torchfsl.fsl.messages import Buffer
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
-from torchfsl.fsl.server.reports import Report
+from torchfsl.fsl.server.reports import Report, TreeRecord
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.fsl.suite import FOLD_BYTES
@@ -60,6 +61,9 @@ class Evaluator(Protocol):
         """Forget everything: the round is over."""
 
 
+ANSWERS_TOGETHER: Final = 8
+"""Clients that are answered at once: the first of them waits for all."""
+
 MakeEvaluator: TypeAlias = Callable[[Plan, int, noise.Draw, Callable[[], None]], Evaluator]
 """Makes a server's: of its plan, party, source of noise, and `Spool.release`."""
 
@@ -89,6 +93,7 @@ class LocalEvaluator:
         self._plan, self._party, self._draw, self._release = plan, party, draw, release
         self._checked = plan.with_trees if plan.verified else ()
         self._tables = RowTables(plan)
+        self._made: dict[int, tuple[TreeRecord, AnswerBody]] = {}
         self.sums = RunningSums(plan, party, release)
 
     def take(self, report: Report) -> None:
@@ -98,23 +103,19 @@ class LocalEvaluator:
     def answer(
         self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
     ) -> AnswerBody:
-        """See `Evaluator.answer`; here each client's work is its own."""
-        model_rows = report.model_rows
-        tables, loaded = self._tables.of(model, model_rows), LoadedReport(self._party, report)
-        parts: list[memoryview | bytes] = []
-        for segment in self._plan.retrieving:
-            trees = loaded.trees(segment)
-            mac_key = report.tree_context.mac_key(segment, report.round_number)
-            question = psr.Question(trees.key, mac_key, trees.roots, trees.public)
-            ((answers, tags),) = psr.answers(segment, [question], *tables[segment.name])
-            parts += [bytes_of(answers), bytes_of(tags)]
-        seed = report.trees.master_seed
-        assert seed is not None
-        key = report.tree_context.answer_key(seed, self._party, report.round_number)
-        return AnswerBody.seal(key, [*parts, model_rows])
+        """See `Evaluator.answer`; each part of a table is read once for those who wait."""
+        made = self._made.pop(report.client, None)
+        if made is None or made[0] is not report.trees:
+            others = [one for one in waiting if one.client != report.client]
+            together = [report, *others[: ANSWERS_TOGETHER - 1]]
+            bodies = self._answers(together, model)
+            self._made = {r.client: (r.trees, b) for r, b in zip(together, bodies, strict=True)}
+            made = self._made.pop(report.client)
+        return made[1]
 
     def close(self) -> None:
         """See `Evaluator.close`."""
+        self._made = {}
         self._tables.forget()
 
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
@@ -156,5 +157,31 @@ class LocalEvaluator:
 
     def end(self) -> None:
         """See `Evaluator.end`."""
+        self._made = {}
         self.sums.reset()
         self._tables.forget()
+
+    def _answers(self, reports: Sequence[Report], model: ServerModel) -> list[AnswerBody]:
+        """Answers to all of these, of one round and one model."""
+        model_rows = reports[0].model_rows
+        tables = self._tables.of(model, model_rows)
+        loaded = [LoadedReport(self._party, report) for report in reports]
+        parts: list[list[memoryview | bytes]] = [[] for _ in reports]
+        for segment in self._plan.retrieving:
+            questions = [_question(one, segment) for one in loaded]
+            found = psr.answers(segment, questions, *tables[segment.name])
+            for own, (answers, tags) in zip(parts, found, strict=True):
+                own += [bytes_of(answers), bytes_of(tags)]
+        bodies = []
+        for report, own in zip(reports, parts, strict=True):
+            assert report.trees.master_seed is not None
+            seed = report.trees.master_seed
+            key = report.tree_context.answer_key(seed, self._party, report.round_number)
+            bodies.append(AnswerBody.seal(key, [*own, model_rows]))
+        return bodies
+
+
+def _question(loaded: LoadedReport, segment: TreeSegment) -> psr.Question:
+    report, trees = loaded.report, loaded.trees(segment)
+    mac_key = report.tree_context.mac_key(segment, report.round_number)
+    return psr.Question(trees.key, mac_key, trees.roots, trees.public)
