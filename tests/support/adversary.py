@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,7 +177,7 @@ def lie_in_answers(server: Server, victim: int, alter: Callable[[bytearray], Non
     evaluator: Any = server._evaluator
     honest = evaluator.answer
 
-    def answer(report: Report, model: ServerModel) -> AnswerBody:
+    def answer(report: Report, model: ServerModel, waiting: Sequence[Report] = ()) -> AnswerBody:
         seed = report.trees.master_seed
         if report.client != victim or seed is None:
             return honest(report, model)
