@@ -53,7 +53,7 @@ def _falls(config: Config) -> bool:
 
 
 def _selects(config: Config) -> bool:
-    return config.rest.policy != "dense"
+    return config.rest.policy in ("topk", "blocks", "sample")
 
 
 def _keeps(config: Config) -> bool:

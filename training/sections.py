@@ -194,8 +194,7 @@ class Encoding:
         frac_bits: binary digits behind the point.
         clip: largest magnitude of a value; larger ones are cut and counted.
         rounding: `nearest`, or `stochastic`, which is right on average.
-        rows_ring_bits: of embedding tables under `plain` and `fsl`, in an encoding as fine as the
-            cohort allows; 0 for the one above.
+        rows_ring_bits: of tables under `plain` and `fsl`, as fine as the cohort allows; or 0.
         rows_clip: magnitudes that it keeps at least.
         rest_ring_bits: of everything else under `plain`, `fsl` and `dense`, likewise.
         rest_clip: see above.
@@ -235,10 +234,8 @@ class Fsl:
     """How much a client may write under `--aggregation fsl`.
 
     Attributes:
-        l2_norm: clients scale an update down to this length, in the model's units; 0 for none. So
-            they do under `plain` and `dense`.
-        proofs: what they prove to both servers: `default` as the planner has it (the norm where
-            there is one, counts where these are opened), `none`, `lanes` or `norm`.
+        l2_norm: clients (of `plain` and `dense`, too) scale an update to at most this length; or 0.
+        proofs: what they prove to both servers: `none`, `lanes`, `norm`, or the planner's choice.
     """
 
     l2_norm: float = 0.0

@@ -25,9 +25,10 @@ from tests.support.federation import (
 from tests.support.reference import plaintext
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.fsl import messages, privacy
+from torchfsl.fsl import messages
 from torchfsl.fsl.costs import client_bytes
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.noise import add_noise
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -151,7 +152,7 @@ def test_noise_is_added_in_each_ring() -> None:
     for segment in plan.segments:
         count = plan.sum_values(segment)
         share = np.zeros((count, plan.ring_bytes(segment)), dtype=np.uint8)
-        noisy = privacy.add_noise(plan, segment, share, lambda sigma, n: np.full(n, -sigma))
+        noisy = add_noise(plan, segment, share, lambda sigma, n: np.full(n, -sigma))
         assert set(ring.to_int64(noisy).tolist()) <= {-50, -5}
     servers, rng = make_servers(plan), np.random.default_rng(4)
     updates = {c: random_update(plan, rng, rows=2, largest=True) for c in range(CLIENTS)}

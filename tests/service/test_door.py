@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -266,9 +266,17 @@ def test_the_folder_of_the_door_goes_with_it() -> None:
     assert not asyncio.run(run()).exists()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_folders_of_killed_servers_go_when_the_next_one_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tmp_path = short_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = (
         "import os, signal\n"

@@ -96,7 +96,7 @@ def round_within(
 
     Args:
         bound: `plan.l2_bound`, above 0.
-        num_values: `plan.values_per_client`; public, so that the room left for rounding is.
+        num_values: `values_per_client` of the plan; public, so that the room left for rounding is.
         scaled: by segment, finite values in ring units, each within the encoding's clip.
         round_once: rounds every value to a neighbouring integer; a second argument other than
             before gives fresh coins (or the same result, with rounding to the nearest).

@@ -91,62 +91,14 @@ class SubmodelPlan:
             raise ParameterError("min_contributors above 1 needs lane='count', which counts them")
         for encoding in self.encodings:
             encoding.check_headroom(self.max_clients, self.max_weight)
-        self._check_encodings()
-        self._check_noise()
+        _check_encodings(self)
+        _check_noise(self)
         names = [segment.name for segment in self.segments]
         if not names or len(set(names)) != len(names):
             raise ParameterError("a plan needs segments, and their names must differ")
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
             raise ParameterError("a tensor stands in two segments: aggregate it once")
-
-    def _check_noise(self) -> None:
-        """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
-        bound, sigma, lane_sigma = self.l2_bound, self.noise_sigma, self.lane_sigma
-        if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
-            raise ParameterError(f"l2_bound is not negative, both sigmas lie in 0..{MAX_SIGMA}")
-        if bound and bound * bound < self.values_per_client:
-            raise ParameterError(
-                f"l2_bound is {bound}: rounding {self.values_per_client} values alone can exceed "
-                f"it; use more frac_bits, or a bound of {math.isqrt(self.values_per_client) + 1}"
-            )
-        if sigma and not bound:
-            raise ParameterError("noise guarantees nothing without l2_bound: set both")
-        if (lane_sigma > 0) != (sigma > 0 and self.lane != "none"):
-            raise ParameterError(
-                "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
-                "exact count beside noisy values would give them away"
-            )
-        cohort = self.max_clients * self.max_weight
-        for encoding in self.encodings:
-            for what, most, s in (
-                ("a sum", encoding.q_max, sigma),
-                ("the lane's sum", 1, lane_sigma),
-            ):
-                if cohort * most + noise_tail(s) > encoding.capacity:
-                    raise ParameterError(
-                        f"{what} of {self.max_clients} clients with both servers' noise would "
-                        f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
-                        "frac_bits, less noise"
-                    )
-
-    def _check_encodings(self) -> None:
-        """Refuse encodings of segments that do not go together."""
-        others = [s for s in self.segments if s.encoding is not None]
-        for segment in others:
-            assert segment.encoding is not None
-            where = f"segment {segment.name!r}"
-            if segment.encoding.rounding != self.encoding.rounding:
-                raise ParameterError(
-                    f"{where} rounds {segment.encoding.rounding!r}, the plan "
-                    f"{self.encoding.rounding!r}: choose one rounding for all segments"
-                )
-            if self.l2_bound and segment.encoding.frac_bits != self.encoding.frac_bits:
-                raise ParameterError(
-                    f"{where} has {segment.encoding.frac_bits} frac_bits, the plan "
-                    f"{self.encoding.frac_bits}: l2_bound is one norm in one unit, so give all "
-                    "segments as many (ring_bits and clip may differ)"
-                )
 
     @functools.cached_property
     def encodings(self) -> tuple[FixedPoint, ...]:
@@ -220,11 +172,6 @@ class SubmodelPlan:
         """Whether the counts are opened first, and values only where they suffice."""
         return self.min_contributors > 1
 
-    @property
-    def values_per_client(self) -> int:
-        """Most values that one client's update has, over all segments, lanes not counted."""
-        return sum(s.k_max * s.tau for s in self.segments)
-
     def value_bytes(self, segment: Segment) -> int:
         """Ring bytes W/8 of one position of a segment with selected positions, lane included."""
         return (segment.tau + self.lane_values) * self.ring_bytes(segment)
@@ -292,3 +239,58 @@ def check_number(what: str, given: object) -> int:
     if not 0 <= given < 1 << 64:
         raise ParameterError(f"{what} is {given}: round and client numbers lie in [0, 2**64)")
     return int(given)
+
+
+def values_per_client(plan: SubmodelPlan) -> int:
+    """Most values that one client's update has, over all segments, lanes not counted."""
+    return sum(s.k_max * s.tau for s in plan.segments)
+
+
+def _check_noise(plan: SubmodelPlan) -> None:
+    """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
+    bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
+    if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
+        raise ParameterError(f"l2_bound is not negative, both sigmas lie in 0..{MAX_SIGMA}")
+    if bound and bound * bound < values_per_client(plan):
+        raise ParameterError(
+            f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
+            f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}"
+        )
+    if sigma and not bound:
+        raise ParameterError("noise guarantees nothing without l2_bound: set both")
+    if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
+        raise ParameterError(
+            "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
+            "exact count beside noisy values would give them away"
+        )
+    cohort = plan.max_clients * plan.max_weight
+    for encoding in plan.encodings:
+        for what, most, s in (
+            ("a sum", encoding.q_max, sigma),
+            ("the lane's sum", 1, lane_sigma),
+        ):
+            if cohort * most + noise_tail(s) > encoding.capacity:
+                raise ParameterError(
+                    f"{what} of {plan.max_clients} clients with both servers' noise would "
+                    f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
+                    "frac_bits, less noise"
+                )
+
+
+def _check_encodings(plan: SubmodelPlan) -> None:
+    """Refuse encodings of segments that do not go together."""
+    others = [s for s in plan.segments if s.encoding is not None]
+    for segment in others:
+        assert segment.encoding is not None
+        where = f"segment {segment.name!r}"
+        if segment.encoding.rounding != plan.encoding.rounding:
+            raise ParameterError(
+                f"{where} rounds {segment.encoding.rounding!r}, the plan "
+                f"{plan.encoding.rounding!r}: choose one rounding for all segments"
+            )
+        if plan.l2_bound and segment.encoding.frac_bits != plan.encoding.frac_bits:
+            raise ParameterError(
+                f"{where} has {segment.encoding.frac_bits} frac_bits, the plan "
+                f"{plan.encoding.frac_bits}: l2_bound is one norm in one unit, so give all "
+                "segments as many (ring_bits and clip may differ)"
+            )

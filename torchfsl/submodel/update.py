@@ -13,7 +13,7 @@ from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.submodel import norm_bound
-from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plan import SubmodelPlan, values_per_client
 from torchfsl.submodel.segments import Segment
 from torchfsl.types import Float64, Indices, Whole
 
@@ -179,7 +179,7 @@ def _round_within_norm(
         values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
         return _round(plan, values, seed, attempt)[0]
 
-    return norm_bound.round_within(plan.l2_bound, plan.values_per_client, scaled, round_once)
+    return norm_bound.round_within(plan.l2_bound, values_per_client(plan), scaled, round_once)
 
 
 def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> None:
