@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from training.ctr_section import Ctr
+from training.encoding_section import Encoding
 from training.language_section import Language
 from training.recommendation_section import Recommendation
 from training.sections import (
     ConfigError,
-    Encoding,
     Fsl,
     Images,
     Local,

@@ -247,11 +247,11 @@ _BY_AGGREGATION: Final = (
     ),
     *(
         Use(
-            f"encoding.rest_{name}",
+            f"encoding.{name}",
             lambda c: c.aggregation in ("plain", "dense", "fsl"),
             "plain, dense and fsl",
         )
-        for name in ("ring_bits", "clip")
+        for name in ("rest_ring_bits", "rest_clip", "download")
     ),
     *(
         Use(path, lambda c: c.aggregation != "central", "all others")

@@ -26,8 +26,9 @@ from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.types import Array
 from training.aggregations.audit import Audit
 from training.config import Config
+from training.encoding_section import Encoding
 from training.local import make_optimizer
-from training.sections import ConfigError, Encoding
+from training.sections import ConfigError
 from training.tasks.task import Task
 
 AnyPlan = Plan | SesaPlan | SeflPlan
@@ -131,15 +132,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
     if config.aggregation == "sesa":
         return _sesa_plan(config, task, engine, handle)
     if config.aggregation == "sefl":
-        l2_bound, noise_sigma = config.sefl.in_units(config.encoding.frac_bits)
-        return engine.sefl_plan(
-            handle,
-            max_clients=config.clients_per_round,
-            min_clients=config.min_clients,
-            slots=config.sefl.slots,
-            l2_bound=l2_bound,
-            noise_sigma=noise_sigma,
-        )
+        return _sefl_plan(config, engine, handle)
     rows: int | Mapping[str, int] | None = None
     if engine.rows is not None and task.widths is not None:
         # One plan for all: the narrow send as much as the widest, who need not be known then.
@@ -157,6 +150,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
             above_break_even=config.above_break_even,
             malicious_security=config.malicious_security,
             lane="count" if counts else "none",
+            download=config.encoding.download,
             l2_bound=privacy.l2_bound(engine.encoding, config.fsl.l2_norm),
             proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
         )
@@ -169,6 +163,18 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
             "download them whole, too), --above-break-even keep to keep the trees, or let a client "
             "send less"
         ) from error
+
+
+def _sefl_plan(config: Config, engine: SubmodelEngine, handle: Handle) -> SeflPlan:
+    l2_bound, noise_sigma = config.sefl.in_units(config.encoding.frac_bits)
+    return engine.sefl_plan(
+        handle,
+        max_clients=config.clients_per_round,
+        min_clients=config.min_clients,
+        slots=config.sefl.slots,
+        l2_bound=l2_bound,
+        noise_sigma=noise_sigma,
+    )
 
 
 def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> SesaPlan:

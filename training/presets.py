@@ -18,10 +18,10 @@ import dataclasses
 
 from training.config import Config
 from training.ctr_section import Ctr
+from training.encoding_section import Encoding
 from training.language_section import Language
 from training.recommendation_section import Recommendation
 from training.sections import (
-    Encoding,
     Images,
     Local,
     Partition,

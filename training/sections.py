@@ -186,31 +186,6 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
-    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring.
-
-    Attributes:
-        ring_bits: of the ring in which values are added: 16, 24, 32, 48, 64 or 128.
-        frac_bits: binary digits behind the point.
-        clip: largest magnitude of a value; larger ones are cut and counted.
-        rounding: `nearest`, or `stochastic`, which is right on average.
-        rows_ring_bits: of tables under `plain` and `fsl`, as fine as the cohort allows; or 0.
-        rows_clip: magnitudes that it keeps at least.
-        rest_ring_bits: of everything else under `plain`, `fsl` and `dense`, likewise.
-        rest_clip: see above.
-    """
-
-    ring_bits: int = 32
-    frac_bits: int = 20
-    clip: float = 4.0
-    rounding: Literal["nearest", "stochastic"] = "nearest"
-    rows_ring_bits: int = 0
-    rows_clip: float = 0.25
-    rest_ring_bits: int = 0
-    rest_clip: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Rest:
     """How weights outside the embedding tables are sent.
 

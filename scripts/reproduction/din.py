@@ -22,7 +22,7 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.update import RawSegment, quantise
-from training.sections import Encoding
+from training.encoding_section import Encoding
 
 ROUNDS_OF_A_SESSION = 3
 ROWS = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1

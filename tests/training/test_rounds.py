@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_rings_of_16_bits_are_exact_and_the_same_under_plain_and_fsl() -> None:
     wide, more = run(small_config("din", "fsl"))
     assert wide.plan.rings == {32}
     assert more[0].upload_bytes > records[0].upload_bytes
+
+
+@pytest.mark.parametrize("download", ["float16", "bfloat16"])
+def test_a_rounded_download_is_half_and_the_same_under_plain_and_fsl(download: Any) -> None:
+    encoding = dataclasses.replace(NARROW, download=download)
+    plain, _ = run(dataclasses.replace(narrow("plain"), encoding=encoding))
+    fsl, records = run(dataclasses.replace(narrow("fsl"), encoding=encoding))
+    assert all(record.exact and record.exact_retrieval for record in records)
+    assert plain.model_sha256() == fsl.model_sha256()
+    whole, more = run(narrow("fsl"))
+    assert records[0].download_bytes < 0.7 * more[0].download_bytes
+    assert whole.model_sha256() != fsl.model_sha256(), "clients trained on other numbers"
 
 
 def test_other_protocols_keep_the_encoding_of_all_values() -> None:

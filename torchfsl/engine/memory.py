@@ -47,7 +47,8 @@ def explain_memory(
         if segment.name not in inventory.tables:
             continue
         # A row may be held as retrieved and as touched; marks or sorted ids find it again.
-        row = 2 * (segment.row_bytes + _RESIDUAL_BYTES) + max(8, segment.row_bytes // 2)
+        own = segment.tau * segment.tensors[0].item_bytes
+        row = 2 * (own + _RESIDUAL_BYTES) + max(8, own // 2)
         owes = rows is not None and rows.error_feedback
         lines.append(
             f"{segment.name}: at most {row} bytes a touched row"

@@ -25,6 +25,8 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import verdict_bytes
 from torchfsl.fsl.suite import FOLD_BYTES
+from torchfsl.submodel.halves import heard
+from torchfsl.submodel.segments import in_the_clear
 
 Pieces: TypeAlias = tuple[Buffer, ...]
 
@@ -230,11 +232,12 @@ class ModelBody(Body):
             raise ProtocolError("the two servers hold different models: nothing may go on")
         tensors: dict[str, npt.NDArray[np.generic]] = {}
         start = 0
-        for tensor in plan.clear_tensors:
-            dtype = np.dtype(tensor.dtype).newbyteorder("<")
-            values = np.frombuffer(self.clear, dtype, tensor.numel, start)
-            tensors[tensor.name] = values.reshape(tensor.shape).astype(tensor.dtype)
-            start += tensor.numel * tensor.item_bytes
+        for segment in in_the_clear(plan.segments):
+            for tensor in segment.tensors:
+                stop = start + tensor.numel * segment.item_bytes(tensor)
+                values = heard(self.clear[start:stop], segment.download, tensor.dtype)
+                tensors[tensor.name] = values.reshape(tensor.shape)
+                start = stop
         return tensors
 
 

@@ -106,7 +106,7 @@ def download(segment: TreeSegment) -> int:
     """Bytes of a segment that a client fetches: both servers' answers, or the tensors."""
     if segment.retrieve:
         return 2 * segment.answer_bytes
-    return sum(t.numel * t.item_bytes for t in segment.tensors)
+    return segment.download_bytes
 
 
 def _row(plan: Plan, s: TreeSegment) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import proof_private_bytes, proof_public_bytes, verdict_bytes
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
+from torchfsl.submodel.segments import in_the_clear
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -165,7 +166,7 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     fetched = sum(s.fetch_bytes for s in plan.retrieving)
     answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
     fetch_answers = SEAL_BYTES + DIGEST_BYTES + sum(s.fetch_answer_bytes for s in plan.retrieving)
-    clear = sum(t.numel * t.item_bytes for t in plan.clear_tensors)
+    clear = sum(segment.download_bytes for segment in in_the_clear(plan.segments))
     sizes = {
         Kind.TREES: 2 * SEED_BYTES + secret + trees,
         Kind.TREES_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,

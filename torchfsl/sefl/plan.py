@@ -79,6 +79,8 @@ class SeflPlan(SubmodelPlan):
             raise ParameterError(
                 "sefl encrypts every parameter and hides no choice of positions: use dense segments"
             )
+        if any(segment.download != "full" for segment in self.segments):
+            raise ParameterError("sefl sends clients the model as it is: download 'full'")
         if any(segment.encoding is not None for segment in self.segments):
             raise ParameterError(
                 "sefl sums all values in one ciphertext space: give no segment an encoding of its "

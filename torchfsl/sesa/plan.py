@@ -93,6 +93,8 @@ class SesaPlan(SubmodelPlan):
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
             raise ParameterError("one server opens no lanes, takes no weights and adds no noise")
+        if any(segment.download != "full" for segment in self.segments):
+            raise ParameterError("sesa sends clients the model as it is: download 'full'")
         if any(segment.encoding is not None for segment in self.segments):
             raise ParameterError(
                 "sesa sums all values in one field: give no segment an encoding of its own"

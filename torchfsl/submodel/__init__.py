@@ -4,9 +4,10 @@ Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`
 round's sums), `server_model` with `server_optimizers`, `server_lazy`, `server_adaptive`,
 `optimizer_settings` and `growing` (new rows), and `aggregation`: the interface that every protocol
 offers and that the engine and the trainer know; `plain` sums in the clear behind it, and `sessions`
-note who started a round. What several protocols need alike: `budgets` and `stretches` (which
-positions are sent), `plan_json` (their plans as text), `framing` (headers), `whole_model` (its
-bytes) and `in_process` (servers whose time is counted, and their clients).
+note who started a round. `halves` rounds what clients hear to 16 bits. What several protocols need
+alike: `budgets` and `stretches` (which positions are sent), `plan_json` (their plans as text),
+`framing` (headers), `whole_model` (its bytes) and `in_process` (servers whose time is counted, and
+their clients).
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """

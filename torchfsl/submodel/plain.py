@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
+from torchfsl.submodel.halves import as_heard
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import Segment, tensor_spans
+from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
 from torchfsl.submodel.update import Update
@@ -97,9 +98,9 @@ class _PlainSession:
         self._sent["indices"] = sum(4 * len(given) for given in self._indices.values())
 
     def download(self) -> dict[str, Array]:
-        state = self._home.model.state
-        clear = {t.name: state[t.name].copy() for t in self._home.plan.clear_tensors}
-        self._received["model"] += sum(value.nbytes for value in clear.values())
+        state, segments = self._home.model.state, in_the_clear(self._home.plan.segments)
+        clear = {t.name: as_heard(state[t.name], s.download) for s in segments for t in s.tensors}
+        self._received["model"] += sum(segment.download_bytes for segment in segments)
         return clear
 
     def retrieve(self) -> dict[str, tuple[Indices, Array]]:
@@ -108,7 +109,7 @@ class _PlainSession:
             if segment.retrieve:
                 indices = self._indices[segment.name]
                 rows[segment.name] = (indices, model_rows(self._home.model, segment, indices))
-        self._received["rows"] += sum(values.nbytes for _, values in rows.values())
+                self._received["rows"] += len(indices) * segment.row_bytes
         return rows
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
@@ -130,9 +131,9 @@ class _PlainSession:
 
 
 def model_rows(model: ServerModel, segment: Segment, indices: Indices) -> Array:
-    """The true values of some rows (increasing indices) of a rows segment: `[k, tau]`."""
+    """Some rows (increasing indices) of a rows segment as clients get them: `[k, tau]`."""
     parts = []
     for tensor, span in tensor_spans(segment):
         here = indices[(indices >= span.start) & (indices < span.stop)]
         parts.append(model.state[tensor.name].reshape(tensor.shape[0], -1)[here - span.start])
-    return np.concatenate(parts)
+    return as_heard(np.concatenate(parts), segment.download)

@@ -19,7 +19,7 @@ import numpy as np
 from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
-from torchfsl.submodel.segments import Segment, TensorSpec
+from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
 
@@ -179,7 +179,7 @@ class SubmodelPlan:
     @property
     def clear_tensors(self) -> tuple[TensorSpec, ...]:
         """Tensors that clients download in the clear: all outside retrieving segments."""
-        return tuple(t for s in self.segments if not s.retrieve for t in s.tensors)
+        return tuple(t for s in in_the_clear(self.segments) for t in s.tensors)
 
     def describe(self) -> dict[str, str]:
         """Protections in words, for a summary; a protocol's plan adds its own."""
@@ -195,6 +195,8 @@ class SubmodelPlan:
         for segment in fields["segments"]:
             if segment["encoding"] is None:
                 del segment["encoding"]
+            if segment["download"] == "full":
+                del segment["download"]
         return fields
 
 

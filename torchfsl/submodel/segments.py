@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,17 @@ from torchfsl.errors import ParameterError
 from torchfsl.types import Indices
 
 Policy = Literal["rows", "blocks", "scalars", "dense"]
+Download = Literal["full", "float16", "bfloat16"]
+
+AnySegment = TypeVar("AnySegment", bound="Segment")
 
 MAX_POSITIONS: Final = 1 << 32
 """Largest index space m of one segment."""
 
 _POLICIES: Final = ("rows", "blocks", "scalars", "dense")
+DOWNLOADS: Final[tuple[Download, ...]] = ("full", "float16", "bfloat16")
+"""As what values travel to clients: as they are, or rounded to 16 bits (`halves`)."""
+
 _DTYPES: Final = {"float16": 2, "float32": 4, "float64": 8}
 
 
@@ -83,6 +89,8 @@ class Segment:
         subset: the positions, strictly increasing, that any client may select; everything if empty.
             Comes from a private set union.
         encoding: of its values, if it is not the plan's; stands in the JSON only then.
+        download: as what clients get its tensors, one of `DOWNLOADS`; stands in the JSON only if
+            it is not `full`.
     """
 
     name: str
@@ -94,6 +102,7 @@ class Segment:
     retrieve: bool = False
     subset: tuple[int, ...] = ()
     encoding: FixedPoint | None = None
+    download: Download = "full"
 
     def __post_init__(self) -> None:
         _check_name("a segment", self.name)
@@ -115,6 +124,10 @@ class Segment:
             raise ParameterError(f"{where}: {self.policy} has tau = 1; choose blocks for more")
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
+        if self.download not in DOWNLOADS:
+            raise ParameterError(f"{where}: download {self.download!r}; choose one of {DOWNLOADS}")
+        if self.download != "full" and any(t.dtype == "float16" for t in self.tensors):
+            raise ParameterError(f"{where}: its tensors have 16 bits already: download 'full'")
 
     def _check_subset(self, where: str) -> None:
         if not self.subset:
@@ -148,8 +161,17 @@ class Segment:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of the model's own numbers (not ring values)."""
-        return self.tau * self.tensors[0].item_bytes
+        """Bytes of one row of the model's numbers as clients get it (not ring values)."""
+        return self.tau * self.item_bytes(self.tensors[0])
+
+    def item_bytes(self, tensor: TensorSpec) -> int:
+        """Bytes of one of a tensor's numbers as clients get it."""
+        return tensor.item_bytes if self.download == "full" else 2
+
+    @property
+    def download_bytes(self) -> int:
+        """Bytes of its tensors, downloaded whole."""
+        return sum(tensor.numel * self.item_bytes(tensor) for tensor in self.tensors)
 
     def describe(self) -> dict[str, str | int]:
         """Figures for a summary; a protocol's segment adds its layout."""
@@ -167,7 +189,7 @@ class SegmentSpec:
     """What the caller wants of one segment; a protocol's planner adds the layout.
 
     `k_max` is the number of positions a client may select (ignored for `dense`); `tau` the values
-    a position for `blocks`, the row width for `rows`; `subset` and `encoding` as in `Segment`.
+    a position for `blocks`, the row width for `rows`; the others as in `Segment`.
     """
 
     name: str
@@ -178,6 +200,7 @@ class SegmentSpec:
     retrieve: bool = False
     subset: tuple[int, ...] = ()
     encoding: FixedPoint | None = None
+    download: Download = "full"
 
     @property
     def is_dense(self) -> bool:
@@ -223,9 +246,15 @@ def plain_segments(specs: Iterable[SegmentSpec]) -> tuple[Segment, ...]:
             Segment(
                 spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
                 retrieve=spec.retrieve, subset=spec.subset, encoding=spec.encoding,
+                download=spec.download,
             )
         )  # fmt: skip
     return tuple(segments)
+
+
+def in_the_clear(segments: Iterable[AnySegment]) -> tuple[AnySegment, ...]:
+    """Segments whose tensors clients download whole."""
+    return tuple(segment for segment in segments if not segment.retrieve)
 
 
 def _check_name(what: str, name: str) -> None:

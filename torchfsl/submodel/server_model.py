@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from torchfsl.crypto import kdf
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.submodel.halves import narrow
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import Segment, TensorSpec, subset_array, tensor_spans
+from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear, subset_array, tensor_spans
 from torchfsl.submodel.server_optimizers import ServerOptimizer, ServerSGD
 from torchfsl.types import Array, Float64, Indices
 
@@ -110,21 +111,31 @@ class ServerModel:
                 )
 
     def row_bytes(self, plan: SubmodelPlan) -> bytes:
-        """The rows that can be retrieved, segment by segment."""
-        return b"".join(self.rows(s).data for s in plan.segments if s.retrieve)
+        """The rows that can be retrieved, segment by segment, as clients get them.
+
+        After them, of segments that clients get rounded, the tensors as they are, so that models
+        differ in a digest of this that clients could not tell apart.
+        """
+        rounded = (s for s in plan.segments if s.download != "full")
+        own = [self.state[t.name].tobytes() for s in rounded for t in s.tensors]
+        return b"".join([*(self.rows(s).data for s in plan.segments if s.retrieve), *own])
 
     def clear_bytes(self, plan: SubmodelPlan) -> bytes:
-        """All other tensors, in the order of the plan."""
-        tensors = (self.state[tensor.name] for tensor in plan.clear_tensors)
-        return b"".join(np.ascontiguousarray(tensor).tobytes() for tensor in tensors)
+        """All other tensors as clients get them, in the order of the plan."""
+        parts = ((s, self.state[t.name]) for s in in_the_clear(plan.segments) for t in s.tensors)
+        return b"".join(_sent(segment, tensor).tobytes() for segment, tensor in parts)
 
     def rows(self, segment: Segment) -> npt.NDArray[np.uint8]:
-        """Raw bytes of a rows segment as its trees count them: `[m, row_bytes]`; may be a view."""
+        """A rows segment as clients get it, in the order of its trees: `[m, row_bytes]`.
+
+        Raw bytes; may be a view.
+        """
         parts = [self.state[t.name].reshape(t.shape[0], segment.tau) for t in segment.tensors]
         table = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if segment.subset:
             table = table[subset_array(segment.subset)]
-        little = table.astype(table.dtype.newbyteorder("<"), copy=False)
+        sent = _sent(segment, table)
+        little = sent.astype(sent.dtype.newbyteorder("<"), copy=False)
         return little.view(np.uint8).reshape(segment.m, segment.row_bytes)
 
     def apply(self, plan: SubmodelPlan, opened: Opened) -> None:
@@ -194,6 +205,11 @@ class ServerModel:
     def digest(self) -> bytes:
         """`state_digest` of the state."""
         return state_digest(self.state)
+
+
+def _sent(segment: Segment, values: Array) -> Array:
+    """Values of a segment's tensor as they go to clients."""
+    return values if segment.download == "full" else narrow(values, segment.download)
 
 
 class _Change:

@@ -19,6 +19,7 @@ from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import FETCH_ROUND, ReportContext, TreeContext
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.halves import heard
 from torchfsl.submodel.update import SegmentUpdate
 from torchfsl.types import Bytes, Indices
 
@@ -158,8 +159,7 @@ class ClientTrees:
         used = np.flatnonzero(selection.placement.item >= 0)
         indices = selection.indices[selection.placement.item[used]]
         order = np.argsort(indices)
-        dtype = np.dtype(segment.tensors[0].dtype).newbyteorder("<")
-        rows = np.ascontiguousarray(found[used[order]]).view(dtype)
+        rows = heard(found[used[order]].tobytes(), segment.download, segment.tensors[0].dtype)
         return indices[order], rows.reshape(-1, segment.tau)
 
 

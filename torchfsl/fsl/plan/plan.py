@@ -30,6 +30,7 @@ from torchfsl.fsl.plan.statement import (
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
 from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
 from torchfsl.submodel.plan_json import read_plan
+from torchfsl.submodel.segments import in_the_clear
 
 Payload = Literal["values", "masks"]
 
@@ -265,7 +266,7 @@ def _check_sizes(plan: Plan) -> None:
         + proof_private_bytes(plan.statement),
         masked + sum(s.m * (plan.value_bytes(s) + apart) for s in trees),
         sum(s.answer_bytes for s in trees),
-        sum(t.numel * t.item_bytes for t in plan.clear_tensors),
+        sum(s.download_bytes for s in in_the_clear(plan.segments)),
         plan.max_clients * verdict_bytes(plan.statement),
     )
     if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB

@@ -20,7 +20,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane
-from torchfsl.submodel.segments import SegmentSpec, ceil_div, positions
+from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions
 
 log = logging.getLogger("torchfsl.planner")
 
@@ -46,6 +46,7 @@ class PlanOptions(TypedDict, total=False):
     session: bytes | None
     hash_seed: bytes | None
     above_break_even: AboveBreakEven
+    download: Download
 
 
 def build_plan(
@@ -68,6 +69,7 @@ def build_plan(
     session: bytes | None = None,
     hash_seed: bytes | None = None,
     above_break_even: AboveBreakEven = "error",
+    download: Download = "full",
 ) -> Plan:
     """Choose layouts and put the plan together.
 
@@ -100,6 +102,9 @@ def build_plan(
         above_break_even: what to do with a segment whose trees cost more upload than dense
             shares: `error` raises, `dense` switches to dense shares (clients download such tables
             whole instead of retrieving rows), `keep` keeps the trees.
+        download: as what clients get the model, rows that they fetch included: `full`, or rounded
+            to `float16` or `bfloat16` for half the bytes of float32. The servers' model stays
+            as it is.
 
     Raises:
         ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
@@ -112,7 +117,10 @@ def build_plan(
     segments = []
     for spec in specs:
         own = spec.encoding or encoding
-        spec = dataclasses.replace(spec, encoding=None if own == encoding else own)
+        spec = dataclasses.replace(
+            spec, encoding=None if own == encoding else own,
+            download=spec.download if download == "full" else download,
+        )  # fmt: skip
         checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
         segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
         segments.append(_compare_with_dense(segment, own.ring_bits, lanes, above_break_even))
@@ -207,7 +215,10 @@ def plan_segment(
     """
     m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
     if spec.is_dense:
-        return TreeSegment(spec.name, "dense", spec.tensors, m, 1, m, encoding=spec.encoding)
+        return TreeSegment(
+            spec.name, "dense", spec.tensors, m, 1, m,
+            encoding=spec.encoding, download=spec.download,
+        )  # fmt: skip
     if type(spec.k_max) is not int:
         raise ParameterError(
             f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
@@ -221,7 +232,7 @@ def plan_segment(
     base = TreeSegment(
         spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
         retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1], subset=spec.subset,
-        encoding=spec.encoding,
+        encoding=spec.encoding, download=spec.download,
     )  # fmt: skip
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
@@ -280,8 +291,9 @@ def _compare_with_dense(
         log.warning("%s: using dense shares", text)
         numel = sum(t.numel for t in segment.tensors)
         return TreeSegment(
-            segment.name, "dense", segment.tensors, numel, 1, numel, encoding=segment.encoding
-        )
+            segment.name, "dense", segment.tensors, numel, 1, numel,
+            encoding=segment.encoding, download=segment.download,
+        )  # fmt: skip
     raise ParameterError(
         f"{text}: pass above_break_even='dense' to send such segments whole"
         + (" (clients then download them whole, too)" if segment.retrieve else "")

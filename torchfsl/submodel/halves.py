@@ -1,0 +1,56 @@
+"""Model values in 16 bits on their way to clients: `float16` or `bfloat16`, rounded to the nearest.
+
+A servers' model stays as it is; what clients hear of a segment with such a `download` is each value
+rounded, ties to even, and given back in the tensor's own dtype. `bfloat16` has the range of float32
+and 8 bits of precision; `float16` has 11 bits and ends at 65504, beyond which it is infinite, which
+clients refuse. float64 goes through float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from torchfsl.submodel.segments import Download
+from torchfsl.types import Array
+
+Halves = npt.NDArray[np.uint16]
+
+_QUIET = np.uint16(0x0040)
+
+
+def narrow(values: Array, kind: Download) -> Halves:
+    """The bits of `float[...]` in 16-bit floats, `uint16[...]`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = np.ascontiguousarray(values, dtype=np.float32)
+    if kind == "float16":
+        with np.errstate(over="ignore"):
+            return single.astype(np.float16).view(np.uint16)
+    bits = single.view(np.uint32)
+    high = (bits >> 16).astype(np.uint16)
+    # Half a unit of the last place kept, less one where that place is even.
+    rounded = ((bits + (np.uint32(0x7FFF) + (bits >> 16 & 1))) >> 16).astype(np.uint16)
+    return np.where(np.isnan(single), high | _QUIET, rounded)
+
+
+def widen(halves: Halves, kind: Download, dtype: str) -> Array:
+    """Their values in a float dtype, exact; inverse of `narrow` up to its rounding."""
+    if kind == "float16":
+        return np.ascontiguousarray(halves).view(np.float16).astype(dtype)
+    single = (halves.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid="ignore"):  # NaN that signals becomes one that is quiet
+        return single.astype(dtype)
+
+
+def as_heard(values: Array, kind: Download) -> Array:
+    """What clients hear of a tensor's values: a copy in its own dtype."""
+    if kind == "full":
+        return values.copy()
+    return widen(narrow(values, kind), kind, values.dtype.name)
+
+
+def heard(data: bytes | memoryview, kind: Download, dtype: str) -> Array:
+    """Numbers as a server sends them, little-endian, as a flat array of their tensor's dtype."""
+    if kind != "full":
+        return widen(np.frombuffer(data, "<u2"), kind, dtype)
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)

@@ -1,0 +1,33 @@
+"""The section of an experiment's settings on how values travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring.
+
+    Attributes:
+        ring_bits: of the ring in which values are added: 16, 24, 32, 48, 64 or 128.
+        frac_bits: binary digits behind the point.
+        clip: largest magnitude of a value; larger ones are cut and counted.
+        rounding: `nearest`, or `stochastic`, which is right on average.
+        rows_ring_bits: of tables under `plain` and `fsl`, as fine as the cohort allows; or 0.
+        rows_clip: magnitudes that it keeps at least.
+        rest_ring_bits: of everything else under `plain`, `fsl` and `dense`, likewise.
+        rest_clip: see above.
+        download: as what clients get the model under `plain`, `fsl` and `dense`.
+    """
+
+    ring_bits: int = 32
+    frac_bits: int = 20
+    clip: float = 4.0
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    rows_ring_bits: int = 0
+    rows_clip: float = 0.25
+    rest_ring_bits: int = 0
+    rest_clip: float = 1.0
+    download: Literal["full", "float16", "bfloat16"] = "full"
