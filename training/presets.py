@@ -51,9 +51,25 @@ _LANGUAGE = Config(
 
 
 NARROW = Encoding(
-    frac_bits=22, clip=4.0, rounding="stochastic", rows_ring_bits=16, rest_ring_bits=16
+    frac_bits=22,
+    clip=4.0,
+    rounding="stochastic",
+    rows_ring_bits=16,
+    rest_ring_bits=16,
+    download="float16",
 )
-"""For recommenders: two bytes a value; docs/encodings-and-budgets.md has what that saves."""
+"""For recommenders: two bytes a value both ways; what that saves: docs/encodings-and-budgets.md."""
+
+_NARROW_ROWS = {"din-small": 252}
+"""Budgets of rows for which some bins fewer do."""
+
+
+def narrowed(config: Config) -> Config:
+    """A recommender's settings with two bytes a value."""
+    task = config.recommendation
+    rows = _NARROW_ROWS.get(config.preset, task.rows_per_client)
+    task = dataclasses.replace(task, rows_per_client=rows)
+    return dataclasses.replace(config, encoding=NARROW, recommendation=task)
 
 
 def _recommender(name: str, settings: Recommendation, average: float = 0.985) -> Config:

@@ -10,7 +10,6 @@ plan, to both servers together, and every message has them whatever it holds.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from torchfsl import Plan
 from torchfsl.fsl import costs
 from training import federation
 from training.data.interactions import Interactions
-from training.presets import NARROW, PRESETS
+from training.presets import PRESETS, narrowed
 from training.tasks.build import recommender
 from training.tasks.recommendation import RecommendationTask
 
@@ -29,10 +28,6 @@ ITEMS, CATEGORIES = 12_101, 629
 
 CLIENTS = 100
 """Of a round: the more, the fewer steps has a value of 16 bits."""
-
-
-FEWER_ROWS = 252
-"""Of `din-small` with 16 bits."""
 
 
 class Parts(NamedTuple):
@@ -70,10 +65,7 @@ def beauty(name: str, bits: int) -> Plan:
     """
     config = PRESETS[name]
     if bits == 16:
-        config = dataclasses.replace(config, encoding=NARROW)
-    if bits == 16 and name == "din-small":
-        fewer = dataclasses.replace(config.recommendation, rows_per_client=FEWER_ROWS)
-        config = dataclasses.replace(config, recommendation=fewer)
+        config = narrowed(config)
     sequences = tuple(np.array([user, user + 1, user + 2]) for user in range(CLIENTS))
     data = Interactions(sequences, np.arange(ITEMS) % CATEGORIES, CATEGORIES)
     task = RecommendationTask(

@@ -1,8 +1,9 @@
 """Recommenders on Amazon Beauty and Sports, one run a cell and seed. Runs resume.
 
-A cell is `PRESET-DATASET`, `central-PRESET-DATASET` (the same model and samples trained in one
-place) or `trial-NAME`, one of `TRIALS`: a change of preset `din`, judged on validation items of
-Beauty, from which the presets' settings follow.
+A cell is `PRESET-DATASET`, `narrow-PRESET-DATASET` (two bytes a value, up and down),
+`central-PRESET-DATASET` (the same model and samples trained in one place) or `trial-NAME`, one of
+`TRIALS`: a change of preset `din`, judged on validation items of Beauty, from which the presets'
+settings follow.
 
 Where `--fsl-rounds` is at least a run's rounds, the whole run goes through both servers. Else it
 sums its rounds in the clear (`plain`), and the first ones a second time through both servers; both
@@ -24,7 +25,7 @@ from scripts.bench import measure as bench_measure
 from scripts.reproduction.accuracy import Progress, run_or_read
 from scripts.reproduction.results import write_result
 from training.config import Config
-from training.presets import PRESETS
+from training.presets import PRESETS, narrowed
 
 DATASETS: Final = {"beauty": "amazon-beauty", "sports": "amazon-sports"}
 PRESET_NAMES: Final = ("din", "din-small", "mf", "ncf", "deepfm", "sasrec")
@@ -108,16 +109,18 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
             server=dataclasses.replace(PRESETS["din"].server, average=TRIAL_MEAN),
         )
         return "beauty", _run_config(_changed(base, TRIALS[rest]), data, "beauty", seed, rounds)
-    preset, _, dataset = (rest if kind == "central" else name).rpartition("-")
+    preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
     if preset not in PRESET_NAMES or dataset not in DATASETS:
         raise SystemExit(
-            f"--cell {name}: give PRESET-DATASET or central-PRESET-DATASET, of "
-            f"{', '.join(PRESET_NAMES)} and {', '.join(DATASETS)}, or one of "
-            + ", ".join(f"trial-{trial}" for trial in TRIALS)
+            f"--cell {name}: give PRESET-DATASET, narrow-PRESET-DATASET or "
+            f"central-PRESET-DATASET, of {', '.join(PRESET_NAMES)} and {', '.join(DATASETS)}, or "
+            "one of " + ", ".join(f"trial-{trial}" for trial in TRIALS)
         )
     base = PRESETS[preset]
     if kind == "central":
         base = _changed(base, CENTRAL)
+    if kind == "narrow":
+        base = narrowed(base)
     return dataset, _run_config(base, data, dataset, seed, rounds)
 
 

@@ -60,7 +60,7 @@ def section() -> str:
         "quantised updates and goes through both servers in its first ones, with the same model bit for "
         "bit; these give *up* and *down*, all bytes of a client and round. *Exact*: the opened sum was "
         "that of the quantised updates.\n\n"
-        + table(head, rows) + "\n\n" + _time(tests) + stamp_of(tests) + _trials(trials)
+        + table(head, rows) + "\n\n" + _differences(tests) + _time(tests) + stamp_of(tests) + _trials(trials)
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _row(group: list[Figures]) -> tuple[Any, ...]:
     served = sum(one["exact_rounds"] for one in through), sum(one["rounds"] for one in through)
     return (
         f"Amazon {first['dataset'].capitalize()}",
-        f"`{first['preset']}`" + (", central" if central else ""),
+        f"`{first['preset']}`{_kind(first)}",
         first["rounds"],
         ", ".join(str(run["seed"]) for run in group),
         _mean(group, "metrics", "mean_auc"),
@@ -94,6 +94,35 @@ def _row(group: list[Figures]) -> tuple[Any, ...]:
         size(through[0]["upload_bytes"]) if through else "-",
         size(through[0]["download_bytes"]) if through else "-",
         "-" if central else f"{exact:,} of {rounds:,}; {served[0]:,} of {served[1]:,}",
+    )  # fmt: skip
+
+
+def _kind(run: Figures) -> str:
+    kind = run["cell"].partition("-")[0]
+    return {"central": ", central", "narrow": ", two bytes a value"}.get(kind, "")
+
+
+def _differences(tests: list[Figures]) -> str:
+    """Two bytes a value beside four, seed by seed."""
+    key = {(r["cell"], r["rounds"], r["seed"]): r["metrics"]["mean_auc"] for r in tests}
+    told = []
+    for cell, rounds in dict.fromkeys((c, n) for c, n, _ in key if c.startswith("narrow-")):
+        wide = cell.removeprefix("narrow-")
+        seeds = [s for c, n, s in key if (c, n) == (cell, rounds) and (wide, n, s) in key]
+        if not seeds:
+            continue
+        off = [key[cell, rounds, seed] - key[wide, rounds, seed] for seed in sorted(seeds)]
+        preset, _, dataset = wide.rpartition("-")
+        told.append(
+            f"`{preset}` on {dataset.capitalize()} after {rounds} rounds "
+            + ", ".join(f"{one:+.4f}" for one in off)
+            + f", on average {statistics.fmean(off):+.4f}"
+        )
+    if not told:
+        return ""
+    return (
+        "Two bytes a value, both ways, against four, AUC of the mean of models seed by seed: "
+        + "; ".join(told) + ".\n\n"
     )  # fmt: skip
 
 

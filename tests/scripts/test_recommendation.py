@@ -77,7 +77,22 @@ def test_central_training_and_trials_have_rows_of_their_own(tmp_path: Path) -> N
     assert runs["central-mf-beauty"]["evaluate"] == "test"
 
 
-@pytest.mark.parametrize("name", ["din", "din-books", "trial-none", "central-din", "lstm-beauty"])
+def test_two_bytes_a_value_stand_beside_four(tmp_path: Path) -> None:
+    _run(["ncf-beauty", "narrow-ncf-beauty"], _beauty(tmp_path), seeds=[0, 1], fsl_rounds=1)
+    wide, narrow = _row_of("`ncf`"), _row_of("`ncf`, two bytes a value")
+    assert narrow[-1] == wide[-1] == "4 of 4; 2 of 2"
+    up, down = (float(cells[-3].split()[0]) for cells in (wide, narrow))
+    assert down < up
+    runs = recommendation_report.read_runs()
+    aucs = {(r["cell"], r["seed"]): r["metrics"]["mean_auc"] for r in runs}
+    off = [aucs["narrow-ncf-beauty", seed] - aucs["ncf-beauty", seed] for seed in (0, 1)]
+    said = f"{off[0]:+.4f}, {off[1]:+.4f}, on average {sum(off) / 2:+.4f}"
+    assert f"`ncf` on Beauty after 2 rounds {said}" in recommendation_report.section()
+
+
+@pytest.mark.parametrize(
+    "name", ["din", "narrow-din", "din-books", "trial-none", "central-din", "lstm-beauty"]
+)
 def test_a_cell_that_is_none_is_refused_with_the_names(name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"PRESET-DATASET.*trial-user-table"):
         recommendation.config_of(name, tmp_path, 0, None)
