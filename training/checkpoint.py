@@ -88,7 +88,7 @@ class CheckpointFolder:
         for client in sorted(changed & set(residuals)):
             if residuals[client].num_bytes:
                 files[client] = f"residual-{client}-{round_number}.npz"
-                self._write_arrays(files[client], _residual_arrays(residuals[client]))
+                self._write_arrays(files[client], residual_arrays(residuals[client]))
             else:
                 files.pop(client, None)
         index = {
@@ -113,7 +113,7 @@ class CheckpointFolder:
         arrays = self._read_arrays(index["model"])
         self._residual_files = {int(client): name for client, name in index["residuals"].items()}
         residuals = {
-            client: _residual(self._read_arrays(name))
+            client: residual_of(self._read_arrays(name))
             for client, name in self._residual_files.items()
         }
         return Checkpoint(
@@ -153,7 +153,7 @@ def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}
 
 
-def _residual_arrays(residual: Residual) -> dict[str, Array]:
+def residual_arrays(residual: Residual) -> dict[str, Array]:
     """`<field>/<segment>` for every tensor, and the format."""
     state = residual.state_dict()
     arrays: dict[str, Array] = {"format": np.array(state["format"])}
@@ -163,7 +163,8 @@ def _residual_arrays(residual: Residual) -> dict[str, Array]:
     return arrays
 
 
-def _residual(arrays: Mapping[str, Array]) -> Residual:
+def residual_of(arrays: Mapping[str, Array]) -> Residual:
+    """Inverse of `residual_arrays`."""
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for name, value in arrays.items():
         if "/" in name:

@@ -166,6 +166,7 @@ _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     ),
     ("tls", "DIR", str, "certificates of owner and clients for --servers, see `torchfsl certs`"),
     ("threads", "N", int, "of torch and of the native backend; default: theirs"),
+    ("workers", "N", int, "processes in which clients train side by side; default 1"),
     ("device", "D", str, "torch device of the clients' training; default cpu"),
     ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
 )
@@ -249,8 +250,8 @@ def config_from(options: argparse.Namespace) -> Config:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
     names = ("data", "rounds", "clients_per_round", "min_clients", "dropouts", "aggregation",
-             "eval_every", "checkpoint_every", "patience", "evaluate", "seed", "threads", "device",
-             "servers", "tls", "above_break_even", "task")  # fmt: skip
+             "eval_every", "checkpoint_every", "patience", "evaluate", "seed", "threads", "workers",
+             "device", "servers", "tls", "above_break_even", "task")  # fmt: skip
     chosen = {name: getattr(options, name) for name in names}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:

@@ -74,6 +74,8 @@ class Config:
         device: torch device of the clients' training.
         threads: of torch and of the native backend; 0 leaves both their defaults.
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
+        workers: processes in which clients train side by side; 1 for the trainer's own. Each has
+            model and data of its own, and `torch_threads` threads (or `threads`, or one).
         evaluate: which item of a recommender's user is held out: the last for the `test`, the one
             before it for `validation`, on which settings are chosen; the last is then left alone.
             Of clicks the last tenth of the lines, or the tenth before it.
@@ -99,6 +101,7 @@ class Config:
     device: str = "cpu"
     threads: int = 0
     torch_threads: int = 0
+    workers: int = 1
     evaluate: Literal["validation", "test"] = "test"
     servers: str = "in-process"
     tls: str = ""
@@ -124,6 +127,7 @@ class Config:
             "eval_every",
             "checkpoint_every",
             "min_clients",
+            "workers",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -222,6 +222,11 @@ _SETTINGS: Final = (
     ),
     Use("server.lr_decay_rounds", lambda c: c.server.lr_decay != 1, "server.lr_decay"),
     Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks" or "sample"'),
+    Use(
+        "workers",
+        lambda c: not c.local.together and c.aggregation != "central",
+        "clients that train one by one: local.together = false, and not central",
+    ),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use("replace", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
     Use(

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import nn
-from torch.optim import Optimizer
 
-from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Plan, Rows, SubmodelEngine, TopK
+from torchfsl import Plan, SubmodelEngine
 from torchfsl.engine.handle import Handle
-from torchfsl.engine.policies import RestPolicy
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy
 from torchfsl.fsl.in_process import TwoServers
@@ -25,9 +22,8 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.types import Array
 from training.aggregations.audit import Audit
+from training.attached import Attached, attach
 from training.config import Config
-from training.encoding_section import Encoding
-from training.local import make_optimizer
 from training.sections import ConfigError
 from training.tasks.task import Task
 
@@ -36,21 +32,20 @@ AnyPlan = Plan | SesaPlan | SeflPlan
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All parts of a running experiment.
+    """All parts of a running experiment: the torch side, and the aggregation under audit."""
 
-    Attributes:
-        model: the one torch model that every client in turn trains.
-        optimizer: of the clients.
-        engine: attached to both.
-        handle: of the attachment.
-        audit: the aggregation, under audit.
-    """
-
-    model: nn.Module
-    optimizer: Optimizer
-    engine: SubmodelEngine
-    handle: Handle
+    attached: Attached
     audit: Audit
+
+    @property
+    def model(self) -> nn.Module:
+        """See `Attached`."""
+        return self.attached.model
+
+    @property
+    def handle(self) -> Handle:
+        """See `Attached`."""
+        return self.attached.handle
 
     @property
     def plan(self) -> SubmodelPlan:
@@ -107,13 +102,8 @@ def build(
         ParameterError: the settings make no valid plan.
         ConfigError: this machine or this build of torch lacks the device.
     """
-    try:
-        model = task.build_model().to(torch.device(config.device))
-    except (RuntimeError, AssertionError) as error:  # torch raises both
-        raise ConfigError(f"device {config.device!r} cannot be used: {error}") from error
-    optimizer = make_optimizer(model, config.local)
-    engine = make_engine(config, task)
-    handle = engine.attach(model, optimizer)
+    attached = attach(config, task)
+    model, engine, handle = attached.model, attached.engine, attached.handle
     terms = _plan(config, task, engine, handle) if plan is None else _plan_of(config, plan)
     initial = handle.server_state() if state is None else state
     settings = config.server.settings(embedding_tables(model))
@@ -125,7 +115,7 @@ def build(
         return ServerModel(initial, server, source=engine.source)
 
     aggregation = _aggregation(config, terms, settings, server_model, task, finished)
-    return Federation(model, optimizer, engine, handle, Audit(aggregation))
+    return Federation(attached, Audit(aggregation))
 
 
 def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> AnyPlan:
@@ -255,57 +245,3 @@ def embedding_tables(model: nn.Module) -> list[str]:
     """Names of the weights of embedding tables."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
     return [f"{name}.weight" for name, m in model.named_modules() if isinstance(m, kinds)]
-
-
-def make_engine(config: Config, task: Task) -> SubmodelEngine:
-    """What of the model is sent, and how.
-
-    `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
-    does `sefl`, which cannot hide a choice.
-    """
-    rows: Rows | None = None
-    rest: RestPolicy = Dense()
-    if config.aggregation not in ("dense", "sefl"):
-        if task.retrieves:
-            rows = Rows(error_feedback=False)
-        elif config.preset == "textcnn" and config.sentences.table == "rows":
-            sentences = config.sentences
-            rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
-        elif config.is_language and config.language.decoder != "tied":
-            rows = Rows(top=config.language.rows, tables=("embedding.table",))
-        feedback = config.rest.error_feedback
-        if config.rest.policy == "topk":
-            rest = TopK(config.rest.amount, error_feedback=feedback)
-        elif config.rest.policy == "blocks":
-            rest = BlockTopK(config.rest.amount, config.rest.block, error_feedback=feedback)
-        elif config.rest.policy == "sample":
-            rest = BlockSample(config.rest.amount, config.rest.block)
-    return SubmodelEngine(
-        rows=rows,
-        rest=rest,
-        encoding=_encoding(config.encoding),
-        encodings=_encodings(config, has_rows=rows is not None),
-        source="gradient" if config.local.optimizer == "gradient" else "delta",
-    )
-
-
-def _encoding(settings: Encoding) -> FixedPoint:
-    return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
-
-
-def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
-    """Those of segments, where two servers, or none, add them up."""
-    given = config.encoding
-    if config.aggregation not in ("plain", "fsl", "dense"):
-        return {}
-    wanted = {}
-    if given.rest_ring_bits:
-        wanted["rest"] = (given.rest_ring_bits, given.rest_clip)
-    if has_rows and given.rows_ring_bits:
-        wanted["rows"] = (given.rows_ring_bits, given.rows_clip)
-    return {
-        name: FixedPoint.finest(
-            bits, clip, max_clients=config.clients_per_round, rounding=given.rounding
-        )
-        for name, (bits, clip) in wanted.items()
-    }

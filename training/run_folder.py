@@ -19,7 +19,8 @@ from training.run_files import check_same, replace_file
 from training.sections import ConfigError
 from training.trainer import RoundRecord
 
-_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every", "patience", "servers", "tls", "replace")
+_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every", "patience", "servers", "tls", "replace",
+               "workers")  # fmt: skip
 """Settings that a resumed run may change: they do not alter what a round does."""
 
 

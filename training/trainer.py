@@ -7,22 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import nn
 
-from models import Sharded
 from torchfsl.engine.residual import Residual
-from torchfsl.submodel.aggregation import Receipt
-from training.aggregations.dropout import Dropout, DroppedOut
+from torchfsl.submodel.aggregation import Participant, Receipt
+from training.aggregations.dropout import Dropout
 from training.averaging import MeanModel
 from training.central import CentralTraining
+from training.clients import Clients, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation
-from training.local import begin_local_training, train
 from training.tasks.recommendation import INPUTS
 from training.tasks.task import Task
 from training.together import Member, Together
+from training.workers import Job, Workers
 
 
 @dataclass(slots=True)
@@ -83,17 +82,28 @@ class Trainer:
         self.mean = mean
         self._together: Together | None = None
         self._central: CentralTraining | None = None
+        self._clients = Clients(config, task, federation.attached)
+        self._workers: Workers | None = None
 
     def run(self, first_round: int, done: Callable[[RoundRecord], bool | None]) -> None:
         """Run the rounds from `first_round` to the last; `done` hears of each, True stops."""
-        for number in range(first_round, self.config.rounds + 1):
-            record = self.run_round(number)
-            if self.mean is not None:
-                self.mean.add(number, self.federation.server_model.state)
-            if self._evaluates(number):
-                record.metrics = self.evaluate()
-            if done(record):
-                return
+        try:
+            for number in range(first_round, self.config.rounds + 1):
+                record = self.run_round(number)
+                if self.mean is not None:
+                    self.mean.add(number, self.federation.server_model.state)
+                if self._evaluates(number):
+                    record.metrics = self.evaluate()
+                if done(record):
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers, where there are any; rounds that follow start others."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
 
     def evaluate(self) -> dict[str, float]:
         """The task's metrics of the servers' model, and those of the mean model as `mean_...`."""
@@ -131,8 +141,7 @@ class Trainer:
         if self.config.local.together:
             self._run_together(number, cohort, gone, record)
         else:
-            for client in cohort:
-                self._run_client(number, client, record, drops_out=client in gone)
+            self._run_clients(number, cohort, gone, record)
         receipts = audit.close_round().receipts
         trained = time.perf_counter() - start - audit.aggregation.server_seconds
         record.exact, record.exact_retrieval = audit.exact, audit.exact_retrieval
@@ -169,63 +178,51 @@ class Trainer:
     def _run_together(
         self, number: int, cohort: list[int], gone: set[int], record: RoundRecord
     ) -> None:
-        """As `_run_client` of every client, but their gradients are taken in batches."""
+        """As `_run_clients`, but clients' gradients are taken in batches."""
         if self._together is None:
             model, plan = self.task.build_model(), self.federation.plan
             self._together = Together(model, plan, self.config.local, INPUTS)
-        members = []
-        for client in cohort:
-            participant = self.federation.audit.participant(client)
-            members.append(
-                Member(
-                    Dropout(participant) if client in gone else participant,
-                    self.task.work(number, client),
-                    self._dropout_seed(number, client),
-                    self._rounding_seed(number, client),
-                )
+        members = [
+            Member(
+                self._participant(client, gone),
+                self.task.work(number, client),
+                dropout_seed(self.config, number, client),
+                rounding_seed(self.config, number, client),
             )
+            for client in cohort
+        ]
 
         def done(num_clipped: int) -> None:
             record.clipped_values += num_clipped
 
         self._together.run(number, members, done)
 
-    def _dropout_seed(self, number: int, client: int) -> int:
-        return Stream(self.config.seed, "dropout", number, client).torch_seed()
-
-    def _rounding_seed(self, number: int, client: int) -> bytes | None:
-        """Of a client's rounding and its draws of blocks; None where there are neither."""
-        if self.config.encoding.rounding != "stochastic" and self.config.rest.policy != "sample":
-            return None
-        return Stream(self.config.seed, "rounding", number, client).bytes(16)
-
-    def _run_client(
-        self, number: int, client: int, record: RoundRecord, *, drops_out: bool
+    def _run_clients(
+        self, number: int, cohort: list[int], gone: set[int], record: RoundRecord
     ) -> None:
-        federation, config = self.federation, self.config
-        work = self.task.work(number, client)
-        begin_local_training(federation.model, federation.optimizer, config.local, number)
-        if work.shards is not None:
-            assert isinstance(federation.model, Sharded)
-            federation.model.take(work.shards)
-        participant = federation.audit.participant(client)
-        seed_torch(self._dropout_seed(number, client), config.device)
-        with federation.engine.round(
-            Dropout(participant) if drops_out else participant,
-            rows=dict(work.rows) if federation.retrieves else None,
-            handle=federation.handle,
-            number=number,
-            rounding_seed=self._rounding_seed(number, client),
-            residual=self.residuals.setdefault(client, Residual()),
-        ) as training_round:
-            if not drops_out:  # what it would have learnt is lost either way
-                train(federation.model, federation.optimizer, work, config.local)
-        try:
-            training_round.submit()
-        except DroppedOut:
+        """One after the other, or side by side in workers."""
+        jobs = (
+            Job(self._participant(client, gone), self._residual(client), client in gone)
+            for client in cohort
+        )
+
+        def done(num_clipped: int) -> None:
+            record.clipped_values += num_clipped
+
+        if self.config.workers > 1:
+            if self._workers is None:
+                self._workers = Workers(self.config, self.federation.plan)
+            self._workers.run(number, jobs, done)
             return
-        assert training_round.clip_report is not None
-        record.clipped_values += training_round.clip_report.num_clipped
+        for job in jobs:
+            done(self._clients.run(number, job.participant, job.residual, drops_out=job.drops_out))
+
+    def _participant(self, client: int, gone: set[int]) -> Participant:
+        participant = self.federation.audit.participant(client)
+        return Dropout(participant) if client in gone else participant
+
+    def _residual(self, client: int) -> Residual:
+        return self.residuals.setdefault(client, Residual())
 
     def _evaluates(self, number: int) -> bool:
         return number in (1, self.config.rounds) or number % self.config.eval_every == 0
@@ -235,13 +232,3 @@ def mean_phases(receipts: list[Receipt]) -> dict[str, float]:
     """Mean bytes a client by phase; a phase that a client did not reach counts as zero bytes."""
     names = list(dict.fromkeys(name for receipt in receipts for name in receipt.phases))
     return {n: sum(r.phases.get(n, 0) for r in receipts) / len(receipts) for n in names}
-
-
-def seed_torch(seed: int, device: str) -> None:
-    """Seed the generators that training on `device` uses.
-
-    `torch.manual_seed` reaches for every kind of device there is, which takes milliseconds.
-    """
-    torch.default_generator.manual_seed(seed)
-    if torch.device(device).type == "cuda":
-        torch.cuda.manual_seed(seed)

@@ -19,8 +19,9 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
+from training.attached import make_engine
 from training.config import Config
-from training.federation import Federation, build, make_engine
+from training.federation import Federation, build
 from training.presets import NARROW
 from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer

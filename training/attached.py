@@ -1,0 +1,104 @@
+"""The torch side of an experiment: model, optimizer, engine; trainer and workers have one each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Rows, SubmodelEngine, TopK
+from torchfsl.engine.handle import Handle
+from torchfsl.engine.policies import RestPolicy
+from training.config import Config
+from training.encoding_section import Encoding
+from training.local import make_optimizer
+from training.sections import ConfigError
+from training.tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Attached:
+    """A torch model under the engine.
+
+    Attributes:
+        model: the one that every client in turn trains.
+        optimizer: of the clients.
+        engine: attached to both.
+        handle: of the attachment.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    engine: SubmodelEngine
+    handle: Handle
+
+
+def attach(config: Config, task: Task) -> Attached:
+    """Make it from the settings; nothing else is needed for it.
+
+    Raises:
+        ConfigError: this machine or this build of torch lacks the device.
+    """
+    try:
+        model = task.build_model().to(torch.device(config.device))
+    except (RuntimeError, AssertionError) as error:  # torch raises both
+        raise ConfigError(f"device {config.device!r} cannot be used: {error}") from error
+    optimizer = make_optimizer(model, config.local)
+    engine = make_engine(config, task)
+    return Attached(model, optimizer, engine, engine.attach(model, optimizer))
+
+
+def make_engine(config: Config, task: Task) -> SubmodelEngine:
+    """What of the model is sent, and how.
+
+    `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
+    does `sefl`, which cannot hide a choice.
+    """
+    rows: Rows | None = None
+    rest: RestPolicy = Dense()
+    if config.aggregation not in ("dense", "sefl"):
+        if task.retrieves:
+            rows = Rows(error_feedback=False)
+        elif config.preset == "textcnn" and config.sentences.table == "rows":
+            sentences = config.sentences
+            rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
+        elif config.is_language and config.language.decoder != "tied":
+            rows = Rows(top=config.language.rows, tables=("embedding.table",))
+        feedback = config.rest.error_feedback
+        if config.rest.policy == "topk":
+            rest = TopK(config.rest.amount, error_feedback=feedback)
+        elif config.rest.policy == "blocks":
+            rest = BlockTopK(config.rest.amount, config.rest.block, error_feedback=feedback)
+        elif config.rest.policy == "sample":
+            rest = BlockSample(config.rest.amount, config.rest.block)
+    return SubmodelEngine(
+        rows=rows,
+        rest=rest,
+        encoding=_encoding(config.encoding),
+        encodings=_encodings(config, has_rows=rows is not None),
+        source="gradient" if config.local.optimizer == "gradient" else "delta",
+    )
+
+
+def _encoding(settings: Encoding) -> FixedPoint:
+    return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
+
+
+def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
+    """Those of segments, where two servers, or none, add them up."""
+    given = config.encoding
+    if config.aggregation not in ("plain", "fsl", "dense"):
+        return {}
+    wanted = {}
+    if given.rest_ring_bits:
+        wanted["rest"] = (given.rest_ring_bits, given.rest_clip)
+    if has_rows and given.rows_ring_bits:
+        wanted["rows"] = (given.rows_ring_bits, given.rows_clip)
+    return {
+        name: FixedPoint.finest(
+            bits, clip, max_clients=config.clients_per_round, rounding=given.rounding
+        )
+        for name, (bits, clip) in wanted.items()
+    }
