@@ -27,6 +27,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.composing import composed
+
 Floats = npt.NDArray[np.float64]
 
 LEAST: Final = 4 / 3
@@ -76,24 +78,14 @@ def epsilon(multiplier: float, delta: float, rounds: int, chosen: int, blocks: i
     of_stretch, size = multiplier * math.sqrt(chosen), blocks // chosen
     if of_stretch < LEAST or size < 2:
         return math.inf
-    pmf = importlib.import_module("dp_accounting.pld.pld_pmf")
-    distribution = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
     ratio = ratio_of(of_stretch, size)
     step = _farthest(ratio) / _NUM_LOSSES
     losses = step * np.arange(_NUM_LOSSES + 1, dtype=np.float64)
     with_first, without_first = divergences(ratio, losses)
-
-    def joined(positive: Floats, mirrored: Floats) -> object:
-        below = -np.expm1(-losses) + np.exp(-losses) * mirrored
-        deltas = np.clip(np.concatenate([below[:0:-1], positive]), 0.0, 1.0)
-        at = np.arange(-_NUM_LOSSES, _NUM_LOSSES + 1)
-        return pmf.create_pmf_pessimistic_connect_dots(step, at, deltas)
-
-    both = joined(with_first, without_first), joined(without_first, with_first)
-    composed = distribution.PrivacyLossDistribution(*both).self_compose(rounds * chosen)
+    loss_of_all = composed(step, with_first, without_first, rounds * chosen)
     missing = 0.0
     while missing < delta:
-        found = float(composed.get_epsilon_for_delta(delta - missing))
+        found = float(loss_of_all.get_epsilon_for_delta(delta - missing))
         if rounds * UNPLACED * math.exp(min(found, 700.0)) <= missing:
             return found
         missing = 1.01 * rounds * UNPLACED * math.exp(min(found, 700.0))

@@ -23,6 +23,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.composing import composed
+
 Floats = npt.NDArray[np.float64]
 
 _NUM_LOSSES: Final = 10_000
@@ -35,32 +37,19 @@ _FAR: Final = 11.0
 def epsilon(multiplier: float, delta: float, rounds: int, rate: float) -> float:
     """Epsilon of so many rounds.
 
-    The divergences of a round are taken at a row of losses and joined by a distribution that has no
-    smaller ones (Doroshenko and others, Connect the dots, 2022), which `dp_accounting` composes.
-
     Args:
         multiplier: s, above 0.
         delta: in (0, 1).
         rounds: at least 1.
         rate: q, in (0, 1).
     """
-    pmf = importlib.import_module("dp_accounting.pld.pld_pmf")
-    distribution = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
     farthest = loss(np.array([1 + _FAR * multiplier]), multiplier, rate)
     step = float(farthest[0]) / _NUM_LOSSES
     losses = step * np.arange(_NUM_LOSSES + 1, dtype=np.float64)
     with_first = divergence_with(losses, multiplier, rate)
     without_first = divergence_without(losses, multiplier, rate)
-
-    def joined(positive: Floats, mirrored: Floats) -> object:
-        below = -np.expm1(-losses) + np.exp(-losses) * mirrored
-        deltas = np.clip(np.concatenate([below[:0:-1], positive]), 0.0, 1.0)
-        at = np.arange(-_NUM_LOSSES, _NUM_LOSSES + 1)
-        return pmf.create_pmf_pessimistic_connect_dots(step, at, deltas)
-
-    both = joined(with_first, without_first), joined(without_first, with_first)
-    composed = distribution.PrivacyLossDistribution(*both).self_compose(rounds)
-    return float(composed.get_epsilon_for_delta(delta))
+    loss_of_all = composed(step, with_first, without_first, rounds)
+    return float(loss_of_all.get_epsilon_for_delta(delta))
 
 
 def divergence_with(losses: Floats, multiplier: float, rate: float) -> Floats:
