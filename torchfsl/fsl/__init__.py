@@ -4,8 +4,8 @@ Read `round` (one round on one screen; `in_process` holds both servers for it), 
 agreed), `floors` (what each party demands of it), `cuckoo` (one row a bin), `dpf` (one tree and
 what is done on it), `messages`, `bodies`, `uploads` (the wire), `transport` (the way), `client`,
 `server`; then `noise`, `privacy`, `sampled_gaussian`, `sampled_blocks` and `composing` (noise and
-what it guarantees), `union` (private set union), `costs` and `explain` (what a plan costs), `estimates`
-(what a round takes), `suite` (the constants).
+what it guarantees), `union` (private set union), `costs` and `explain` (what a plan costs),
+`estimates` (what a round takes), `suite` (the constants).
 
 Invariant: the opened sums equal the plaintext sums of the same quantised updates, bit for bit.
 """
