@@ -52,6 +52,8 @@ class Lie:
         values: `int64[num_trees, 1 + tau]`, count first, of the segment with trees.
         slack: slack values; None takes four squares of what is left, or zeros if less is.
         wraps: the carries by position, beside those that are needed.
+        twice: whether the first carry tree carries at the slot beside its own, too.
+        proven: `int64[num_values]`, what is proven instead of what is sent.
         squares: the squares m, the tail of the proof's inputs, as ints.
         proof: field elements of the finished proof.
         needs: the checks that refuse it; `gadget` is the proof of sums of squares itself.
@@ -61,6 +63,8 @@ class Lie:
     values: Alter | None = None
     slack: Alter | None = None
     wraps: Alter | None = None
+    twice: bool = False
+    proven: Alter | None = None
     squares: Callable[[list[int]], list[int]] | None = None
     proof: Callable[[list[int]], list[int]] | None = None
 
@@ -116,6 +120,12 @@ def _at(position: int, number: int) -> Alter:
     return alter
 
 
+def _within(vector: Whole) -> Whole:
+    """Of `_just_above` what is within the bound: one value alone."""
+    vector[1 : 7 * TAU + 3] = 0  # of seven trees and the dense values
+    return vector
+
+
 def _plus_one(place: int) -> Callable[[list[int]], list[int]]:
     def alter(elements: list[int]) -> list[int]:
         elements[place] += 1
@@ -134,15 +144,19 @@ LIES: Final[dict[str, Lie]] = {
         ("norm", "k_max"), slack=lambda slack: np.full_like(slack, (1 << 31) - 1)
     ),
     "count 2": Lie(("counts",), _first(2, 0, 0)),
+    "count -1": Lie(("counts",), _first(-1, 0, 0)),
     "count -4": Lie(("counts",), _first(-4, 0, 0)),
     "count 2**30": Lie(("counts", "k_max"), _first(1 << 30, 0, 0)),
+    "count 2**31": Lie(("counts", "k_max"), _first(-(1 << 31), 0, 0)),
     "more ones than k_max": Lie(("k_max",), _counts),
     "a carry without a wrap": Lie(("norm",), _first(1, 0, 0), wraps=_at(0, 1)),
+    "two carries in one block": Lie(("norm",), _first(1, 0, 0), wraps=_at(0, 1), twice=True),
     "a carry of 2": Lie(("carries", "norm"), _first(1, 0, 0), wraps=_at(0, 2)),
     "a carry of 2**40, its square false": Lie(
         ("carries", "norm"), _first(1, 0, 0), wraps=_at(0, 1 << 40), squares=lambda _: [1] * 99
     ),
     "a false square": Lie(("carries",), squares=_plus_one(0)),
+    "a proof of other values": Lie(("gadget",), _just_above, proven=_within),
     "a seed of the proof altered": Lie(("gadget",), proof=_plus_one(0)),
     "a coefficient altered": Lie(("gadget",), proof=_plus_one(-1)),
 }
@@ -169,12 +183,19 @@ def lying(lie: Lie) -> Iterator[None]:
     def grow(statement: Statement, context: Any, seeds: Any, wrapped: Whole) -> Any:
         wanted = wrapped if lie.wraps is None else lie.wraps(wrapped.copy())
         extra[:] = [wanted - wrapped]
+        extra[0][1] += lie.twice
         return _GROW(statement, context, seeds, wanted)
+
+    def hints(key: bytes, leaves: Any, values: Any) -> Any:
+        values[0, 1] += np.uint64(lie.twice)
+        return _HINTS(key, leaves, values)
 
     def inputs(self: Statement, parts: Any, tail: Any) -> Any:
         if lie.squares is not None:
             squares = lie.squares(list(tail[1::2]))
             tail[1::2] = squares[: len(tail) // 2]
+        if lie.proven is not None:
+            parts = [(lie.proven(parts[0][0].copy()), 1)]
         if extra:  # what the servers will read: the client proves the best it can
             parts = [*parts, (extra.pop(), -(1 << self.ring_bits))]
         return _INPUTS(self, parts, tail)
@@ -187,6 +208,7 @@ def lying(lie: Lie) -> Iterator[None]:
         mock.patch.object(report, "_carried", carried),
         mock.patch.object(proof, "_slack", slack),
         mock.patch.object(carries, "grow", grow),
+        mock.patch.object(carries, "_hints", hints if lie.twice else _HINTS),
         mock.patch.object(Statement, "inputs", inputs),
         mock.patch.object(type(_SHAPE), "prove", prove),
     ):
@@ -194,6 +216,7 @@ def lying(lie: Lie) -> Iterator[None]:
 
 
 _GROW: Final = carries.grow
+_HINTS: Final = carries._hints
 _INPUTS: Final = Statement.inputs
 _SHAPE: Final = plan_with("norm").statement.shape  # type: ignore[union-attr]
 _PROVE: Final = type(_SHAPE).prove

@@ -6,7 +6,7 @@ Honest: rings of 16 to 48 bits, bounds of 4000 to 2**20, dummies among them; eac
 compared with the plain sum of the updates. The values that wrapped are counted and compared with
 what their magnitudes let expect. Lies: those of `scripts.attacks.lying_clients`, under lanes and
 norm; each round has one honest client, whose update alone must be opened. Exit code 1 if anything
-is not as it must be.
+is not as it must be. A run whose FILE is there goes on from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import numpy as np
@@ -31,12 +31,14 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client import proof
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import Proofs
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Whole
 
-CLIENTS = 64
+LIED_TO: Final[tuple[Proofs, ...]] = ("norm", "lanes")
+CLIENTS: Final = 64
 """Reports in a round."""
 
 
@@ -149,22 +151,32 @@ def lying_round(plan: Plan, names: list[str], counted: Counted) -> None:
     counted.wrong_sums += not np.array_equal(opened.sums["table"], table)
 
 
-def run(honest: int, lies: int) -> Counted:
-    """So many reports of each kind, or a few more, to the end of a round."""
-    counted, rng, start = Counted(), np.random.default_rng(0), time.process_time()
+def run(honest: int, lies: int, file: Path | None = None) -> Counted:
+    """So many reports of each kind, or a few more, to the end of a round, in turns.
+
+    Args:
+        honest: reports that must pass.
+        lies: reports that must not.
+        file: what is counted so far; goes on from there, and is written every twenty turns.
+    """
+    counted = Counted()
+    if file is not None and file.exists():
+        counted = Counted(**json.loads(file.read_text()))
     plans = honest_plans()
-    while counted.honest < honest:
-        honest_round(plans[(counted.honest // CLIENTS) % len(plans)], rng, counted)
-    liars = [
-        dataclasses.replace(plan_with(kind), max_clients=CLIENTS) for kind in ("norm", "lanes")
-    ]  # type: ignore[arg-type]
+    liars = [dataclasses.replace(plan_with(kind), max_clients=CLIENTS) for kind in LIED_TO]
     about_counts = [name for name, lie in LIES.items() if lie.needs[0] != "norm"]
-    turn = 0
-    while counted.lies < lies:
-        lanes = turn % 3 == 2
-        lying_round(liars[lanes], about_counts if lanes else list(LIES), counted)
+    before, start, turn = counted.seconds, time.process_time(), 0
+    while counted.honest < honest or counted.lies < lies:
+        if counted.honest < honest:
+            number = counted.honest // CLIENTS
+            honest_round(plans[number % len(plans)], np.random.default_rng(number), counted)
+        if counted.lies < lies:
+            lanes = counted.lies // (CLIENTS - 1) % 3 == 2
+            lying_round(liars[lanes], about_counts if lanes else list(LIES), counted)
         turn += 1
-    counted.seconds = time.process_time() - start
+        counted.seconds = before + time.process_time() - start
+        if file is not None and turn % 20 == 0:
+            file.write_text(json.dumps(dataclasses.asdict(counted), indent=2) + "\n")
     return counted
 
 
@@ -178,7 +190,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     logging.getLogger("torchfsl").setLevel(logging.ERROR)  # a line a liar
-    counted = run(options.honest, options.lies)
+    counted = run(options.honest, options.lies, options.json)
     print(json.dumps(dataclasses.asdict(counted), indent=2))
     if options.json:
         options.json.write_text(json.dumps(dataclasses.asdict(counted), indent=2) + "\n")
