@@ -25,7 +25,8 @@ from unittest import mock
 
 import numpy as np
 
-from scripts.attacks.lying_clients import LIES, TAU, lying, plan_with
+from scripts.attacks.lies import LIES, TAU, plan_with
+from scripts.attacks.lying_clients import lying
 from scripts.parties import two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client import proof
@@ -106,8 +107,8 @@ def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None
 
     slack = proof._slack
 
-    def noted(statement: Any, true: Any) -> Whole:
-        found = slack(statement, true)
+    def noted(statement: Any, true: Any, weight: int) -> Whole:
+        found = slack(statement, true, weight)
         vector = statement.vector(*true, found)
         counted.expected_wraps += float(np.abs(vector).sum()) / float(1 << statement.ring_bits)
         return found

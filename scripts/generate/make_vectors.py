@@ -12,6 +12,7 @@ file is a change of the wire format: raise `WIRE_VERSION` with it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import sys
@@ -74,7 +75,13 @@ def small_plan() -> Plan:
 def plan_vectors() -> Json:
     """Canonical texts and their digests."""
     fixed = make_plan(make_segment("table", "rows", (9, 2), k_max=2, tau=2, theta=3), max_epochs=4)
-    plans = [small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed]
+    weights = dataclasses.replace(mixed_plan(lane="weight"), proofs="norm", l2_bound=1 << 12)
+    bounded = [dataclasses.replace(s, l2_bound=900 if s.is_dense else 0) for s in weights.segments]
+    plans = [
+        small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed,
+        dataclasses.replace(small_plan(), proofs="lanes"),
+        dataclasses.replace(weights, segments=tuple(bounded)),
+    ]  # fmt: skip
     texts = [plan.to_json() for plan in plans]
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     return {"cases": [{"text": t, "digest": d} for t, d in zip(texts, digests, strict=True)]}
@@ -90,6 +97,9 @@ def bad_plan_vectors() -> Json:
         "m that does not fit": ('"m":6', '"m":7'),
         "k_max above m": ('"k_max":2', '"k_max":7'),
         "bins that do not fit": ('"num_bins":6', '"num_bins":9'),
+        "a segment's bound of nothing": ('"k_max":2', '"k_max":2,"l2_bound":0'),
+        "a segment's bound as text": ('"k_max":2', '"k_max":2,"l2_bound":"9"'),
+        "a segment's bound without one of all": ('"k_max":2', '"k_max":2,"l2_bound":9'),
         "negative stash": ('"stash":0', '"stash":-1'),
         "idle stash trees": ('"stash":1', '"stash":1000000'),
         "unknown policy": ('"scalars"', '"columns"'),

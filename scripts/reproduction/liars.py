@@ -188,7 +188,7 @@ def _times(factor: int) -> Iterator[None]:
     def prove(
         statement: Statement, trees: ClientTrees, context: ReportContext, sent: proof.Sent
     ) -> proof.Proven | None:
-        true = proof.Sent({}, {}, {}, {})
+        true = proof.Sent({}, {}, {}, {}, sent.weight)
         for segment in trees.plan.with_trees:
             values, lanes = ring.to_int64(sent.values[segment.name]), trees.plan.lane_values
             values[:, lanes:] = np.rint(values[:, lanes:] / factor).astype(np.int64)

@@ -113,7 +113,7 @@ def test_weighted_sums_are_exact_at_the_largest_values() -> None:
     expected = [
         sum(w * int(x) for w, x in zip(weights, column, strict=True)) % P for column in matrix.T
     ]
-    assert flp._weighted_sums(words_of(np.array(weights, dtype=object)), matrix) == expected
+    assert flp.weighted_sums(words_of(np.array(weights, dtype=object)), matrix) == expected
 
 
 # --- everything there is, in a field of 13 elements, two points and one call ------------------

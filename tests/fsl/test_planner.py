@@ -221,7 +221,9 @@ def planned(lane: Lane = "none", ring_bits: int = 32, **options: Any) -> Plan:
         ("lanes", {"lane": "count"}),
         ("norm", {"l2_bound": 1 << 10}),
         ("norm", {"l2_bound": 1 << 10, "lane": "count"}),
-        ("none", {"lane": "weight", "max_weight": 3}),
+        ("lanes", {"lane": "weight", "max_weight": 3}),
+        ("norm", {"lane": "weight", "max_weight": 3, "l2_bound": 1 << 10}),
+        ("none", {"lane": "weight", "max_weight": 3, "proofs": "none"}),
         ("none", {"lane": "count", "ring_bits": 64}),
         ("none", {"lane": "count", "malicious_security": False}),
         ("none", {"lane": "count", "l2_bound": 1 << 10, "proofs": "none"}),
@@ -232,6 +234,29 @@ def test_a_plan_proves_the_most_that_it_can_unless_told_otherwise(
     proofs: str, options: dict[str, Any]
 ) -> None:
     assert planned(**options).proofs == proofs
+
+
+def test_segments_may_have_bounds_of_their_own() -> None:
+    plan = planned(l2_bound=1 << 10, l2_bounds={"table": 500})
+    assert [segment.l2_bound for segment in plan.segments] == [500]
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.digest != planned(l2_bound=1 << 10).digest
+    assert "of table at most 500" in explain(plan)
+    with pytest.raises(ParameterError, match="names \\['tables'\\]"):
+        planned(l2_bound=1 << 10, l2_bounds={"tables": 500})
+    for wrong in (7, 1025):
+        with pytest.raises(
+            ParameterError, match=rf"l2_bound is {wrong}; choose one from.*8, up to.*1024"
+        ):
+            planned(l2_bound=1 << 10, l2_bounds={"table": wrong})
+    with pytest.raises(ParameterError, match="up to the plan's, 0"):
+        planned(l2_bounds={"table": 500})
+
+
+def test_explain_says_what_of_weights_is_proven() -> None:
+    text = explain(planned("weight", max_weight=7, l2_bound=1 << 10))
+    assert "at most 1024 times its weight" in text
+    assert "0 or one and the same number up to 7" in text
 
 
 def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> None:

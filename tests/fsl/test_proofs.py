@@ -42,13 +42,21 @@ def with_proofs(plan: Plan, proofs: str) -> Plan:
     return dataclasses.replace(plan, proofs=proofs, l2_bound=bound)  # type: ignore[arg-type]
 
 
+def with_own(plan: Plan, **bounds: int) -> Plan:
+    """Segments with bounds of their own."""
+    segments = [dataclasses.replace(s, l2_bound=bounds.get(s.name, 0)) for s in plan.segments]
+    return dataclasses.replace(plan, segments=tuple(segments))
+
+
 def small(ring_bits: int = 32, **options: Any) -> Plan:
     lane = options.pop("lane", "count")
+    most = options.pop("max_weight", 1)
     epochs = options.pop("max_epochs", 1)
     plan = make_plan(
         make_segment("table", "rows", (13, 3), k_max=4, tau=3, theta=5, stash=1, retrieve=True),
         make_segment("bias", "dense", (5,)),
         encoding=FixedPoint(ring_bits, 4, 4.0), max_epochs=epochs, lane=lane,
+        max_weight=most,
     )  # fmt: skip
     return dataclasses.replace(plan, **options)
 
@@ -61,6 +69,24 @@ PLANS = {
     "24 bits": lambda: small(24, proofs="norm", l2_bound=400),
     "48 bits": lambda: small(48, proofs="norm", l2_bound=400),
     "session": lambda: small(32, proofs="norm", l2_bound=400, max_epochs=3),
+    "weights": lambda: with_proofs(mixed_plan(lane="weight"), "lanes"),
+    "norm and weights": lambda: with_proofs(mixed_plan(lane="weight"), "norm"),
+    "weights of 48 bits": lambda: small(
+        48, proofs="norm", l2_bound=400, lane="weight", max_weight=1 << 20
+    ),
+    "weights without dense": lambda: dataclasses.replace(
+        make_plan(make_segment("few", "scalars", (9,), k_max=2), lane="weight", max_weight=3),
+        proofs="lanes",
+    ),
+    "own bounds": lambda: with_own(
+        with_proofs(mixed_plan(lane="count"), "norm"), table=300, bias=200
+    ),
+    "own bounds and weights": lambda: with_own(
+        with_proofs(mixed_plan(lane="weight"), "norm"), few=100, bias=1 << 12
+    ),
+    "own bounds of all, no lane": lambda: with_own(
+        with_proofs(mixed_plan(), "norm"), table=300, blocks=250, few=100, bias=1 << 11
+    ),
 }
 
 
@@ -82,7 +108,8 @@ def test_honest_reports_pass_and_sums_are_exact_and_those_without_proofs(name: s
         pytest.skip("below")
     rng = np.random.default_rng(1)
     updates = {number: bounded(plan, rng) for number in (0, 1, 6)}
-    opened, sent = play_round(make_servers(plan), 1, updates)
+    weights = {0: plan.max_weight, 1: 1, 6: (plan.max_weight + 1) // 2}
+    opened, sent = play_round(make_servers(plan), 1, updates, weights)
     assert_exact(plan, opened, sent)
     assert opened.clients == (0, 1, 6)
 
@@ -118,7 +145,8 @@ def test_uploads_and_verdicts_have_the_predicted_bytes_dummies_too(name: str) ->
         verdicts = [servers[b].agree(lists[1 - b]) for b in (0, 1)]
         statement = plan.statement
         assert statement is not None
-        each = 16 * (1 + statement.shape.arity + 2)
+        weights = 0 if statement.same is None else statement.same.num_wires + 1
+        each = 16 * (1 + statement.shape.arity + 2 + weights)
         assert len(verdicts[0]) == len(verdicts[1]) == 64 + 2 * each
         assert servers[0].verify(verdicts[1]) == servers[1].verify(verdicts[0]) == (2, 3)
         for server in servers:
@@ -163,11 +191,8 @@ def test_a_plan_that_proves_nothing_is_refused(options: dict[str, Any], message:
         dataclasses.replace(small(), **options)
 
 
-def test_weights_check_words_and_the_carries_name_are_refused() -> None:
-    plan = mixed_plan(lane="weight")
+def test_no_check_words_and_the_carries_name_are_refused() -> None:
     named = make_plan(make_segment(CARRIES, "scalars", (9,), k_max=2), lane="count")
-    with pytest.raises(ParameterError, match="weights"):
-        dataclasses.replace(plan, proofs="norm", l2_bound=1 << 12)
     with pytest.raises(ParameterError, match="check words"):
         dataclasses.replace(mixed_plan(secure=False, lane="count"), proofs="lanes")
     with pytest.raises(ParameterError, match="rename"):
@@ -368,7 +393,7 @@ def test_slack_is_four_squares_of_what_is_left() -> None:
         trees = np.zeros(shape, dtype=np.int64)
         trees[:count, 0, 0] = 1
         trees[:count, 0, 1] = big
-        slack = proof._slack(statement, ({"table": trees}, {"bias": np.full(bias.m, 3)}))
+        slack = proof._slack(statement, ({"table": trees}, {"bias": np.full(bias.m, 3)}), 1)
         assert (slack[:4] ** 2).sum() == 400**2 - count * big**2 - 9 * bias.m
         assert (slack[4:] ** 2).sum() == 4 - count
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.attacks.lying_clients import BOUND, Lie, lying, plan_with
+from scripts.attacks.lies import BOUND, Lie, plan_with
+from scripts.attacks.lying_clients import lying
 from tests.service.test_node import Duo, authorities
 from tests.support.federation import (
     Wire,
@@ -354,10 +355,10 @@ def test_the_field_suffices_for_the_counts_of_all_segments_together() -> None:
         )  # fmt: skip
 
     slots = segment("a").num_trees << 7
-    carries = make_statement((segment("a"),), 48, "lanes", True, 0).num_carries
+    carries = make_statement((segment("a"),), 48, "lanes", "count", 0).num_carries
     proof_shape.check_field(slots, 48, carries, 0)
     with pytest.raises(ParameterError, match="too many to prove"):
-        make_statement((segment("a"), segment("b")), 48, "lanes", True, 0)
+        make_statement((segment("a"), segment("b")), 48, "lanes", "count", 0)
 
 
 def test_a_plan_whose_verdicts_no_message_carries_is_refused() -> None:

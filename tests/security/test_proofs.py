@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.attacks.lying_clients import (
+from scripts.attacks.lies import (
     BOUND,
-    CLIENTS,
     HONEST,
+    KINDS,
     LIES,
+    OWN_LIES,
     Lie,
-    lying,
+    plan_to,
     plan_with,
-    round_with,
-    run,
 )
+from scripts.attacks.lying_clients import CLIENTS, lying, round_with, run
 from tests.support.federation import Event, Wire, make_servers
 from torchfsl.crypto.flp import SumsOfSquares
+from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -34,13 +35,18 @@ from torchfsl.submodel.update import SegmentUpdate, Update
 
 pytestmark = pytest.mark.usefixtures("sums_as_added")
 
-LANES = [name for name, lie in LIES.items() if lie.needs[0] != "norm"]
+ALL = [(name, lies) for lies in KINDS for name in lies]
+LANES = [
+    (name, lies) for name, lies in ALL if lies is not OWN_LIES and lies[name].needs[0] != "norm"
+]
+told = pytest.mark.parametrize(("name", "lies"), ALL, ids=[name for name, _ in ALL])
 
 
 def without(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch one check off at both servers."""
-    if check == "gadget":
-        monkeypatch.setattr(SumsOfSquares, "accepts", lambda *_: True)
+    if check in ("gadget", "same"):
+        proof = SumsOfSquares if check == "gadget" else ZeroOrSame
+        monkeypatch.setattr(proof, "accepts", lambda *_: True)
         return
     real = Statement.residues
 
@@ -54,30 +60,33 @@ def honest_sums(plan: Plan) -> np.ndarray:
     return round_with(plan, None).sums["table"]
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_refused_and_leaves_no_trace(name: str) -> None:
-    plan = plan_with("norm")
-    opened = round_with(plan, LIES[name])
+@told
+def test_a_lie_is_refused_and_leaves_no_trace(name: str, lies: dict[str, Lie]) -> None:
+    plan = plan_to(lies, "norm")
+    opened = round_with(plan, lies[name])
     assert opened.clients == tuple(range(CLIENTS))
     assert np.array_equal(opened.sums["table"], honest_sums(plan))
 
 
-@pytest.mark.parametrize("name", LIES)
+@told
 def test_a_lie_passes_once_its_own_check_is_switched_off(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, lies: dict[str, Lie], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lie = LIES[name]
+    lie = lies[name]
     for check in lie.needs:
         without(check, monkeypatch)
     if lie.proof is not None:  # an altered proof gives other outputs
         for check in ("norm", "counts", "k_max", "carries"):
             without(check, monkeypatch)
-    assert CLIENTS in round_with(plan_with("norm"), lie).clients
+    assert CLIENTS in round_with(plan_to(lies, "norm"), lie).clients
 
 
-@pytest.mark.parametrize("name", LANES)
-def test_lanes_alone_refuse_lies_about_counts(name: str) -> None:
-    assert CLIENTS not in round_with(plan_with("lanes"), LIES[name]).clients
+@pytest.mark.parametrize(("name", "lies"), LANES, ids=[name for name, _ in LANES])
+def test_lanes_alone_refuse_lies_about_lanes(name: str, lies: dict[str, Lie]) -> None:
+    lie = lies[name]
+    if lie.slack:  # there is none of a norm in front
+        lie = dataclasses.replace(lie, slack=lambda slack: slack + 1)
+    assert CLIENTS not in round_with(plan_to(lies, "lanes"), lie).clients
 
 
 def test_lanes_alone_bound_no_values() -> None:

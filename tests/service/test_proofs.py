@@ -12,6 +12,9 @@ import pytest
 
 from tests.service.test_node import Duo, authorities
 from tests.support.federation import mixed_plan, random_update
+from torchfsl.crypto import flp
+from torchfsl.crypto.flp import SumsOfSquares
+from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.bodies import ReportSet
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -23,27 +26,29 @@ from torchfsl.submodel.update import Update
 
 __all__ = ["authorities"]  # a fixture
 
-PLAN = dataclasses.replace(mixed_plan(lane="count"), proofs="lanes")
+PLAN = dataclasses.replace(mixed_plan(lane="weight"), proofs="lanes")
+"""Of a report two proofs are asked."""
 
 
 @pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, bytes], set[int]]:
-    """By server and report, where its proof was asked."""
-    asked: dict[tuple[int, bytes], set[int]] = defaultdict(set)
-    real_ask, real_point = Questions.ask, Questions._point
+def points(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, bytes, type], set[int]]:
+    """By server, report and kind, where its proof was asked."""
+    asked: dict[tuple[int, bytes, type], set[int]] = defaultdict(set)
+    real_ask, real_point = Questions.ask, flp.draw_point
     at_work: list[tuple[int, bytes]] = []
 
     def ask(self: Questions, loaded: Any) -> Any:
         at_work[:] = [(self._party, loaded.report.hint_nonce)]
         return real_ask(self, loaded)
 
-    def point(self: Questions, client: int) -> int:
-        found = real_point(self, client)
-        asked[at_work[0]].add(found)
+    def point(self: SumsOfSquares | ZeroOrSame, key: bytes) -> int:
+        found = real_point(self.order, key)
+        asked[*at_work[0], type(self)].add(found)
         return found
 
     monkeypatch.setattr(proofs.Questions, "ask", ask)
-    monkeypatch.setattr(proofs.Questions, "_point", point)
+    for kind in (SumsOfSquares, ZeroOrSame):
+        monkeypatch.setattr(kind, "point", point)
     return asked
 
 
@@ -57,19 +62,19 @@ def test_a_crash_after_every_event_asks_every_proof_at_one_point(
     party: int,
     authorities: Authorities,
     tmp_path: Path,
-    points: dict[tuple[int, bytes], set[int]],
+    points: dict[tuple[int, bytes, type], set[int]],
 ) -> None:
     duo = Duo(tmp_path, authorities, PLAN)
     duo.after_event = lambda: duo.crash(party)
     for number in (1, 2):
         duo.play(number, dict(some_updates(number)))
-    assert len(points) == 2 * 2 * 3
+    assert len(points) == 2 * 2 * 2 * 3
     assert all(len(asked) == 1 for asked in points.values())
     assert len(set(duo.digests())) == 1
 
 
 def test_a_peer_that_changes_set_or_coin_gets_no_second_answer(
-    authorities: Authorities, tmp_path: Path, points: dict[tuple[int, bytes], set[int]]
+    authorities: Authorities, tmp_path: Path, points: dict[tuple[int, bytes, type], set[int]]
 ) -> None:
     """Before and after a crash; its first set fixes the point."""
     duo = Duo(tmp_path, authorities, PLAN)

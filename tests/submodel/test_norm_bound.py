@@ -60,6 +60,33 @@ def test_rounded_updates_keep_the_norm_bound(rounding: Any, scale: float, bound:
         assert np.array_equal(errors[name], part.values.reshape(decoded.shape) - decoded)
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_segments_keep_bounds_of_their_own_within_that_of_all(rounding: Any) -> None:
+    plan = make_plan(
+        make_segment("bias", "dense", (1000,)),
+        make_segment("few", "scalars", (300,), k_max=20, theta=5),
+        encoding=FixedPoint(32, 16, 4.0, rounding),
+    )
+    bias, few = plan.segments
+    own = dataclasses.replace(bias, l2_bound=1000), few
+    plan = dataclasses.replace(plan, l2_bound=5000, segments=own)
+    rng = np.random.default_rng(0)
+    raw = {
+        "bias": RawSegment(None, rng.normal(size=1000)),
+        "few": RawSegment(np.arange(20), rng.normal(scale=0.03, size=(20, 1))),
+    }
+    seed = secrets.token_bytes(16) if rounding == "stochastic" else None
+    update, _, _ = quantise(plan, raw, rounding_seed=seed)
+    check_update(plan, update)
+    parts = {name: norm_bound.norm_squared({"": part.values}) for name, part in update.items()}
+    assert 400**2 < parts["bias"] <= 1000**2
+    assert 4900**2 < sum(parts.values()) <= 5000**2
+    update["few"].values[:] = 0
+    update["bias"].values[0, 0] += 1000
+    with pytest.raises(ParameterError, match="'bias': its L2 norm exceeds its bound 1000"):
+        check_update(plan, update)
+
+
 def test_small_updates_are_rounded_as_without_a_bound() -> None:
     raw = {"bias": RawSegment(None, np.linspace(-0.01, 0.01, 50))}
     bounded, _, _ = quantise(dense_plan(l2_bound=1 << 20), raw)

@@ -94,11 +94,11 @@ class SumsOfSquares:
     def query(self, inputs: Inputs, proof: Sequence[int], point: int) -> Query:
         """One verifier's share of wires and p at the point, and of the calls' sums of squares."""
         seeds, coefficients = proof[: self.arity], proof[self.arity :]
-        weights = self._weights(point)
+        weights = interpolation_weights(self.order, point)
         words = words_of(np.array(weights, dtype=object))
         totals = [weights[0] * seed for seed in seeds]
         for part, scale in inputs.parts:
-            sums = _weighted_sums(words[1 : 1 + len(part)], part)
+            sums = weighted_sums(words[1 : 1 + len(part)], part)
             totals = [total + scale * more for total, more in zip(totals, sums, strict=True)]
         first = self.num_calls - len(inputs.tail) + 1
         for weight, value in zip(weights[first:], inputs.tail, strict=False):
@@ -111,16 +111,8 @@ class SumsOfSquares:
         return sum(wire * wire for wire in wires) % MODULUS == at_point % MODULUS
 
     def point(self, key: bytes) -> int:
-        """A uniform point at which a proof may be asked: no root of unity of order P.
-
-        `key`: 16 bytes, secret from the prover until both shares of its proof are fixed.
-        """
-        count = 1
-        while True:
-            drawn = field128.uniform(key, count)[-1]
-            if pow(drawn, self.order, MODULUS) != 1:
-                return drawn
-            count += 1
+        """See `draw_point`."""
+        return draw_point(self.order, key)
 
     def _points(self, inputs: Inputs, seeds: Sequence[int]) -> Words:
         """The wires at the powers of w, `uint64[P, arity, 2]`: seeds, calls, zeros."""
@@ -139,14 +131,6 @@ class SumsOfSquares:
             points[first : first + len(tail), 0] = words_of(tail)
         return points
 
-    def _weights(self, point: int) -> list[int]:
-        """u_k with f(point) = sum u_k f(w**k) for f of degree below P (barycentric formula)."""
-        order = self.order
-        roots = field128.powers(field128.root_of_unity(order), order)
-        scale = (pow(point, order, MODULUS) - 1) * pow(order, -1, MODULUS)
-        below = field128.inverses([(point - root) % MODULUS for root in roots])
-        return [scale * root * part % MODULUS for root, part in zip(roots, below, strict=True)]
-
     def _outputs(self, coefficients: Sequence[int]) -> list[int]:
         """Values at w**1 ... w**num_calls: modulo x**P - 1 the coefficients fold together."""
         order = self.order
@@ -158,6 +142,34 @@ class SumsOfSquares:
         return outputs
 
 
+def draw_point(order: int, key: bytes) -> int:
+    """A uniform point at which a proof may be asked: no root of unity of order P.
+
+    `key`: 16 bytes, secret from the prover until both shares of its proof are fixed.
+    """
+    count = 1
+    while True:
+        drawn = field128.uniform(key, count)[-1]
+        if pow(drawn, order, MODULUS) != 1:
+            return drawn
+        count += 1
+
+
+def interpolation_weights(order: int, point: int) -> list[int]:
+    """u_k with f(point) = sum u_k f(w**k) for f of degree below P (barycentric formula)."""
+    roots = field128.powers(field128.root_of_unity(order), order)
+    scale = (pow(point, order, MODULUS) - 1) * pow(order, -1, MODULUS)
+    below = field128.inverses([(point - root) % MODULUS for root in roots])
+    return [scale * root * part % MODULUS for root, part in zip(roots, below, strict=True)]
+
+
+def weighted_sums(weights: Words, matrix: Whole) -> list[int]:
+    """`weights @ matrix` modulo p: one int a column; `int64[len(weights), columns]`."""
+    found = kernels().weighted_sums(weights, np.ascontiguousarray(matrix), num_threads())
+    numbers: list[int] = integers(found).tolist()
+    return numbers
+
+
 def _words_of_signed(whole: Whole) -> Words:
     """Signed integers as elements, `uint64[..., 2]`; in time that does not depend on them."""
     negative = whole < 0
@@ -165,10 +177,3 @@ def _words_of_signed(whole: Whole) -> Words:
     high = np.where(negative, np.uint64((MODULUS >> 64) - 1), np.uint64(0))
     high += negative & (low == 0)
     return np.stack([low, high], axis=-1)
-
-
-def _weighted_sums(weights: Words, matrix: Whole) -> list[int]:
-    """`weights @ matrix` modulo p: one int a column; `int64[len(weights), columns]`."""
-    found = kernels().weighted_sums(weights, np.ascontiguousarray(matrix), num_threads())
-    numbers: list[int] = integers(found).tolist()
-    return numbers

@@ -90,7 +90,7 @@ def sample_blocks(
                 "one: its bound by block needs a plan of one segment; use rows=None and "
                 'buffers="local", or a plan without l2_bound'
             )
-        whole = norm_bound.part_norm(plan.l2_bound, segment.k_max, segment.tau)
+        whole = norm_bound.part_norm(segment.l2_bound or plan.l2_bound, segment.k_max, segment.tau)
         most = math.ldexp(whole, -plan.encoding_of(segment).frac_bits)
     drawn, sizes = (
         torch.from_numpy(part).to(change.device)

@@ -75,13 +75,21 @@ def _proven(plan: Plan) -> list[str]:
     if statement is None:
         return []
     what = []
+    proven = statement.proven
     if statement.norm:
         copies = max((row_trees(s) for s in plan.with_trees), default=1)
+        times = " times its weight" if proven.weighted else ""
         what.append(
-            f"that the norm of all it sends is at most {statement.norm} (at most sqrt({copies}) "
-            "times that over rows, if it puts one row into several bins)"
+            f"that the norm of all it sends is at most {statement.norm}{times} (at most "
+            f"sqrt({copies}) times that over rows, if it puts one row into several bins)"
         )
-    if statement.counted:
+        what += [f"of {s.name} at most {s.l2_bound}{times}" for s in proven.bounded]
+    if proven.weighted:
+        what.append(
+            f"that every weight is 0 or one and the same number up to {proven.max_weight}, and at "
+            "most k_max of a segment are not 0"
+        )
+    elif statement.has_lanes:
         what.append("that every count is 0 or 1 and at most k_max of a segment are 1")
     size = statement.public_bytes + statement.private_bytes
     return [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -91,6 +92,7 @@ def round_within(
     num_values: int,
     scaled: Mapping[str, Float64],
     round_once: Callable[[Mapping[str, Float64], int], dict[str, Whole]],
+    own: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> dict[str, Whole]:
     """Integers near the given values, scaled down if need be; their exact norm is at most `bound`.
 
@@ -100,20 +102,35 @@ def round_within(
         scaled: by segment, finite values in ring units, each within the encoding's clip.
         round_once: rounds every value to a neighbouring integer; a second argument other than
             before gives fresh coins (or the same result, with rounding to the nearest).
+        own: bound and number of values of segments that have a bound of their own, by name; they
+            are scaled down to it before all are to the whole one.
     """
-    norm = math.sqrt(sum(float(np.vdot(values, values)) for values in scaled.values()))
-    target = target_norm(bound, num_values)
-    if norm > target:
-        scaled = {name: values * (target / norm) for name, values in scaled.items()}
+
+    def within(whole: Mapping[str, Whole]) -> bool:
+        return norm_squared(whole) <= bound * bound and all(
+            norm_squared({name: whole[name]}) <= most * most for name, (most, _) in own.items()
+        )
+
+    for name, (most, count) in own.items():
+        scaled = {**scaled, **_scaled({name: scaled[name]}, target_norm(most, count))}
+    scaled = _scaled(scaled, target_norm(bound, num_values))
     for attempt in range(TRIES):
         shrunk = 1 - attempt / (2 * TRIES)  # so that rounding to the nearest succeeds, too
         whole = round_once({name: values * shrunk for name, values in scaled.items()}, attempt)
-        if norm_squared(whole) <= bound * bound:
+        if within(whole):
             return whole
     whole = {name: np.trunc(values).astype(np.int64) for name, values in scaled.items()}
-    while norm_squared(whole) > bound * bound:  # only by the last bits of the float norm, if ever
+    while not within(whole):  # only by the last bits of the float norm, if ever
         whole = {name: values - np.sign(values) for name, values in whole.items()}
     return whole
+
+
+def _scaled(parts: Mapping[str, Float64], target: float) -> dict[str, Float64]:
+    """The parts, scaled down where their norm together is above the target."""
+    norm = math.sqrt(sum(float(np.vdot(values, values)) for values in parts.values()))
+    if norm <= target:
+        return dict(parts)
+    return {name: values * (target / norm) for name, values in parts.items()}
 
 
 def four_squares(total: int) -> tuple[int, int, int, int]:

@@ -197,6 +197,8 @@ class SubmodelPlan:
                 del segment["encoding"]
             if segment["download"] == "full":
                 del segment["download"]
+            if not segment["l2_bound"]:
+                del segment["l2_bound"]
         return fields
 
 
@@ -258,6 +260,13 @@ def _check_noise(plan: SubmodelPlan) -> None:
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
             f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}"
         )
+    for segment in plan.segments:
+        own, least = segment.l2_bound, segment.k_max * segment.tau
+        if own and not least <= own * own <= bound * bound:
+            raise ParameterError(
+                f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
+                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, {bound}"
+            )
     if sigma and not bound:
         raise ParameterError("noise guarantees nothing without l2_bound: set both")
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):

@@ -60,6 +60,8 @@ def _segment(kind: type[Segment], raw: Fields, counts: tuple[str, ...]) -> Segme
     shared: Fields = {"tensors": tensors, "subset": tuple(raw["subset"])}
     if "encoding" in raw:
         shared["encoding"] = _encoding(raw["encoding"])
+    if "l2_bound" in raw:
+        expect_ints(raw, ("l2_bound",))
     return kind(**{**raw, **shared})
 
 

@@ -91,6 +91,8 @@ class Segment:
         encoding: of its values, if it is not the plan's; stands in the JSON only then.
         download: as what clients get its tensors, one of `DOWNLOADS`; stands in the JSON only if
             it is not `full`.
+        l2_bound: as the plan's, over this segment's values alone; 0 for none, and then not in the
+            JSON.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Segment:
     subset: tuple[int, ...] = ()
     encoding: FixedPoint | None = None
     download: Download = "full"
+    l2_bound: int = 0
 
     def __post_init__(self) -> None:
         _check_name("a segment", self.name)
@@ -111,6 +114,8 @@ class Segment:
             raise ParameterError(f"{where}: policy {self.policy!r}; choose one of {_POLICIES}")
         if not self.tensors:
             raise ParameterError(f"{where} has no tensors")
+        if type(self.l2_bound) is not int or self.l2_bound < 0:
+            raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}, not an integer from 0")
         if not 1 <= self.m <= MAX_POSITIONS:
             raise ParameterError(f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions")
         if self.tau < 1 or not 1 <= self.k_max <= self.m:

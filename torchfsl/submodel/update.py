@@ -179,7 +179,8 @@ def _round_within_norm(
         values = {name: np.ldexp(part, -bits) for name, part in ring_units.items()}
         return _round(plan, values, seed, attempt)[0]
 
-    return norm_bound.round_within(plan.l2_bound, values_per_client(plan), scaled, round_once)
+    own = {s.name: (s.l2_bound, s.k_max * s.tau) for s in plan.segments if s.l2_bound}
+    return norm_bound.round_within(plan.l2_bound, values_per_client(plan), scaled, round_once, own)
 
 
 def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> None:
@@ -218,6 +219,13 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
         raise ParameterError(
             f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it"
         )
+    for segment in plan.segments:
+        own = norm_bound.norm_squared({"": whole[segment.name]}) if segment.l2_bound else 0
+        if own > segment.l2_bound**2:
+            raise ParameterError(
+                f"segment {segment.name!r}: its L2 norm exceeds its bound {segment.l2_bound}: "
+                "quantise scales it"
+            )
 
 
 def _is_int64(array: object) -> bool:

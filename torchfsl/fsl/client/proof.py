@@ -28,12 +28,14 @@ class Sent:
         hints: `[num_trees, W/8 << nu]`.
         dense: `int64[values]`, of the others.
         masked: `[values, l/8]`, as they travel.
+        weight: w, of dummies 0.
     """
 
     values: dict[str, Bytes] = field(repr=False)
     hints: dict[str, Bytes] = field(repr=False)
     dense: dict[str, Whole] = field(repr=False)
     masked: dict[str, Bytes] = field(repr=False)
+    weight: int = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def prove(
     The values are those that honest code may send: within the bounds of the plan.
     """
     true, shares = _values(statement, trees, context, sent)
-    slack = _slack(statement, true)
+    slack = _slack(statement, true, sent.weight)
     masks = [context.proof_mask(seed, party) for party, seed in enumerate(trees.master_seeds)]
     plain = ring.from_int64(slack, statement.ring_bits)
     masked = ring.sub(ring.sub(plain, masks[0][0]), masks[1][0])
@@ -73,12 +75,20 @@ def prove(
     tail = [x for total in sums.reshape(-1).tolist() for x in (total, total * total)]
     seeds = field128.uniform(random_bytes(16), statement.shape.arity)
     proof = statement.shape.prove(statement.inputs([(vector, 1)], tail), seeds)
-    elements = [*tail[1::2], *proof]
+    elements = [*tail[1::2], *proof, *_of_weights(statement, vector, sent.weight)]
     for _, mask in masks:
         elements = field128.subtract(elements, mask)
     public = [piece for part in carry_trees for piece in part.pieces()]
     said = dpf.bytes_of(masked), field128.to_bytes(elements)
     return Proven([*public, dpf.bytes_of(hints)], b"".join(said))
+
+
+def _of_weights(statement: Statement, vector: Whole, weight: int) -> list[int]:
+    """The proof that every lane is 0 or the weight; nothing without weights."""
+    if statement.same is None:
+        return []
+    seeds = field128.uniform(random_bytes(16), statement.same.num_wires)
+    return statement.same.prove(statement.lanes(vector), weight, seeds)
 
 
 _Vectors = tuple[dict[str, Whole], dict[str, Whole]]
@@ -101,7 +111,7 @@ def _values(
         for party, states in enumerate((leaves.leaf0, leaves.leaf1)):
             lifted = lifts.leaf_lifts(key, states, hints, width, party)
             shares[party][0][segment.name] = lifted.reshape(shape)
-    for segment in trees.plan.dense if statement.norm else ():
+    for segment in trees.plan.dense if statement.reads_dense else ():
         name, first = segment.name, context.trees.public_party
         true[1][name] = sent.dense[name]
         for party, seed in enumerate(trees.master_seeds):
@@ -119,13 +129,29 @@ def _in_slots(segment: TreeSegment, slots: dpf.Positions, values: Bytes) -> Whol
     return placed
 
 
-def _slack(statement: Statement, true: _Vectors) -> Whole:
-    """What is left of every bound, as the roots of four squares."""
+def _slack(statement: Statement, true: _Vectors, weight: int) -> Whole:
+    """What is left of every bound, as the roots of four squares; and the weight."""
+    proven = statement.proven
+    unit = weight if proven.weighted else 1
     blank = statement.vector(*true, np.zeros(statement.num_slack, dtype=np.int64))
     parts = {(g.kind, g.name): blank[g.start : g.start + g.size] for g in statement.groups}
-    left: list[int] = []
-    if statement.norm:
-        left.append(statement.norm**2 - norm_squared({"": parts["norm", ""]}))
-    if statement.counted:
-        left += [s.k_max - int(parts["count", s.name].sum()) for s in statement.segments]
-    return np.array([root for rest in left for root in four_squares(rest)], dtype=np.int64)
+    values = {name: part for (kind, name), part in parts.items() if kind == "norm"}
+    bounds = {s.name: s.l2_bound for s in proven.bounded}
+    limits = {s.name: s.k_max for s in proven.trees}
+    slack: list[int] = []
+    for kind, name in ((g.kind, g.name) for g in statement.groups if g.slack):
+        if kind == "weight":
+            slack.append(weight)
+            continue
+        if kind == "norm":
+            left = (unit * proven.norm) ** 2 - norm_squared(values)
+        elif kind == "own":
+            left = (unit * bounds[name]) ** 2 - norm_squared({name: values[name]})
+        elif kind == "range":
+            left = weight * (proven.max_weight - weight)
+        else:
+            lanes = parts["lane", name]
+            used = norm_squared({name: lanes}) if proven.weighted else int(lanes.sum())
+            left = unit**2 * limits[name] - used
+        slack += four_squares(left)
+    return np.array(slack, dtype=np.int64)

@@ -63,7 +63,7 @@ def _draw(
     for segment in plan.late:
         order = parts[segment.name].positions
         public += [p for tree in trees.grow(segment, order, context) for p in tree.pieces()]
-    sent = Sent({}, {}, {}, {})
+    sent = Sent({}, {}, {}, {}, weight)
     for segment in plan.with_trees:
         carried = _carried(trees, segment, parts[segment.name], weight)
         leaves = trees.selection(segment).leaves

@@ -56,8 +56,9 @@ class Plan(SubmodelPlan):
         payload: `values`, or `masks` for a private set union: clients send uniform ring values and
             only which sums are not zero is used; see `union`.
         proofs: what clients prove to both servers of the values that they send: `none`; `lanes`,
-            that every count is 0 or 1 and that at most `k_max` are 1 in a segment; `norm`, that
-            the norm of all values is within `l2_bound`, and the lanes if there is a count lane.
+            that every count is 0 or 1 and that at most `k_max` are 1 in a segment, or, of weights,
+            that every one is 0 or one and the same number up to `max_weight`; `norm`, that the norm
+            of all values is within `l2_bound`, times the weight, and the lanes if there are any.
             Stands in the JSON only where it is not `none`.
 
     The other attributes are those of `SubmodelPlan`; `privacy` makes `l2_bound` and the sigmas.
@@ -99,9 +100,10 @@ class Plan(SubmodelPlan):
         """What is proven of every report; None without proofs."""
         if self.proofs == "none":
             return None
-        counted = self.lane == "count"
-        ring_bits = one_ring(self.rings)
-        return make_statement(self.segments, ring_bits, self.proofs, counted, self.l2_bound)
+        return make_statement(
+            self.segments, one_ring(self.rings), self.proofs, self.lane, self.l2_bound,
+            self.max_weight,
+        )  # fmt: skip
 
     def _json_fields(self) -> dict[str, Any]:
         """See `SubmodelPlan`; plans without proofs have the bytes that they always had."""
@@ -239,12 +241,12 @@ def _check_proofs(plan: Plan) -> None:
         raise ParameterError(f"proofs is {plan.proofs!r}; choose one of {PROOFS}")
     if plan.proofs == "none":
         return
-    if plan.proofs == "lanes" and plan.lane != "count":
-        raise ParameterError("proofs='lanes' proves counts: plan with lane='count'")
+    if plan.proofs == "lanes" and plan.lane == "none":
+        raise ParameterError(
+            "proofs='lanes' proves counts or weights: plan with lane='count' or lane='weight'"
+        )
     if plan.proofs == "norm" and not plan.l2_bound:
         raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
-    if plan.lane == "weight":
-        raise ParameterError("weights cannot be proven yet: no weight lane with proofs")
     if max(plan.rings) > MAX_RING_BITS or not plan.verified or plan.payload != "values":
         raise ParameterError(
             "proofs want a ring of 16 to 48 bits, values, and trees with check words"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, Required, TypedDict, get_args
 
 from torchfsl.crypto.entropy import random_bytes
@@ -40,6 +41,7 @@ class PlanOptions(TypedDict, total=False):
     server_keys: tuple[str, ...]
     malicious_security: bool
     l2_bound: int
+    l2_bounds: Mapping[str, int]
     noise_sigma: int
     lane_sigma: int
     proofs: Proofs | None
@@ -63,6 +65,7 @@ def build_plan(
     server_keys: tuple[str, ...] = (),
     malicious_security: bool = True,
     l2_bound: int = 0,
+    l2_bounds: Mapping[str, int] = MappingProxyType({}),
     noise_sigma: int = 0,
     lane_sigma: int = 0,
     proofs: Proofs | None = None,
@@ -93,10 +96,11 @@ def build_plan(
         l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
             noise from the servers hides single clients also in sparse tables, where client-side
             noise would fill every row.
+        l2_bounds: by name those of segments that have one of their own, within `l2_bound`.
         noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
         lane_sigma: see `Plan`.
-        proofs: see `Plan`; what clients prove of their counts, or of their whole update. None takes
-            what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a count lane.
+        proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
+            None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
         session: 16 bytes; from the operating system when None.
         hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
         above_break_even: what to do with a segment whose trees cost more upload than dense
@@ -123,7 +127,12 @@ def build_plan(
         )  # fmt: skip
         checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
         segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
-        segments.append(_compare_with_dense(segment, own.ring_bits, lanes, above_break_even))
+        segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)
+        segments.append(dataclasses.replace(segment, l2_bound=l2_bounds.get(spec.name, 0)))
+    if odd := sorted(set(l2_bounds) - {segment.name for segment in segments}):
+        raise ParameterError(
+            f"l2_bounds names {odd}: the plan's segments are {[s.name for s in segments]}"
+        )
     return Plan(
         session=_given_or_drawn("session", session, 16),
         hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
@@ -140,7 +149,9 @@ def build_plan(
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
-        proofs=_proofs(proofs, _rings(encoding, segments), lane, l2_bound, tuple(segments)),
+        proofs=_proofs(
+            proofs, _rings(encoding, segments), lane, l2_bound, tuple(segments), max_weight
+        ),
     )
 
 
@@ -153,15 +164,15 @@ def default_proofs(
 ) -> Proofs:
     """What clients prove where nobody has chosen: the most that a plan can have.
 
-    `norm` where values have a bound, else `lanes` where counts are opened. `none` in rings above 48
-    bits, without trees or their check words, beside a weight lane, and where nothing is bounded.
+    `norm` where values have a bound, else `lanes` where counts or weights are opened. `none` in
+    rings above 48 bits, without trees or their check words, and where nothing is bounded.
     """
     checked = any(segment.check_bytes for segment in segments)
-    if max(rings) > MAX_RING_BITS or not checked or lane == "weight":
+    if max(rings) > MAX_RING_BITS or not checked:
         return "none"
     if l2_bound:
         return "norm"
-    return "lanes" if lane == "count" else "none"
+    return "none" if lane == "none" else "lanes"
 
 
 def _proofs(
@@ -170,6 +181,7 @@ def _proofs(
     lane: Lane,
     l2_bound: int,
     segments: tuple[TreeSegment, ...],
+    max_weight: int,
 ) -> Proofs:
     """The choice, or the default.
 
@@ -181,7 +193,7 @@ def _proofs(
     default = default_proofs(rings, lane, l2_bound, segments)
     if default != "none":
         try:
-            make_statement(segments, one_ring(rings), default, lane == "count", l2_bound)
+            make_statement(segments, one_ring(rings), default, lane, l2_bound, max_weight)
         except ParameterError as error:
             raise ParameterError(f"{error}; or pass proofs='none'") from error
     return default

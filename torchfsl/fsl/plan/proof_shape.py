@@ -41,16 +41,33 @@ def check_leaves(trees: tuple[TreeSegment, ...]) -> None:
         raise ParameterError("proofs take trees of fewer than 2**30 leaves: split the segment")
 
 
-def check_field(size: int, ring_bits: int, num_carries: int, norm: int) -> None:
-    """No sum of squares passes the prime, whatever a client sends; slack fits the ring."""
+def check_field(size: int, ring_bits: int, num_carries: int, largest: int) -> None:
+    """No sum of squares passes the prime, whatever a client sends; slack fits the ring.
+
+    Args:
+        size: most squares in one sum.
+        ring_bits: l.
+        num_carries: T.
+        largest: bound on slack, weight and the norm itself of an honest report.
+    """
     most = (1 + num_carries) << ring_bits
     if size * most * (most + 1) >= field128.MODULUS:
         raise ParameterError(
             f"{size} values of {ring_bits} bits are too many to prove anything about: the squares "
             "could pass the field's modulus; use fewer ring_bits (16 to 48) or several plans"
         )
-    if norm >= 1 << (ring_bits - 1):
-        raise ParameterError(f"l2_bound {norm} does not fit the ring of {ring_bits} bits")
+    if largest >= 1 << (ring_bits - 1):
+        raise ParameterError(
+            f"l2_bound times max_weight, {largest}, does not fit the ring of {ring_bits} bits"
+        )
+
+
+def check_weights(trees: tuple[TreeSegment, ...], max_weight: int) -> None:
+    """Nor does sum c**2 (c - w)**2, once w and sum c**2 are within their bounds."""
+    squares = sum(s.k_max for s in trees) * max_weight**2
+    away = max(math.isqrt(s.k_max) + 2 for s in trees) * max_weight
+    if squares * away**2 >= field128.MODULUS:
+        raise ParameterError(f"max_weight {max_weight} is too large to be proven: use smaller ones")
 
 
 def cheapest(sizes: Sequence[int], tail: int) -> SumsOfSquares:

@@ -3,32 +3,43 @@
 The servers' shares of a report's values are read as signed integers (`dpf.lifts`), which add up to
 the values but for a few wraps that `num_carries` trees correct. Of these integers is proven
 
+    norm     sum v**2 + (four squares) = (w l2_bound)**2 over all values, under `proofs = norm`;
+             the same with `segment.l2_bound` over those of a segment that has one;
     counts   sum c (c - 1) = 0 over the count lane of all slots: every c is 0 or 1;
     k_max    sum c + (four squares) = k_max in every segment;
-    norm     sum v**2 + (four squares) = l2_bound**2 over all other values, under `proofs = norm`;
     carries  E**2 = m and m**2 = m for each slot of each carry tree: E is -1, 0 or 1.
 
-All are sums of squares, so one proof does (`crypto.flp`). The values lie in one vector, in the
-order of `Statement.groups`; each group begins a new call. docs/proofs.md has the argument.
+w is 1 but in plans with weights, where it is one more value, and where instead of counts is proven
+
+    weight   w**2 + (four squares) = w max_weight: w lies in 0 .. max_weight;
+    claims   the weight in front of each dense segment is w;
+    k_max    sum c**2 + (four squares) = k_max w**2 over the weight lane of every segment;
+    weights  sum c**2 (c - w)**2 = 0 over that of all slots: every c is 0 or w.
+
+All but the last are sums of squares, so one proof does (`crypto.flp`), and another one for the last
+(`crypto.flp_same`). The values lie in one vector, in the order of `Statement.groups`
+(`proof_groups`); each group begins a new call. docs/proofs.md has the argument.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
-from torchfsl.crypto import field128
+from torchfsl.crypto import field128, flp_same
 from torchfsl.crypto.field128 import ELEMENT_BYTES
-from torchfsl.crypto.flp import Inputs, Query, SumsOfSquares
+from torchfsl.crypto.flp import Inputs, SumsOfSquares
+from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.plan.proof_groups import Group, Proven, residues
 from torchfsl.fsl.suite import CHECK_BYTES, FOLD_BYTES
+from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import TensorSpec, ceil_div
 from torchfsl.types import Whole
 
@@ -46,53 +57,53 @@ CARRIES: Final = "carries of the proof"
 CARRY_BITS: Final = 56
 """Ring of what a carry tree carries."""
 
-_SLACK: Final = 4
-"""Ring values that fill a bound up, their squares being what is left of it."""
-
-
-class Group(NamedTuple):
-    """A part of the vector: `size` values from `start` on, which begin at call `first_call`.
-
-    `kind` is norm, count or slack; `name` that of the segment of a count or its slack.
-    """
-
-    kind: str
-    name: str
-    start: int
-    size: int
-    first_call: int
-    num_calls: int
-
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """What is proven under one plan; public.
 
     Attributes:
-        segments: with trees, in plan order; `dense`: the names and sizes of the others.
+        proven: what, and of what.
         ring_bits: l.
-        counted: whether there is a count lane.
-        norm: the bound on the norm, 0 if it is not proven.
         num_carries: T, the carry trees of a report.
-        shape: of the proof.
+        shape: of the proof of sums of squares.
+        same: of that of weights, None without them.
         groups: of the vector, in order.
         num_values: its length.
     """
 
-    segments: tuple[TreeSegment, ...]
-    dense: tuple[tuple[str, int], ...]
+    proven: Proven
     ring_bits: int
-    counted: bool
-    norm: int
     num_carries: int
     shape: SumsOfSquares
+    same: ZeroOrSame | None
     groups: tuple[Group, ...]
     num_values: int
 
     @property
+    def segments(self) -> tuple[TreeSegment, ...]:
+        """Those with trees, in plan order."""
+        return self.proven.trees
+
+    @property
+    def norm(self) -> int:
+        """The bound on the norm of a client of weight 1, 0 if it is not proven."""
+        return self.proven.norm
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether counts or weights are proven."""
+        return self.proven.lane != "none"
+
+    @property
+    def reads_dense(self) -> bool:
+        """Whether dense segments have values in the vector: of weights alone the first of each."""
+        return self.norm > 0 or self.proven.weighted
+
+    @property
     def num_slack(self) -> int:
-        """Slack values: four a bound, that of the norm first, then those of the segments."""
-        return _SLACK * (bool(self.norm) + (len(self.segments) if self.counted else 0))
+        """Values that are sent for the proof alone, in the order of the groups."""
+        return sum(group.slack for group in self.groups)
 
     @property
     def carries(self) -> TreeSegment:
@@ -121,8 +132,13 @@ class Statement:
 
     @property
     def num_elements(self) -> int:
-        """Field elements that a report carries: the m, then the proof."""
-        return self.num_sums + self.shape.num_elements
+        """Field elements that a report carries: the m, then the proofs."""
+        return self.num_sums + self.shape.num_elements + self.same_elements
+
+    @property
+    def same_elements(self) -> int:
+        """Of these the last, the proof of weights."""
+        return 0 if self.same is None else self.same.num_elements
 
     @property
     def private_bytes(self) -> int:
@@ -131,35 +147,48 @@ class Statement:
 
     @property
     def said_elements(self) -> int:
-        """Field elements of a verdict: the wires at the point, the proof there, the outputs."""
-        return self.shape.arity + 2
+        """Field elements of a verdict: each proof's wires and value at its point, and an output."""
+        of_same = 0 if self.same is None else self.same.num_wires + 1
+        return self.shape.arity + 1 + of_same + 1
 
     def leaf_values(self, segment: TreeSegment) -> int:
         """Values of a leaf that matter, from the first on: of lanes alone mostly one."""
         if not self.norm and segment.nu == 0:
             return 1
-        return (segment.tau + int(self.counted)) << segment.nu
+        return (segment.tau + int(self.has_lanes)) << segment.nu
 
     def vector(self, trees: Mapping[str, Whole], dense: Mapping[str, Whole], slack: Whole) -> Whole:
         """`int64[num_values]` in the order of the groups.
 
         Args:
-            trees: by segment `[num_trees, 2**nu, values]`, the count lane first; of segments whose
-                values are not proven the lane alone is read.
-            dense: by segment `[values]`; read for the norm only.
+            trees: by segment `[num_trees, 2**nu, values]`, the lane first; of segments whose values
+                are not proven the lane alone is read.
+            dense: by segment `[values]`, the weight first under a weight lane; read where
+                `reads_dense`.
             slack: `[num_slack]`.
         """
+        lanes, weights = int(self.has_lanes), int(self.proven.weighted)
         parts: list[Whole] = []
-        fours = iter(slack.reshape(-1, _SLACK))
-        if self.norm:
-            lanes = int(self.counted)
-            parts += [trees[s.name][..., lanes:].reshape(-1) for s in self.segments]
-            parts += [dense[name] for name, _ in self.dense]
-            parts.append(next(fours))
-        if self.counted:
-            parts += [trees[s.name][..., 0].reshape(-1) for s in self.segments]
-            parts += list(fours)
+        at = 0
+        for group in self.groups:
+            if group.kind == "norm":
+                owners = [group.name] if group.name else [s.name for s in self.proven.free]
+                parts += [
+                    trees[name][..., lanes:].reshape(-1) if name in trees else dense[name][weights:]
+                    for name in owners
+                ]
+            elif group.kind == "claim":
+                parts.append(dense[group.name][:1])
+            elif group.kind == "lane":
+                parts.append(trees[group.name][..., 0].reshape(-1))
+            parts.append(slack[at : at + group.slack])
+            at += group.slack
         return np.concatenate(parts)
+
+    def lanes(self, vector: Whole) -> Whole:
+        """The lanes of all slots of a vector."""
+        lanes = [g for g in self.groups if g.kind == "lane"]
+        return vector[lanes[0].start : lanes[-1].start + lanes[-1].size]
 
     def inputs(self, parts: Sequence[tuple[Whole, int]], tail: Sequence[int]) -> Inputs:
         """What the proof takes: vectors with scales laid into calls, and sums E and m in turn."""
@@ -173,47 +202,35 @@ class Statement:
             laid.append((calls.reshape(body, self.shape.arity), scale))
         return Inputs(laid, tail)
 
-    def output(self, inputs: Inputs, query: Query, party: int, rho: int) -> int:
-        """One server's share of all that must be zero, as one element: powers of rho add it up."""
-        residues = [value for _, value in self.residues(inputs, query, party)]
-        return field128.evaluate([0, *residues], rho)
+    def residues(
+        self,
+        parts: Sequence[tuple[Whole, int]],
+        squares: Sequence[int],
+        same: int,
+        tail: Sequence[int],
+        party: int,
+    ) -> list[tuple[str, int]]:
+        """One server's shares of all that must be zero, each with what it says, see above.
 
-    def residues(self, inputs: Inputs, query: Query, party: int) -> list[tuple[str, int]]:
-        """Its shares of what must be zero, each with what it says: norm, counts, k_max, carries."""
-        squares, tail = query.outputs, inputs.tail
-        own = 1 - party  # what is public is party 0's
-        sums = {(g.kind, g.name): sum(squares[g.first_call : g.first_call + g.num_calls])
-                for g in self.groups}  # fmt: skip
-        found: list[tuple[str, int]] = []
-        if self.norm:
-            found.append(("norm", sums["norm", ""] - own * self.norm**2))
-        if self.counted:
-            counts = {g.name: _total(g, inputs, self.shape.arity)
-                      for g in self.groups if g.kind == "count"}  # fmt: skip
-            both = sum(sums["count", n] for n in counts) - sum(counts.values())
-            found.append(("counts", both))
-            found += [("k_max", sums["slack", s.name] + counts[s.name] - own * s.k_max)
-                      for s in self.segments]  # fmt: skip
-        first = self.shape.num_calls - len(tail)
-        for i in range(0, len(tail), 2):
-            m = tail[i + 1]
-            found += [("carries", squares[first + i] - m), ("carries", squares[first + i + 1] - m)]
-        return found
+        Args:
+            parts: its share of the vector, as vectors with scales.
+            squares: outputs of the proof of sums of squares.
+            same: the output of the proof of weights.
+            tail: the sums E and m in turn.
+            party: of the server.
+        """
+        found = residues(self.proven, self.groups, parts, squares, tail, party)
+        return [*found, ("weights", same)] if self.same else found
 
     def accepts(self, ours: Sequence[int], theirs: Sequence[int]) -> bool:
         """Whether two servers' verdicts, `said_elements` each, say that all is true."""
-        *wires, at_point, output = field128.add(ours, theirs)
+        *said, output = field128.add(ours, theirs)
+        wires, at_point, rest = (
+            said[: self.shape.arity], said[self.shape.arity], said[self.shape.arity + 1 :],
+        )  # fmt: skip
+        if self.same is not None and not self.same.accepts(rest[:-1], rest[-1]):
+            return False
         return self.shape.accepts(wires, at_point) and output == 0
-
-
-def _total(group: Group, inputs: Inputs, arity: int) -> int:
-    """A share of the sum of a group's values; exact, whatever the integers."""
-    total, start = 0, group.first_call * arity
-    for calls, scale in inputs.parts:
-        values = calls.reshape(-1)[start : start + group.size]
-        high, low = int((values >> 32).sum()), int((values & 0xFFFFFFFF).sum())
-        total += scale * ((high << 32) + low)
-    return total
 
 
 def proof_public_bytes(statement: Statement | None) -> int:
@@ -251,8 +268,9 @@ def make_statement(
     segments: tuple[TreeSegment, ...],
     ring_bits: int,
     proofs: Proofs,
-    counted: bool,
+    lane: Lane,
     l2_bound: int,
+    max_weight: int = 1,
 ) -> Statement:
     """The statement of a plan with proofs.
 
@@ -260,59 +278,32 @@ def make_statement(
         segments: all of the plan, dense ones among them.
         ring_bits: l.
         proofs: lanes or norm.
-        counted: whether the plan has a count lane.
+        lane: of the plan.
         l2_bound: of the plan.
+        max_weight: of the plan.
 
     Raises:
         ParameterError: it cannot be proven under these parameters.
     """
     trees = tuple(s for s in segments if not s.is_dense)
-    dense = tuple((s.name, s.m) for s in segments if s.is_dense)
-    norm = l2_bound if proofs == "norm" else 0
-    sizes = _group_sizes(trees, dense, counted, norm)
-    num_values = sum(size for _, _, size in sizes)
+    dense = tuple(s for s in segments if s.is_dense)
+    proven = Proven(trees, dense, l2_bound if proofs == "norm" else 0, lane, max_weight)
+    sizes = list(proven.groups())
+    num_values = sum(size for _, _, size, _ in sizes)
     proof_shape.check_leaves(trees)
-    num_carries = proof_shape.num_carries(_magnitudes(trees, dense, counted, norm), ring_bits)
-    counts = sum(size for kind, _, size in sizes if kind == "count")  # one sum over all segments
-    largest = max(counts, *(size for _, _, size in sizes))
-    proof_shape.check_field(largest, ring_bits, num_carries, norm)
-    tail = 2 * (num_carries << _carry_trees(num_values, num_carries, norm > 0).nu)
-    shape = proof_shape.cheapest([size for _, _, size in sizes], tail)
+    num_carries = proof_shape.num_carries(proven.magnitudes(), ring_bits)
+    proof_shape.check_field(proven.most_terms(), ring_bits, num_carries, proven.largest())
+    if proven.weighted:
+        proof_shape.check_weights(trees, max_weight)
+    tail = 2 * (num_carries << _carry_trees(num_values, num_carries, proven.norm > 0).nu)
+    shape = proof_shape.cheapest([size for _, _, size, _ in sizes], tail)
+    same = flp_same.cheapest(proven.num_lanes) if proven.weighted else None
     groups, start, call = [], 0, 0
-    for kind, name, size in sizes:
+    for kind, name, size, slack in sizes:
         calls = ceil_div(size, shape.arity)
-        groups.append(Group(kind, name, start, size, call, calls))
+        groups.append(Group(kind, name, start, size, slack, call, calls))
         start, call = start + size, call + calls
-    return Statement(
-        trees, dense, ring_bits, counted, norm, num_carries, shape, tuple(groups), num_values
-    )
-
-
-def _group_sizes(
-    trees: tuple[TreeSegment, ...], dense: tuple[tuple[str, int], ...], counted: bool, norm: int
-) -> list[tuple[str, str, int]]:
-    """Kind, segment and values of every group, in order."""
-    sizes = []
-    if norm:
-        values = sum((s.num_trees << s.nu) * s.tau for s in trees) + sum(m for _, m in dense)
-        sizes.append(("norm", "", values + _SLACK))
-    if counted:
-        sizes += [("count", s.name, s.num_trees << s.nu) for s in trees]
-        sizes += [("slack", s.name, _SLACK) for s in trees]
-    return sizes
-
-
-def _magnitudes(
-    trees: tuple[TreeSegment, ...], dense: tuple[tuple[str, int], ...], counted: bool, norm: int
-) -> int:
-    """Most that an honest report's values add up to in magnitude, slack included."""
-    total = 0
-    if norm:
-        num = sum(s.k_max * s.tau for s in trees) + sum(m for _, m in dense)
-        total += (math.isqrt(num) + 1) * norm + 2 * norm
-    if counted:
-        total += sum(s.k_max + 2 * (math.isqrt(s.k_max) + 1) for s in trees)
-    return total
+    return Statement(proven, ring_bits, num_carries, shape, same, tuple(groups), num_values)
 
 
 @functools.lru_cache(maxsize=64)

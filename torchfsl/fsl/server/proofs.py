@@ -67,15 +67,36 @@ class Questions:
         roots = context.roots(segment, seed, party)
         fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
         slack, elements = loaded.proof_share()
-        squares, proof = elements[: len(sums)], elements[len(sums) :]
+        split = len(elements) - statement.same_elements
+        squares, proof, of_weights = (
+            elements[: len(sums)],
+            elements[len(sums) : split],
+            elements[split:],
+        )
         vectors = self._values(loaded, lifts.lift(slack, party))
         parts = [(carried, -(1 << statement.ring_bits)), *zip(vectors, lifts.SCALES, strict=False)]
         tail = [x for pair in zip(sums, squares, strict=True) for x in pair]
-        inputs = statement.inputs(parts, tail)
-        query = statement.shape.query(inputs, proof, self._point(report.client))
+        point = statement.shape.point(self._derived(report.client, b"point"))
+        query = statement.shape.query(statement.inputs(parts, tail), proof, point)
+        said, same = self._of_weights(report.client, parts, of_weights)
         rho = field128.uniform(self._derived(report.client, b"rho"), 1)[0]
-        output = statement.output(inputs, query, party, rho)
-        return fold, field128.to_bytes([*query.wires, query.at_point, output])
+        zeros = statement.residues(parts, query.outputs, same, tail, party)
+        output = field128.evaluate([0, *(share for _, share in zeros)], rho)
+        return fold, field128.to_bytes([*query.wires, query.at_point, *said, output])
+
+    def _of_weights(
+        self, client: int, parts: list[tuple[Whole, int]], proof: list[int]
+    ) -> tuple[list[int], int]:
+        """What is opened of the proof of weights, and this server's share of its output."""
+        statement = self._statement
+        if statement.same is None:
+            return [], 0
+        (group,) = (group for group in statement.groups if group.kind == "weight")
+        weight = sum(int(vector[group.start]) * scale for vector, scale in parts)
+        lanes = [(statement.lanes(vector), scale) for vector, scale in parts]
+        point = statement.same.point(self._derived(client, b"weights"))
+        found = statement.same.query(lanes, weight, proof, point)
+        return [*found.wires, found.at_point], found.output
 
     def _values(self, loaded: LoadedReport, slack: Whole) -> list[Whole]:
         """The vector of this server's lifted shares: low parts, and high ones of wide rings."""
@@ -91,16 +112,13 @@ class Questions:
             for half, part in zip(trees, parts, strict=True):
                 half[segment.name] = part.reshape(shape)
         dense = {}
-        if statement.norm:
+        if statement.reads_dense:
             dense = {s.name: lifts.lift(loaded.dense_share(s), self._party) for s in plan.dense}
         low = statement.vector(trees[0], dense, slack)
         if statement.ring_bits <= HALF:  # sums fit the lower part
             return [low]
         none = {name: np.zeros_like(part) for name, part in dense.items()}
         return [low, statement.vector(trees[1], none, np.zeros_like(slack))]
-
-    def _point(self, client: int) -> int:
-        return self._statement.shape.point(self._derived(client, b"point"))
 
     def _derived(self, client: int, what: bytes) -> bytes:
         context = kdf.frame(what, client.to_bytes(8, "little"))

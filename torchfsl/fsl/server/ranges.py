@@ -38,8 +38,8 @@ def most_lane(plan: Plan, num_clients: int) -> int:
 
 
 def most_opened_lane(plan: Plan, segment: TreeSegment, num_clients: int) -> int:
-    """The largest count that accepted reports make up: of proven ones, one a tree of a row."""
-    proven = plan.statement is not None and plan.statement.counted
+    """The largest lane that accepted reports make up: of proven ones, a weight a tree of a row."""
+    proven = plan.statement is not None and plan.statement.has_lanes
     rows = num_clients * plan.max_weight * (row_trees(segment) if proven else 1)
     return rows + noise_tail(plan.lane_sigma)
 
@@ -71,7 +71,7 @@ def cut(
     if statement is None:
         return np.zeros(len(values), dtype=np.bool_)
     far = np.zeros(len(values), dtype=np.bool_)
-    if lane is not None and statement.counted:
+    if lane is not None and statement.has_lanes:
         most = most_lane(plan, num_clients)
         far = (lane > most) & (lane <= most_opened_lane(plan, segment, num_clients))
         lane[far] = most
