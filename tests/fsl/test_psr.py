@@ -351,7 +351,6 @@ def test_those_who_wait_are_answered_together(epochs: int, monkeypatch: pytest.M
             client.open_session(indices={"t": [number]}).start_round(1)
         else:
             client.start_round(1, indices={"t": [number]})
-    alone = [servers[0].reply(Kind.ANSWER, 1, client) for client in range(10)]
     questions, one_by_one = [], psr.answers
 
     def counted(segment: Any, asked: Any, *rest: Any) -> Any:
@@ -359,10 +358,38 @@ def test_those_who_wait_are_answered_together(epochs: int, monkeypatch: pytest.M
         return one_by_one(segment, asked, *rest)
 
     monkeypatch.setattr(psr, "answers", counted)
-    waiting = [*range(10), 11]  # the last has sent nothing
-    together = [servers[0].reply(Kind.ANSWER, 1, client, waiting[client:]) for client in range(10)]
-    assert together == alone
+    waiting = [*range(10), 11]  # those whose answer is on its way, too; the last has sent nothing
+    together = [servers[0].reply(Kind.ANSWER, 1, client, waiting) for client in range(10)]
     assert questions == [evaluation.ANSWERS_TOGETHER, 10 - evaluation.ANSWERS_TOGETHER]
+    alone = [servers[0].reply(Kind.ANSWER, 1, client, waiting) for client in range(10)]
+    assert together == alone
+    assert questions[2:] == [1] * 10  # asked again: nothing is made for those who were answered
     for server in servers:
         server.abandon_round()
         assert not server._evaluator._made
+
+
+def test_an_answer_that_waits_for_its_client_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor dropped, where another client comes first who could not be answered before."""
+    plan = make_plan(
+        make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True), max_clients=12
+    )
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    made: list[int] = []
+    answers = evaluation.LocalEvaluator._answers
+
+    def counted(self: Any, reports: Any, model: Any) -> Any:
+        made.extend(report.client for report in reports)
+        return answers(self, reports, model)
+
+    monkeypatch.setattr(evaluation.LocalEvaluator, "_answers", counted)
+    for number in (0, 1):
+        Client(plan, Wire(servers), client_id=number).start_round(1, indices={"t": [number]})
+    servers[0].reply(Kind.ANSWER, 1, 0, [0, 1])
+    Client(plan, Wire(servers), client_id=2).start_round(1, indices={"t": [2]})
+    servers[0].reply(Kind.ANSWER, 1, 2, [0, 1, 2])
+    servers[0].reply(Kind.ANSWER, 1, 1, [0, 1, 2])
+    assert made == [0, 1, 2]

@@ -15,9 +15,10 @@ from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
+from torchfsl.fsl.server.kept_answers import KeptAnswers
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
-from torchfsl.fsl.server.reports import Report, TreeRecord
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.fsl.suite import FOLD_BYTES
@@ -93,7 +94,7 @@ class LocalEvaluator:
         self._plan, self._party, self._draw, self._release = plan, party, draw, release
         self._checked = plan.with_trees if plan.verified else ()
         self._tables = RowTables(plan)
-        self._made: dict[int, tuple[TreeRecord, AnswerBody]] = {}
+        self._made: KeptAnswers[AnswerBody] = KeptAnswers()
         self.sums = RunningSums(plan, party, release)
 
     def take(self, report: Report) -> None:
@@ -104,18 +105,17 @@ class LocalEvaluator:
         self, report: Report, model: ServerModel, waiting: Sequence[Report] = ()
     ) -> AnswerBody:
         """See `Evaluator.answer`; each part of a table is read once for those who wait."""
-        made = self._made.pop(report.client, None)
-        if made is None or made[0] is not report.trees:
-            others = [one for one in waiting if one.client != report.client]
-            together = [report, *others[: ANSWERS_TOGETHER - 1]]
-            bodies = self._answers(together, model)
-            self._made = {r.client: (r.trees, b) for r, b in zip(together, bodies, strict=True)}
-            made = self._made.pop(report.client)
-        return made[1]
+        made = self._made.give(report)
+        if made is None:
+            window = self._made.window(report, waiting, ANSWERS_TOGETHER)
+            made, *more = self._answers(window, model)
+            for other, body in zip(window[1:], more, strict=True):
+                self._made.keep(other, body)
+        return made
 
     def close(self) -> None:
         """See `Evaluator.close`."""
-        self._made = {}
+        self._made.clear()
         self._tables.forget()
 
     def folds(self, reports: Mapping[int, Report], verify_key: bytes) -> dict[int, bytes]:
@@ -157,7 +157,7 @@ class LocalEvaluator:
 
     def end(self) -> None:
         """See `Evaluator.end`."""
-        self._made = {}
+        self._made.clear()
         self.sums.reset()
         self._tables.forget()
 

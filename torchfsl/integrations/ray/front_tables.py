@@ -10,8 +10,9 @@ import numpy as np
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.kept_answers import KeptAnswers
 from torchfsl.fsl.server.loaded import LoadedReport
-from torchfsl.fsl.server.reports import Report, TreeRecord
+from torchfsl.fsl.server.reports import Report
 from torchfsl.integrations.ray.grid import ATTEMPTS, EngineLost, Shards
 from torchfsl.integrations.ray.packing import Packing, SegmentWhole
 from torchfsl.integrations.ray.shard import Answer
@@ -25,19 +26,14 @@ Parts: TypeAlias = list[tuple[bytes, bytes]]
 
 
 class FrontTables:
-    """Answers for clients of one round after the other, a window of them at a time.
-
-    What was computed for clients who wait is kept until they are answered, for the trees that they
-    asked with.
-    """
+    """Answers for clients of one round after the other, a window of them at a time."""
 
     def __init__(self, plan: Plan, party: int, shards: Shards) -> None:
         """No rows are laid out."""
         self._plan, self._party, self._shards = plan, party, shards
         self._packings: list[Packing] = []
         self._laid_out: tuple[int, bytes] = (-1, b"")
-        self._kept: dict[int, tuple[TreeRecord, Parts]] = {}
-        self._answered: set[int] = set()
+        self._kept: KeptAnswers[Parts] = KeptAnswers()
 
     def answer(
         self, epoch: int, report: Report, model: ServerModel, waiting: Iterable[Report]
@@ -48,45 +44,25 @@ class FrontTables:
             EngineLost: shards were lost again and again.
         """
         if self._laid_out != (epoch, report.model_rows):
-            self._forget_clients()
+            self._kept.clear()
             self._lay_out(epoch, report.model_rows, model, range(self._shards.grid.size))
             self._laid_out = epoch, report.model_rows
-        if not self._holds(report):
-            window = self._window(report, waiting)
-            for one, parts in zip(window, self._answers(epoch, window, model), strict=True):
-                self._kept[one.client] = one.trees, parts
-        self._answered.add(report.client)
-        return self._kept.pop(report.client)[1]
+        made = self._kept.give(report)
+        if made is None:
+            window = self._kept.window(report, waiting, sizes.window_reports(self._plan))
+            made, *more = self._answers(epoch, window, model)
+            for other, parts in zip(window[1:], more, strict=True):
+                self._kept.keep(other, parts)
+        return made
 
     def forget(self, epoch: int) -> None:
         """The model may change."""
-        self._forget_clients()
+        self._kept.clear()
         if self._laid_out[1]:
             self._shards.tell("forget_rows", epoch)
             self._laid_out = (-1, b"")
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    def _forget_clients(self) -> None:
-        self._kept.clear()
-        self._answered.clear()
-
-    def _holds(self, report: Report) -> bool:
-        found = self._kept.get(report.client)
-        return found is not None and found[0] is report.trees
-
-    def _window(self, report: Report, waiting: Iterable[Report]) -> list[Report]:
-        """The client, and others as long as a window has room.
-
-        Not those who were answered: they may seem to wait as long as their answer is on its way.
-        """
-        found = {report.client: report}
-        for other in waiting:
-            if len(found) >= sizes.window_reports(self._plan):
-                break
-            if other.client not in self._answered and not self._holds(other):
-                found.setdefault(other.client, other)
-        return list(found.values())
 
     def _answers(self, epoch: int, window: Sequence[Report], model: ServerModel) -> Iterator[Parts]:
         """Answers and tags for each of a window, from one call a shard."""
