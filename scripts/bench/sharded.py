@@ -1,14 +1,20 @@
 """What it costs to spread one server's evaluation over shards, beside one process.
 
     python -m scripts.bench.sharded [--rows 131072] [--width 8] [--k-max 256] [--reports 64]
-                                    [--shards 2] [--repeat 5] [--grid in-process|ray] [--json FILE]
+                                    [--shards 1 2] [--threads 2] [--repeat 5]
+                                    [--grid in-process|ray] [--json FILE]
 
-One server's work on a round, in two parts: answers, one call a client and shard, and the rest
-(reports taken, the check, the share), which goes by windows. Both ways work on the same reports, by
-turns, and their bytes are compared each time. Compared are processor seconds of the front and its
-shards; what Ray's own processes took meanwhile, idle or not, has lines of its own. Seconds say
-something on a quiet machine only. `ray` starts a cluster on this machine alone, without token and
-TLS, whose actors have one thread each; `in-process` shows what cutting and packing cost without it.
+One server's work on a round, in two parts: answers, of clients who all wait from the beginning, and
+the rest (reports taken, the check, the share). Both go by windows. All ways work on the same
+reports, by turns, and their bytes are compared each time: one process with one thread ("local"),
+one process with `--threads` of them, and each number of shards, which have one thread each.
+
+Compared are processor seconds of the front and its shards; what Ray's own processes took meanwhile,
+idle or not, has lines of its own. Cores that work at once share a cache and memory, so that the
+same work takes more processor seconds on two cores than on one: that is in "shards 2 / local" and
+in "threads 2 / local", not in "shards 2 / threads 2". Wall seconds say something on a quiet machine
+only. `ray` starts a cluster on this machine alone, without token and TLS; `in-process` shows what
+cutting and packing cost without it.
 """
 
 from __future__ import annotations
@@ -17,8 +23,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,11 +40,12 @@ from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
-from torchfsl.integrations.ray.grid import Grid, InProcessGrid
+from torchfsl.integrations.ray.grid import InProcessGrid
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
-TICKS = os.sysconf("SC_CLK_TCK")
+Turn: TypeAlias = tuple[float, float, float, object]
+"""Processor seconds of front and shards, of all else below, seconds, and what was said."""
 
 
 def draw_nothing(sigma: int, count: int) -> Any:
@@ -60,8 +68,11 @@ class Work:
 
     def answers(self, one: Evaluator) -> object:
         """Answers for all clients."""
-        asked = list(self.reports.values())  # all wait from the beginning
-        said = [bytes(one.answer(r, self.model, asked).sealed) for r in asked]
+        asked = list(self.reports.values())
+        said = [
+            bytes(one.answer(report, self.model, asked[number:]).sealed)  # the others are answered
+            for number, report in enumerate(asked)
+        ]
         one.close()
         return said
 
@@ -90,11 +101,11 @@ def spent_by(processes: Sequence[int]) -> float:
 
 
 def _spent_by(process: int) -> float:
+    """As clock_getcpuclockid(3) names the clock of another process on Linux."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / TICKS
+        return time.clock_gettime(~process << 3 | 2)
+    except OSError:
+        return 0.0  # it has ended
 
 
 def descendants(process: int) -> list[int]:
@@ -120,71 +131,109 @@ def peak_bytes(process: int) -> int:
     raise AssertionError(process)
 
 
-Turn = tuple[float, float, float, object]
+@dataclass
+class Way:
+    """One way to evaluate.
+
+    Attributes:
+        name: of it.
+        threads: of this process.
+        one: the evaluator.
+        shards: processes that work for it.
+        turns: by part.
+    """
+
+    name: str
+    threads: int
+    one: Evaluator
+    shards: list[int] = field(default_factory=list)
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+
+    def turn(self, part: Callable[[Evaluator], object]) -> Turn:
+        """Let it do a part of the work."""
+        os.environ["TORCHFSL_THREADS"] = str(self.threads)
+        others = [process for process in descendants(os.getpid()) if process not in self.shards]
+        own, rest, start = spent_by(self.shards), sum(map(_spent_by, others)), time.perf_counter()
+        said = part(self.one)
+        seconds = time.perf_counter() - start
+        spent = spent_by(self.shards) - own
+        return spent, sum(map(_spent_by, others)) - rest, seconds, said
 
 
-def turn(part: Callable[[Evaluator], object], one: Evaluator, shards: Sequence[int]) -> Turn:
-    """Processor seconds of front and shards, of all else below, seconds, and what was said."""
-    others = [process for process in descendants(os.getpid()) if process not in shards]
-    own, rest, start = spent_by(shards), sum(map(_spent_by, others)), time.perf_counter()
-    said = part(one)
-    seconds = time.perf_counter() - start
-    return spent_by(shards) - own, sum(map(_spent_by, others)) - rest, seconds, said
-
-
-def opener(options: Any, grids: list[Any]) -> Callable[[Plan, int], Grid]:
-    """Opens the grid that was asked for, and notes it."""
-
-    def open_grid(plan: Plan, party: int) -> Grid:
-        if options.grid == "in-process":
-            grids.append(InProcessGrid(plan, party, options.shards))
-            return grids[-1]
-        import ray
-
+def sharded_way(plan: Plan, count: int, grid: str) -> Way:
+    """With so many shards, which are started."""
+    opened: Any
+    if grid == "in-process":
+        opened = InProcessGrid(plan, 0, count)
+    else:
         from torchfsl.integrations.ray.actors import RayGrid
 
-        ray.init(num_cpus=options.shards, include_dashboard=False, log_to_driver=False,
-                 object_store_memory=2 << 30)  # fmt: skip
-        one_thread = {"TORCHFSL_THREADS": "1"}
-        grids.append(RayGrid(plan, party, options.shards, environment=one_thread))
-        return grids[-1]
+        opened = RayGrid(plan, 0, count, environment={"TORCHFSL_THREADS": "1"})
+    one = ShardedEvaluator(plan, 0, draw_nothing, lambda: None, open_grid=lambda *_: opened)
+    processes = [] if grid == "in-process" else [process for process, _ in opened.processes()]
+    return Way(f"shards {count}", 1, one, processes)
 
-    return open_grid
+
+def compared(figures: dict[str, Any], ways: Sequence[Way], parts: Sequence[str]) -> None:
+    """Medians over the turns: of each way, over the first way, and of shards among themselves."""
+
+    def both(way: Way, which: int) -> dict[str, list[float]]:
+        found = {part: [float(one[which]) for one in way.turns[part]] for part in parts}  # type: ignore[arg-type]
+        return found | {"both": [sum(pair) for pair in zip(*found.values(), strict=True)]}
+
+    def over(name: str, first: Way, second: Way, which: int) -> None:
+        left, right = both(first, which), both(second, which)
+        for part in left:
+            pairs = zip(left[part], right[part], strict=True)
+            figures[f"{part}, {name}"] = statistics.median(a / b for a, b in pairs)
+
+    for way in ways:
+        for which, what in ((0, ""), (2, ", wall"), (1, ", Ray itself")):
+            for part, found in both(way, which).items() if which != 1 or way.shards else ():
+                figures[f"{part} {way.name}{what}"] = statistics.median(found)
+    local, threads, *sharded = ways
+    for way in (threads, *sharded):
+        over(f"{way.name} / {local.name}", way, local, 0)
+    for way in sharded:
+        if way.name == f"shards {threads.threads}":
+            over(f"{way.name} / {threads.name}", way, threads, 0)
+        if way is not sharded[0]:
+            over(f"wall, {sharded[0].name} / {way.name}", sharded[0], way, 2)
+    for way in sharded:
+        if way.shards:
+            figures[f"peak bytes, {way.name}"] = max(map(peak_bytes, way.shards))
 
 
 def main() -> None:
     """Measure and print."""
     parser = measure.make_parser(__doc__)
     for name, value in (("rows", 1 << 17), ("width", 8), ("k-max", 256), ("reports", 64),
-                        ("shards", 2), ("repeat", 5)):  # fmt: skip
+                        ("threads", 2), ("repeat", 5)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--grid", choices=["in-process", "ray"], default="ray")
     options = parser.parse_args()
     os.environ["TORCHFSL_THREADS"] = "1"
     figures = measure.begin(options)
     plan = rows_plan(options.rows, options.width, options.k_max, options.reports)
-    work, grids = Work(plan, options.reports), []  # type: tuple[Work, list[Any]]
-    whole = LocalEvaluator(plan, 0, draw_nothing, lambda: None)
-    parts = ShardedEvaluator(plan, 0, draw_nothing, lambda: None, open_grid=opener(options, grids))
-    rounds: dict[str, list[tuple[Turn, Turn]]] = {"answers": [], "sums": []}
-    shards: list[int] = []
+    work = Work(plan, options.reports)
+    if options.grid == "ray":
+        import ray
+
+        ray.init(num_cpus=sum(options.shards), include_dashboard=False, log_to_driver=False,
+                 object_store_memory=2 << 30)  # fmt: skip
+    local = (LocalEvaluator(plan, 0, draw_nothing, lambda: None) for _ in range(2))
+    ways = [Way("local", 1, next(local)), Way(f"threads {options.threads}", options.threads,
+                                              next(local))]  # fmt: skip
+    ways += [sharded_way(plan, count, options.grid) for count in options.shards]
     for number in range(options.repeat + 1):
         for name, part in (("answers", work.answers), ("sums", work.sums)):
-            first, second = turn(part, whole, shards), turn(part, parts, shards)
-            assert first[3] == second[3], "the bytes differ"
-            if number:  # the first warms memory up, and starts processes
-                rounds[name].append((first, second))
-        if options.grid == "ray":
-            shards = [process for process, _ in grids[0].processes()]
-    for name, pairs in rounds.items():
-        for way, who in enumerate(("local", "sharded")):
-            figures[f"{name} {who}"] = statistics.median(pair[way][0] for pair in pairs)
-            figures[f"{name} {who}, wall"] = statistics.median(pair[way][2] for pair in pairs)
-        figures[f"{name}, Ray itself"] = statistics.median(second[1] for _, second in pairs)
-        ratio = statistics.median(second[0] / first[0] for first, second in pairs)
-        figures[f"{name}, sharded / local"] = ratio
-    if options.grid == "ray":
-        figures["peak bytes of a shard"] = max(map(peak_bytes, shards))
+            turns = [way.turn(part) for way in ways]
+            assert all(turn[3] == turns[0][3] for turn in turns), "the bytes differ"
+            if number:  # the first warms memory up
+                for way, turn in zip(ways, turns, strict=True):
+                    way.turns.setdefault(name, []).append(turn)
+    compared(figures, ways, ("answers", "sums"))
     for name in list(figures)[2:]:
         measure.print_figure(name, figures[name])
     measure.finish(options, figures)

@@ -304,8 +304,10 @@ def test_any_partition_order_and_duplicates_of_windows_give_the_same_bytes(
     finished = []
     for i in range(size):
         for piece in range(pieces):
-            partials = [shard.partial(0, held, i, piece, pieces) for shard in shards]
-            finished.append(shards[i].finish(False, piece, pieces, *partials))
+            others = [shard.partial(0, held, i, piece, pieces) for shard in shards]
+            del others[i]
+            finished.append(shards[i].finish(0, held, False, piece, pieces, *others))
+            assert shards[i].finish(0, held | {99}, False, piece, pieces, *others) is None
         assert shards[i].partial(0, held | {99}, i, 0, pieces) is None
     share = b"".join(
         part[segment.name].tobytes()
@@ -336,7 +338,6 @@ def test_a_shard_holds_its_part_of_sums_tables_and_places(size: int) -> None:
         shard = Shard(plan, 0, number, count)
         rows = np.zeros((segment.m, segment.row_bytes), dtype=np.uint8)
         shard.put_rows(0, b"model", segment.name, 0, rows)
-        shard._tables[segment.name]._digests = shard._tables[segment.name]._make_digests()
         packing = Packing(plan, cuts_of(plan, number, count))
         shard.add(0, 0, False, np.zeros((1, packing.row_bytes), dtype=np.uint8))
         arrays = [*shard._sums[segment.name].arrays, *shard._tables[segment.name]._tables]

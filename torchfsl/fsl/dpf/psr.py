@@ -45,7 +45,7 @@ def lay_out(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) ->
         rows: `[m, row_bytes]`, the rows' raw bytes in index order.
         bins: of `empty_bins`; rows of another version are overwritten, padding stays as it is.
     """
-    items = _whole_rows(rows)
+    items = whole_rows(rows)
     for places, slots in _places(plan, segment, bins):
         places[slots] = items
 
@@ -84,14 +84,14 @@ def _places(
     """A group's bins as one row after the other, and where each row of the model lies there."""
     groups = (group for group in segment.groups if not group.is_stash)
     for group, table in zip(groups, bins, strict=True):
-        places = _whole_rows(table.reshape(-1, table.shape[2] >> group.nu))
+        places = whole_rows(table.reshape(-1, table.shape[2] >> group.nu))
         permuted = plan.permutations(segment)
         for slots in cuckoo.bin_slots(permuted, segment.theta, group.num_leaves << group.nu):
             yield places, slots
         cuckoo.set_aside(permuted)
 
 
-def _whole_rows(rows: Bytes) -> npt.NDArray[np.void]:
+def whole_rows(rows: Bytes) -> npt.NDArray[np.void]:
     """Rows that are copied at once, not byte by byte."""
     whole = np.dtype((np.void, rows.shape[1]))
     return np.ascontiguousarray(rows).view(whole)[:, 0]

@@ -181,7 +181,7 @@ class IndexSums(Accumulator):
             ]  # fmt: skip
             sums.fill(0)
             found.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
-            for part in _parts(segment.m, self._row):
+            for part in row_parts(segment.m, self._row):
                 slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
                 _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
             cuckoo.set_aside(table)
@@ -205,7 +205,7 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     if segment.m <= _CHUNK_ROWS:
         _gather(width, sums, cuckoo.bin_slots(table, theta, padded), out)
         return
-    tables, parts = range(NUM_HASHES), list(_parts(segment.m, out.shape[1]))
+    tables, parts = range(NUM_HASHES), list(row_parts(segment.m, out.shape[1]))
     order = list(itertools.product(tables, parts))
     if out.shape[1] >= _LINE_BYTES:
         order = [(i, part) for part in parts for i in tables]
@@ -216,7 +216,7 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
         cuckoo.set_aside(table)
 
 
-def _parts(m: int, row_bytes: int) -> Iterator[slice]:
+def row_parts(m: int, row_bytes: int) -> Iterator[slice]:
     """All of `m` rows, few enough at a time that they and their slots stay in a cache."""
     step = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
     return (slice(start, min(m, start + step)) for start in range(0, m, step))

@@ -249,11 +249,13 @@ class FrontSums:
         under_way: deque[tuple[tuple[int, int], object]] = deque()
         for number, piece in due:
             whose = (number, piece, pieces)
-            partials = [
+            others = [
                 grid.send(shard, "partial", self.epoch, expected, *whose)
                 for shard in range(grid.size)
+                if shard != number
             ]
-            sent = grid.send(number, "finish", noisy, piece, pieces, *partials)
+            how = (self.epoch, expected, noisy, piece, pieces)
+            sent = grid.send(number, "finish", *how, *others)
             under_way.append(((number, piece), sent))
             if len(under_way) > _PIECES_UNDER_WAY:
                 first, sent = under_way.popleft()

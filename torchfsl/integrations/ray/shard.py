@@ -15,12 +15,12 @@ from torchfsl.fsl import noise
 from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.dpf.trees import split
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
 from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.integrations.ray.cuts import Cut, Places, cuts_of, piece_of
 from torchfsl.integrations.ray.packing import Packing, SegmentPart
-from torchfsl.integrations.ray.sums import SegmentSums
+from torchfsl.integrations.ray.sums import SegmentSums, add_rows
 from torchfsl.integrations.ray.tables import SegmentTables
-from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes
 
@@ -107,10 +107,12 @@ class Shard:
         if not self._at(epoch):
             return
         if model_rows != self._model_rows:
-            self._tables, self._model_rows = {}, model_rows
+            self._forget_rows()
+            self._model_rows = model_rows
         if name not in self._tables:
-            places = self._places[name]
-            self._tables[name] = SegmentTables(self._plan, self._cuts[name], places, model_rows)
+            self._tables[name] = SegmentTables(self._plan, self._cuts[name], self._places[name])
+        if self._tables[name].model_rows != model_rows:
+            self._tables[name].begin(model_rows)
         self._tables[name].put(start, rows)
 
     def answer(self, epoch: int, model_rows: bytes, rows: Bytes) -> list[Answer] | None:
@@ -122,7 +124,7 @@ class Shard:
         ready = self._at(epoch) and model_rows == self._model_rows
         if not ready or any(s.name not in self._tables for s in segments):
             return None
-        if any(self._tables[s.name].missing for s in segments):
+        if any(not self._tables[s.name].has_all(model_rows) for s in segments):
             return None
         asked = [self._asked.read(row) for row in rows]
         by_segment = {
@@ -133,7 +135,7 @@ class Shard:
     def forget_rows(self, epoch: int) -> None:
         """No more answers in this round."""
         if self._at(epoch):
-            self._tables, self._model_rows = {}, b""
+            self._forget_rows()
 
     def partial(
         self, epoch: int, expected: Windows, number: int, piece: int, pieces: int
@@ -149,26 +151,32 @@ class Shard:
         return {name: self._sum(name).partial(part) for name, part in rows.items()}
 
     def finish(
-        self, noisy: bool, piece: int, pieces: int, *partials: dict[str, Bytes] | None
+        self,
+        epoch: int,
+        expected: Windows,
+        noisy: bool,
+        piece: int,
+        pieces: int,
+        *others: dict[str, Bytes] | None,
     ) -> dict[str, Bytes] | None:
         """A piece of this shard's rows of the share, with the server's noise if asked for.
 
-        None where a shard did not hold what was expected.
+        None unless it holds `expected`, as the others did whose `partial` for it is given.
         """
+        own = self.partial(epoch, expected, self._number, piece, pieces)
+        given = [part for part in others if part is not None]
+        if own is None or len(given) < len(others):
+            return None
         found = {}
-        for name, cut in self._cuts.items():
-            total: Bytes | None = None
-            count = len(piece_of(cut.rows, piece, pieces))
-            row, width = self._plan.value_bytes(cut.segment), self._plan.ring_bytes(cut.segment)
-            for part in partials:
-                if part is None:
-                    return None
-                values = part[name].reshape(count, row // width, width)
-                total = values if total is None else ring.add(total, values)
-            assert total is not None
+        for name, total in own.items():
+            segment = self._cuts[name].segment
+            for part in given:
+                add_rows(total, part[name], self._plan.ring_bytes(segment))
+            found[name] = total
             if noisy and total.size:
-                total = noise.add_noise(self._plan, cut.segment, total)
-            found[name] = total.reshape(count, row)
+                values = total.reshape(len(total), -1, self._plan.ring_bytes(segment))
+                noisy_values = noise.add_noise(self._plan, segment, values)
+                found[name] = noisy_values.reshape(total.shape)
         return found
 
     def end(self, epoch: int) -> None:
@@ -185,9 +193,18 @@ class Shard:
 
     def _begin(self, epoch: int) -> None:
         self._epoch, self._held = epoch, Windows()
-        self._tables, self._model_rows, self._masks = {}, b"", (b"", {})
+        self._masks = b"", {}
+        self._forget_rows()
         for total in self._sums.values():
             total.clear()
+
+    def _forget_rows(self) -> None:
+        """The memory of tables is kept for the next model, where `LocalEvaluator` keeps it."""
+        self._model_rows = b""
+        if not sizes.keeps_tables(self._plan):
+            self._tables = {}
+        for table in self._tables.values():
+            table.model_rows = b""
 
     def _sum(self, name: str) -> SegmentSums:
         if name not in self._sums:

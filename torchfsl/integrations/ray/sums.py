@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from torchfsl.fsl.dpf.ssa import aligned_zeros
+from torchfsl.fsl.cuckoo.placement import Slots
+from torchfsl.fsl.dpf.psr import whole_rows
+from torchfsl.fsl.dpf.ssa import aligned_zeros, row_parts
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.integrations.ray.cuts import Cut, Places, subtrees
 from torchfsl.integrations.ray.packing import GroupPart, SegmentPart
-from torchfsl.kernels import ring
 from torchfsl.kernels.backends import kernels, num_threads
 from torchfsl.types import Bytes
 
@@ -66,25 +67,26 @@ class SegmentSums:
         """What the shard's trees give to these positions: `[rows, W/8]`."""
         cut, out = self._cut, np.zeros((len(rows), self._row), dtype=np.uint8)
         bins, below = (array.reshape(-1, self._row) for array in self.arrays)
-        for positions, slots in self._places.within(rows):
-            if len(positions):
-                found = np.zeros((len(positions), self._row), dtype=np.uint8)
-                own = np.ascontiguousarray(slots)[None]
-                kernels().gather(bins, own, found, self._width, num_threads())
-                out[positions] = self._added(out[positions], found)
-        low, high = (
-            max(rows.start, cut.node_positions.start),
-            min(rows.stop, cut.node_positions.stop),
-        )
-        if low < high:
-            first = cut.nodes.start * cut.node_leaves << cut.segment.nu
-            part = slice(low - rows.start, high - rows.start)
-            out[part] = self._added(out[part], below[low - first : high - first])
+        first = cut.nodes.start * cut.node_leaves << cut.segment.nu
+        for part in row_parts(len(rows), self._row):
+            own, some = out[part], rows[part]
+            for positions, slots in self._places.within(some):
+                if len(positions) == len(own):  # all of them, in order
+                    self._gather(bins, slots, own)
+                elif len(positions):
+                    there = whole_rows(own)
+                    found = there[positions].view(np.uint8).reshape(-1, self._row)
+                    self._gather(bins, slots, found)
+                    there[positions] = whole_rows(found)
+            low = max(some.start, cut.node_positions.start)
+            high = min(some.stop, cut.node_positions.stop)
+            if low < high:
+                here = own[low - some.start : high - some.start]
+                add_rows(here, below[low - first : high - first], self._width)
         return out
 
-    def _added(self, left: Bytes, right: Bytes) -> Bytes:
-        shape = (len(left), self._row // self._width, self._width)
-        return ring.add(left.reshape(shape), right.reshape(shape)).reshape(left.shape)
+    def _gather(self, sums: Bytes, slots: Slots, out: Bytes) -> None:
+        kernels().gather(sums, np.ascontiguousarray(slots)[None], out, self._width, num_threads())
 
     def _accumulate(self, jobs: list[tuple[Any, ...]], sign: int, out: Bytes) -> None:
         kernels().accumulate_batch(jobs, out.shape[1], sign, self._width, out, num_threads())
@@ -109,3 +111,9 @@ def side_by_side(cut: Cut, nodes: Bytes, part: GroupPart) -> list[tuple[Bytes, B
         )
         for i in range(len(part.roots))
     ]
+
+
+def add_rows(total: Bytes, rows: Bytes, width: int) -> None:
+    """Add rows of ring values to others in place, `[rows, W/8]` both, of `width` bytes a value."""
+    every = np.arange(len(rows), dtype=np.uint32)[None]
+    kernels().gather(rows, every, total, width, num_threads())

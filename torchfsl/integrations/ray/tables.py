@@ -2,64 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from torchfsl.fsl.dpf import psr
+from torchfsl.fsl.dpf.psr import whole_rows
+from torchfsl.fsl.dpf.ssa import row_parts
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.integrations.ray.cuts import Cut, Places, subtrees
 from torchfsl.integrations.ray.packing import SegmentPart
 from torchfsl.integrations.ray.sums import side_by_side
 from torchfsl.kernels.backends import kernels, num_threads
-from torchfsl.types import Bytes
+from torchfsl.types import Bytes, Indices
+
+Positions: TypeAlias = Indices | range
 
 
 class SegmentTables:
-    """Rows of one model version, as `row_tables.RowTables` has them, of the shard's part.
+    """Rows of one model version after the other, as `row_tables.RowTables`, of the shard's part.
 
     Attributes:
-        missing: positions whose rows are not here yet.
+        model_rows: digest of the rows of the version that is laid out.
     """
 
-    def __init__(self, plan: Plan, cut: Cut, places: Places, model_rows: bytes) -> None:
+    def __init__(self, plan: Plan, cut: Cut, places: Places) -> None:
         """No row is here."""
         segment, bins = cut.segment, cut.bin_group
-        self._cut, self._places = cut, places
-        self._key = psr.row_key(plan, segment, model_rows)
+        self._plan, self._cut, self._places = plan, cut, places
         block = segment.row_bytes << segment.nu
         leaves = bins.num_leaves if bins is not None else 0
-        self._tables = [
-            np.zeros((len(cut.bins), leaves, block), dtype=np.uint8),
-            np.zeros((len(cut.nodes), cut.node_leaves, block), dtype=np.uint8),
-        ]
-        self._digests: list[Bytes] = []
+        shapes = (len(cut.bins), leaves), (len(cut.nodes), cut.node_leaves)
+        self._tables = [np.zeros((*shape, block), dtype=np.uint8) for shape in shapes]
+        self._digests = [np.zeros((*shape, segment.tag_bytes), dtype=np.uint8) for shape in shapes]
         self._starts: set[int] = set()
-        self.missing = segment.m
+        self._missing, self._digested = segment.m, False
+        self.model_rows = b""
+
+    def begin(self, model_rows: bytes) -> None:
+        """Another version: what is here counts no more, and is overwritten."""
+        segment = self._cut.segment
+        self.model_rows, self._missing = model_rows, segment.m
+        self._starts.clear()
+        self._key = psr.row_key(self._plan, segment, model_rows)
+        # Where a block is a row, its digest is laid out with it. Padding of bins has that of zeros.
+        self._digested = not segment.nu
+        if self._digested and segment.tag_bytes:
+            self._digests[0][:] = self._digests_of(np.zeros((1, segment.row_bytes), dtype=np.uint8))
+
+    def has_all(self, model_rows: bytes) -> bool:
+        """Whether all rows of a version are here."""
+        return self.model_rows == model_rows and not self._missing
 
     def put(self, start: int, rows: Bytes) -> None:
         """Lay out the model's rows from position `start` on, `[rows, row_bytes]`; again is none."""
         if start in self._starts:
             return
-        cut, width = self._cut, rows.shape[1]
-        own = range(start, start + len(rows))
-        whole = np.dtype((np.void, width))
-        items = np.ascontiguousarray(rows).view(whole)[:, 0]
-        bins, below = self._tables
-        if bins.size:
-            places = bins.reshape(-1, width).view(whole)[:, 0]
-            for positions, slots in self._places.within(own):
-                places[slots] = items[positions]
-        low, high = (
-            max(start, cut.node_positions.start),
-            min(own.stop, cut.node_positions.stop),
-        )
-        if low < high:
-            first = cut.nodes.start * cut.node_leaves << cut.segment.nu
-            below.reshape(-1, width)[low - first : high - first] = rows[low - start : high - start]
+        for part in row_parts(len(rows), rows.shape[1]):
+            self._put(start + part.start, rows[part])
         self._starts.add(start)
-        self.missing -= len(rows)
+        self._missing -= len(rows)
 
     def answers(self, questions: Sequence[SegmentPart]) -> list[tuple[bytes, bytes, bytes, bytes]]:
         """For each client answers and tags of the shard's bins, and of its part of each stash tree.
@@ -67,8 +70,8 @@ class SegmentTables:
         The stash's are to be XORed with those of the other shards. With tags each part of a table
         is read once for all clients.
         """
-        if not self._digests:
-            self._digests = self._make_digests()
+        if not self._digested:
+            self._digest_blocks()
         cut, found = self._cut, [[b"", b"", b"", b""] for _ in questions]
         bins, below = self._tables
         if bins.size:
@@ -109,18 +112,52 @@ class SegmentTables:
             for key, _, *trees in asked
         ]  # fmt: skip
 
-    def _make_digests(self) -> list[Bytes]:
-        """Of the row blocks; zeros for leaves behind the last position, which have no row."""
+    def _put(self, start: int, rows: Bytes) -> None:
+        """Lay out some rows and, where a block is a row, their digests."""
         cut, width = self._cut, self._cut.segment.tag_bytes
-        found = []
-        for table in self._tables:
-            blocks = table.reshape(-1, table.shape[2])
-            digests = np.zeros((len(blocks), width), dtype=np.uint8)
-            if width and len(blocks):
-                digests[:] = kernels().row_digests(self._key, blocks, num_threads())
-            found.append(digests)
-        stash = cut.stash_group
+        end = start + len(rows)
+        found = [one for one in self._places.within(range(start, end)) if len(one[0])]
+        here = cut.node_positions
+        nodes = range(max(start, here.start) - start, min(end, here.stop) - start)
+        first = start - (cut.nodes.start * cut.node_leaves << cut.segment.nu)
+
+        def lay_out(tables: Sequence[Bytes], of: Callable[[Positions], Bytes]) -> None:
+            bins, below = (table.reshape(-1, table.shape[2] >> cut.segment.nu) for table in tables)
+            for positions, slots in found:
+                whole_rows(bins)[slots] = whole_rows(of(positions))
+            if nodes:
+                below[first + nodes.start : first + nodes.stop] = of(nodes)
+
+        lay_out(self._tables, lambda positions: _taken(rows, positions))
+        if not (self._digested and width):
+            return
+        if len(nodes) + sum(len(positions) for positions, _ in found) < len(rows):
+            lay_out(self._digests, lambda positions: self._digests_of(_taken(rows, positions)))
+        else:  # a row that lies in several places is digested once
+            digests = self._digests_of(rows)
+            lay_out(self._digests, lambda positions: _taken(digests, positions))
+
+    def _digests_of(self, blocks: Bytes) -> Bytes:
+        found: Bytes = kernels().row_digests(self._key, np.ascontiguousarray(blocks), num_threads())
+        return found
+
+    def _digest_blocks(self) -> None:
+        """Of blocks of several rows; zeros for leaves behind the last position, without any."""
+        for table, digests in zip(self._tables, self._digests, strict=True):
+            if digests.size:
+                blocks = table.reshape(-1, table.shape[2])
+                digests[:] = self._digests_of(blocks).reshape(digests.shape)
+        cut, stash = self._cut, self._cut.stash_group
         if stash is not None:
-            found[1][max(0, stash.num_leaves - cut.nodes.start * cut.node_leaves) :] = 0
-        pairs = zip(self._tables, found, strict=True)
-        return [digests.reshape(*table.shape[:2], width) for table, digests in pairs]
+            leaves = self._digests[1].reshape(-1, cut.segment.tag_bytes)
+            leaves[max(0, stash.num_leaves - cut.nodes.start * cut.node_leaves) :] = 0
+        self._digested = True
+
+
+def _taken(rows: Bytes, positions: Positions) -> Bytes:
+    """Rows at distinct positions in order; without a copy where these are all of them."""
+    if len(positions) == len(rows):
+        return rows
+    if isinstance(positions, range):
+        return rows[positions.start : positions.stop]
+    return whole_rows(rows)[positions].view(np.uint8).reshape(-1, rows.shape[1])
