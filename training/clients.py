@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from models import Sharded
 from torchfsl.engine.residual import Residual
-from torchfsl.submodel.aggregation import Participant
+from torchfsl.engine.round import TrainingRound
+from torchfsl.submodel.aggregation import Participant, RoundSession
 from training.aggregations.dropout import DroppedOut
 from training.attached import Attached
 from training.config import Config
 from training.data.prf import Stream
 from training.local import begin_local_training, train
-from training.tasks.task import Ids, Task
+from training.tasks.task import Task, Work
+
+ASKING: Final = 8
+"""Clients that ask for their rows before the first of them trains: so many do servers answer
+together. The trees of all are held meanwhile."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A client's round.
+
+    Attributes:
+        participant: the client's side of the aggregation.
+        residual: what the client owes; changed when it is done.
+        drops_out: whether what it learns is lost.
+        session: once the client has started, where a worker plays it.
+        error: that the last call of the client raised, there.
+    """
+
+    participant: Participant
+    residual: Residual
+    drops_out: bool
+    session: RoundSession | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A client that may ask, and then train."""
+
+    client: int
+    work: Work
+    training_round: TrainingRound
+    drops_out: bool
 
 
 class Clients:
@@ -41,31 +78,56 @@ class Clients:
             residual: what it owes; changed.
             drops_out: whether what it learns is lost; it then trains nothing.
         """
-        attached, config, client = self.attached, self.config, participant.client_id
+        return self._play(number, self._ready(number, Job(participant, residual, drops_out)))
+
+    def run_all(self, number: int, jobs: Iterable[Job], done: Callable[[int], None]) -> None:
+        """The rounds of clients; `done` hears of each what `run` returns.
+
+        Where they fetch rows, some ask before the first of them trains; see `ASKING`.
+        """
+        coming = iter(jobs)
+        while window := list(itertools.islice(coming, ASKING)):
+            ready = [self._ready(number, job) for job in window]
+            for one in ready if self._retrieves(window[0].participant) else ():
+                one.training_round.ask()
+            for one in ready:
+                done(self._play(number, one))
+
+    def _ready(self, number: int, job: Job) -> _Ready:
+        """A client's work, and its round before it begins."""
+        attached, config, client = self.attached, self.config, job.participant.client_id
         work = self.task.work(number, client)
-        begin_local_training(attached.model, attached.optimizer, config.local, number)
-        if work.shards is not None:
-            assert isinstance(attached.model, Sharded)
-            attached.model.take(work.shards)
-        retrieves = any(segment.retrieve for segment in participant.plan.segments)
-        rows: Mapping[str, Ids] | None = dict(work.rows) if retrieves else None
-        _seed_torch(dropout_seed(config, number, client), config.device)
-        with attached.engine.round(
-            participant,
-            rows=rows,
+        training_round = attached.engine.round(
+            job.participant,
+            rows=dict(work.rows) if self._retrieves(job.participant) else None,
             handle=attached.handle,
             number=number,
             rounding_seed=rounding_seed(config, number, client),
-            residual=residual,
-        ) as training_round:
-            if not drops_out:
-                train(attached.model, attached.optimizer, work, config.local)
+            residual=job.residual,
+        )
+        return _Ready(client, work, training_round, job.drops_out)
+
+    def _play(self, number: int, ready: _Ready) -> int:
+        """Its training and report; how many values clipping cut."""
+        attached, config, training_round = self.attached, self.config, ready.training_round
+        begin_local_training(attached.model, attached.optimizer, config.local, number)
+        if ready.work.shards is not None:
+            assert isinstance(attached.model, Sharded)
+            attached.model.take(ready.work.shards)
+        _seed_torch(dropout_seed(config, number, ready.client), config.device)
+        with training_round:
+            if not ready.drops_out:
+                train(attached.model, attached.optimizer, ready.work, config.local)
         try:
             training_round.submit()
         except DroppedOut:
             return 0
         assert training_round.clip_report is not None
         return training_round.clip_report.num_clipped
+
+    @staticmethod
+    def _retrieves(participant: Participant) -> bool:
+        return any(segment.retrieve for segment in participant.plan.segments)
 
 
 def dropout_seed(config: Config, number: int, client: int) -> int:

@@ -101,11 +101,12 @@ class Together:
         tables: list[np.ndarray[Any, Any]] = []
         clear: Mapping[str, Any] = {}
         for member, ids in zip(members, asked, strict=True):
-            session = member.participant.start_round(number, indices={self._rows.name: ids})
+            wanted = {self._rows.name: ids}
+            sessions.append(member.participant.start_round(number, indices=wanted))
+        for session, ids in zip(sessions, asked, strict=True):
             clear = session.download()  # the same for all, which the servers' digests prove
             found = session.retrieve()[self._rows.name]
             tables.append(zeros_for_missing(ids, *found)[1])
-            sessions.append(session)
         working = [place for place, member in enumerate(members) if member.work.batches]
         changes = iter(()) if not working else self._changes(
             number,

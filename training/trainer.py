@@ -14,14 +14,14 @@ from torchfsl.submodel.aggregation import Participant, Receipt
 from training.aggregations.dropout import Dropout
 from training.averaging import MeanModel
 from training.central import CentralTraining
-from training.clients import Clients, dropout_seed, rounding_seed
+from training.clients import Clients, Job, dropout_seed, rounding_seed
 from training.config import Config
 from training.data.prf import Stream
 from training.federation import Federation
 from training.tasks.recommendation import INPUTS
 from training.tasks.task import Task
 from training.together import Member, Together
-from training.workers import Job, Workers
+from training.workers import Workers
 
 
 @dataclass(slots=True)
@@ -213,9 +213,8 @@ class Trainer:
             if self._workers is None:
                 self._workers = Workers(self.config, self.federation.plan)
             self._workers.run(number, jobs, done)
-            return
-        for job in jobs:
-            done(self._clients.run(number, job.participant, job.residual, drops_out=job.drops_out))
+        else:
+            self._clients.run_all(number, jobs, done)
 
     def _participant(self, client: int, gone: set[int]) -> Participant:
         participant = self.federation.audit.participant(client)

@@ -15,21 +15,19 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
 import numpy.typing as npt
 import torch
 
-from torchfsl.engine.residual import Residual
-from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
+from torchfsl.submodel.aggregation import Receipt, RoundSession
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.update import Update
 from torchfsl.types import Array, Indices
 from training.attached import attach
 from training.checkpoint import residual_arrays, residual_of
-from training.clients import Clients
+from training.clients import Clients, Job
 from training.config import Config
 from training.sections import ConfigError
 from training.tasks.build import build_task
@@ -40,25 +38,6 @@ _ENDED: Final = (
     "a worker has ended, by itself or killed, perhaps for memory, of which each takes what a model "
     "and the data need: choose fewer workers"
 )
-
-
-@dataclass(slots=True)
-class Job:
-    """A client's round.
-
-    Attributes:
-        participant: in the trainer's process.
-        residual: what the client owes; changed when it is done.
-        drops_out: see `Clients.run`.
-        session: once the client has started.
-        error: that the last call of the client raised.
-    """
-
-    participant: Participant
-    residual: Residual
-    drops_out: bool
-    session: RoundSession | None = None
-    error: Exception | None = None
 
 
 class Workers:

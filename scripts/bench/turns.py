@@ -2,8 +2,9 @@
 
     python -m scripts.bench.turns [answers] [order] [gather] [--log-m 20] [--repeat 9] [--json FILE]
 
-`answers`: over DIN's table of 197,372 rows of 72 bytes in bins, without tags, with tags, and the
-digests that a server makes once a model. `order`: that of 2**m random 64-bit keys, by NumPy and by
+`answers`: over DIN's table of 197,372 rows of 72 bytes in bins, without tags, with tags, with tags
+to eight clients together, and the digests that a server makes once a model; each is a row of the
+table for one client. `order`: that of 2**m random 64-bit keys, by NumPy and by
 the kernel that puts permutations in order. `gather`: three scattered rows of 4 bytes into each of
 2**m rows, beside the same sums where the slots are in order, which is what memory gives to reads
 one after the other. Plain memory stands beside both: a copy of the keys, and all of them written to
@@ -22,19 +23,20 @@ import numpy as np
 
 from scripts.bench import measure
 from scripts.bench.kernel_cases import Keys, retrieval_cases, shapes
+from torchfsl.fsl.cuckoo.placement import Slots
 from torchfsl.fsl.dpf.ssa import aligned_zeros
 from torchfsl.kernels import portable
 from torchfsl.kernels.backends import kernels
 
-Turns = dict[str, tuple[Callable[[], object], int]]
-"""By name a call and the bytes of the arrays that it reads."""
+Turns = dict[str, tuple[Callable[[], object], int, int]]
+"""By name a call, the bytes of the arrays that it reads, and its rows or keys."""
 
 
 def answers(log_m: int) -> Turns:
     """Retrieval of DIN's shape, whatever `log_m`."""
     keys = Keys(next(shape for shape in shapes(False) if shape.row > 1))
     return {
-        case.name: (lambda case=case: case.call(1), case.moved)  # type: ignore[misc]
+        case.name: (lambda case=case: case.call(1), case.moved, case.count)  # type: ignore[misc]
         for case in retrieval_cases(keys)
     }
 
@@ -47,11 +49,12 @@ def order(log_m: int) -> Turns:
     def write() -> None:
         copy[places] = keys
 
+    size, count = keys.nbytes, len(keys)
     return {
-        "copy of the keys": (lambda: np.copyto(copy, keys), 2 * keys.nbytes),
-        "written to known places": (write, 2 * keys.nbytes),
-        "order by NumPy": (lambda: portable.stable_order(keys), keys.nbytes),
-        "order by the kernel": (lambda: kernels().stable_order(keys, 1), keys.nbytes),
+        "copy of the keys": (lambda: np.copyto(copy, keys), 2 * size, count),
+        "written to known places": (write, 2 * size, count),
+        "order by NumPy": (lambda: portable.stable_order(keys), size, count),
+        "order by the kernel": (lambda: kernels().stable_order(keys, 1), size, count),
     }
 
 
@@ -72,9 +75,13 @@ def gather(log_m: int) -> Turns:
             np.take(numbers, part, out=taken, mode="clip")
 
     size = bins.nbytes + in_order.nbytes + 2 * out.nbytes
-    found: Turns = {"three takes": (take, size)}
+
+    def gathered(slots: Slots) -> Callable[[], None]:
+        return lambda: kernels().gather(bins, slots, out, 4, 1)
+
+    found: Turns = {"three takes": (take, size, m)}
     return found | {
-        name: (lambda slots=slots: kernels().gather(bins, slots, out, 4, 1), size)  # type: ignore[misc]
+        name: (gathered(slots), size, m)
         for name, slots in (("gather", scattered), ("the same in order", in_order))
     }
 
@@ -88,17 +95,18 @@ def in_turns(turns: Turns, repeat: int) -> Iterator[dict[str, Any]]:
     """Medians, after one call of each that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(repeat + 1):
-        for name, (call, _) in turns.items():
+        for name, (call, *_) in turns.items():
             start = time.thread_time()
             call()
             if number:
                 seconds[name].append(time.thread_time() - start)
     first = statistics.median(seconds[next(iter(turns))])
-    for name, (_, size) in turns.items():
+    for name, (_, size, count) in turns.items():
         median = statistics.median(seconds[name])
         yield {
             "name": name, "cpu_seconds": median, "all_cpu_seconds": seconds[name],
-            "bytes_per_second": size / median, "of_the_first": median / first,
+            "bytes_per_second": size / median, "ns_each": 1e9 * median / count,
+            "of_the_first": median / first,
         }  # fmt: skip
 
 
@@ -114,7 +122,8 @@ def main() -> None:
     for subject in options.subjects or SUBJECTS:
         for row in in_turns(SUBJECTS[subject](options.log_m), options.repeat):
             print(f"{row['name']:24}{1e3 * row['cpu_seconds']:>10.2f} ms"
-                  f"{row['bytes_per_second'] / 1e9:>8.1f} GB/s{row['of_the_first']:>8.2f}",
+                  f"{row['ns_each']:>9.2f} ns each{row['bytes_per_second'] / 1e9:>8.1f} GB/s"
+                  f"{row['of_the_first']:>8.2f}",
                   flush=True)  # fmt: skip
             rows.append(row)
     figures["turns"] = rows

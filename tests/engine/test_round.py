@@ -21,6 +21,7 @@ from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.dpf import psr
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,64 @@ def test_the_opened_sum_is_the_sum_of_what_clients_sent(
         opened = task.finish()
         for name, total in plain_sum(task.plan, updates).items():
             np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, 3)
+    sizes: list[int] = []
+
+    def counting(segment: Any, questions: Any, *tables: Any) -> Any:
+        sizes.append(len(questions))
+        return answers(segment, questions, *tables)
+
+    answers = psr.answers
+    monkeypatch.setattr(psr, "answers", counting)
+    for _ in range(2):
+        sizes.clear()
+        link, updates = task.begin(), []
+        batches = [make_batch(10 * task.number + number) for number in range(3)]
+        rounds = [
+            engine.round(
+                task.client(link, number), rows=wanted(batch), handle=handle, number=task.number
+            )
+            for number, (handle, batch) in enumerate(zip(task.handles, batches, strict=True))
+        ]
+        for rnd in rounds if ahead else ():
+            rnd.ask()
+        for rnd, handle, batch in zip(rounds, task.handles, batches, strict=True):
+            with rnd:
+                train(handle.model, handle.optimizers, [batch])
+            rnd.submit()
+            updates.append(rnd.update)
+        opened = task.finish()
+        for name, total in plain_sum(task.plan, updates).items():
+            np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+        assert set(sizes) == {3 if ahead else 1}
+
+
+def test_a_client_asks_once_and_has_dropped_out_if_it_goes_no_further() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine, 2, min_clients=1)
+    link, batch = task.begin(), make_batch(0)
+    rounds = [
+        engine.round(task.client(link, number), rows=wanted(batch), handle=handle, number=0)
+        for number, handle in enumerate(task.handles)
+    ]
+    for rnd in rounds:
+        rnd.ask()
+    with pytest.raises(ProtocolError, match="started already"):
+        rounds[0].ask()
+    before = {n: value.clone() for n, value in task.handles[1].model.state_dict().items()}
+    with rounds[0]:
+        train(task.handles[0].model, task.handles[0].optimizers, [batch])
+    rounds[0].submit()
+    assert task.finish().num_clients == 1
+    after = task.handles[1].model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:

@@ -153,6 +153,22 @@ def test_servers_with_other_rows_answer_with_their_own() -> None:
     assert table(first, models[0]).tobytes() == changed.tobytes() != before
 
 
+def test_memory_got_beforehand_holds_the_tables_of_both_servers() -> None:
+    plan = make_plan(make_segment("t", "rows", (20, 2), k_max=3, tau=2, theta=3, retrieve=True))
+    models = [server.model for server in make_servers(plan)]
+    plain = RowTables(plan).of(models[0], bytes(32))["t"][0][0].copy()
+    plan = dataclasses.replace(plan, session=b"another".ljust(16).hex())
+    first, second = (RowTables(plan) for _ in range(2))
+    first.make_room()
+    assert first._bins is not None
+    second.make_room()
+    assert second._bins is None, "one process has one copy"
+    own = first._bins.tables["t"][0]
+    for reader, model in ((second, models[1]), (first, models[0])):
+        assert reader.of(model, bytes(32))["t"][0][0] is own
+    assert np.array_equal(own, plain)
+
+
 @pytest.mark.parametrize("nu", [0, 1])
 def test_digests_are_shared_only_under_one_key_and_are_those_of_the_rows(nu: int) -> None:
     segment = make_segment(

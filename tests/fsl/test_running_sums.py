@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable
 from typing import IO, cast
@@ -83,6 +84,31 @@ def test_any_window_gives_the_exact_sum(window: int) -> None:
         waiting = len(servers[0]._evaluator.sums._waiting)
         assert waiting == 5 % window
         assert_sums(plan, finish_round(servers), updates)
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "3", "16"])
+def test_folds_are_the_same_however_many_reports_are_verified_side_by_side(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = streaming_plan(5)
+    plan = dataclasses.replace(
+        plan,
+        segments=tuple(
+            s if s.is_dense else dataclasses.replace(s, check_bytes=32) for s in plan.segments
+        ),
+    )
+    servers = make_servers(plan)
+    play(plan, servers, 5)
+    folds = []
+    for server in servers:
+        monkeypatch.setenv("TORCHFSL_THREADS", "1")
+        alone = server._evaluator.folds(server.reports.complete(), bytes(32))
+        monkeypatch.setenv("TORCHFSL_THREADS", threads)
+        folds.append(server._evaluator.folds(server.reports.complete(), bytes(32)))
+        assert list(folds[-1]) == list(range(5))
+        assert folds[-1] == alone
+    assert folds[0] == folds[1], "all clients are honest"
+    assert len(set(folds[0].values())) == 5
 
 
 @pytest.mark.parametrize("line_bytes", [1, 64], ids=["long rows", "short rows"])

@@ -380,6 +380,20 @@ def test_a_restored_optimizer_goes_on_with_the_same_bits(name: str) -> None:
     assert state_digest(straight.optimizer.state()) == state_digest(optimizer.state())
 
 
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_memory_got_beforehand_changes_no_bit_and_is_not_in_the_state(name: str) -> None:
+    usual, early = (ServerModel(make_state(PLAN), OPTIMIZERS[name]()) for _ in range(2))
+    before = state_digest(early.optimizer.state())
+    early.make_room(PLAN)
+    assert state_digest(early.optimizer.state()) == before
+    for seed in range(2):
+        for model in (usual, early):
+            model.apply(PLAN, opened_of(PLAN, seed))
+        early.make_room(PLAN)  # later it changes nothing either
+    assert usual.digest() == early.digest()
+    assert state_digest(usual.optimizer.state()) == state_digest(early.optimizer.state())
+
+
 @pytest.mark.parametrize("name", ["momentum", "adam", "ftrl", "row-adagrad"])
 def test_a_checkpoint_is_a_snapshot_and_shares_nothing_with_the_optimizer(name: str) -> None:
     model = ServerModel(make_state(PLAN), OPTIMIZERS[name]())

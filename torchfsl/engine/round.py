@@ -81,6 +81,8 @@ class TrainingRound:
         self._given = None if number is None else check_number("number", number)
         self._number = -1
         self._session: RoundSession | None = None
+        self._indices: dict[str, npt.NDArray[np.int64]] = {}
+        self._has_asked = False
         self._raw: dict[str, RawSegment] | None = None
         handle.exchange.check_plan(client.plan)
         self._absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
@@ -99,23 +101,38 @@ class TrainingRound:
                 "the plan with retrieve=True"
             )
 
+    def ask(self) -> None:
+        """Start the round before its block is entered: what the client asks for is sent.
+
+        Simulations do so for some clients before the first of them goes on, since servers answer
+        those that wait together. The model stays as it is. A client that goes no further has
+        dropped out.
+
+        Raises:
+            ProtocolError: the round was started before.
+            ParameterError: as on entering.
+        """
+        if self._session is not None:
+            raise ProtocolError("this round was started already: enter its block")
+        self._prepare()
+        self._session, self._has_asked = self._start(self._indices), True
+
     def __enter__(self) -> TrainingRound:
         handle = self._handle
-        self._number = self._ask_number() if self._given is None else self._given
-        try:
-            indices = self._indices()
-        except BaseException:
-            self._abort_without_rows()
-            raise
+        if not self._has_asked:
+            self._prepare()
         handle.personal.switch_to(self._client.client_id)
         before = Snapshot(handle.model, handle.inventory, handle.held_rows)
-        self._session = self._start(indices)
+        if not self._has_asked:
+            self._session = self._start(self._indices)
+        assert self._session is not None
+        self._has_asked = False
         try:
             clear = self._session.download()
             handle.recorder.check_closed()
             handle.exchange.load(clear)
             held = self._retrieving or self._absent == 0.0
-            present = self._fetch_rows(indices) if held else None
+            present = self._fetch_rows(self._indices) if held else None
             handle.begin_round(present, self._asked)
         except BaseException:
             before.put_back()
@@ -195,6 +212,15 @@ class TrainingRound:
 
     # --- parts --------------------------------------------------------------------------------
 
+    def _prepare(self) -> None:
+        """The round's number, and what to ask for."""
+        self._number = self._ask_number() if self._given is None else self._given
+        try:
+            self._indices = self._wanted_indices()
+        except BaseException:
+            self._abort_without_rows()
+            raise
+
     def _start(self, indices: dict[str, npt.NDArray[np.int64]]) -> RoundSession:
         """A round of its own, or the next one of a session with a fixed submodel."""
         if not self._client.plan.keeps_positions:
@@ -257,7 +283,7 @@ class TrainingRound:
                 session.retrieve()
             session.abort()
 
-    def _indices(self) -> dict[str, npt.NDArray[np.int64]]:
+    def _wanted_indices(self) -> dict[str, npt.NDArray[np.int64]]:
         """Positions of the segments whose trees travel before training; beyond k_max cut."""
         early = self._client.plan.asked_early
         if self._fixed is not None:

@@ -6,7 +6,7 @@ With a plan of dense segments only it is plain additive secret sharing (`--aggre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from torchfsl.fsl.client.client import Client
@@ -86,8 +86,10 @@ class _TimedServer:
     def relay(self, kind: Kind, client: int) -> bytes:
         return self._timed(self._server.relay, kind, client)
 
-    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        return self._timed(self._server.reply, kind, round_number, client)
+    def reply(
+        self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
+    ) -> bytes:
+        return self._timed(self._server.reply, kind, round_number, client, waiting)
 
     def _timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
         start = time.perf_counter()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from torchfsl.errors import ProtocolError
+from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 
 
@@ -27,26 +29,44 @@ class Endpoint(Protocol):
     def relay(self, kind: Kind, client: int) -> bytes:
         """The message for the other server."""
 
-    def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """Produce a message of `kind` for a client."""
+    def reply(
+        self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
+    ) -> bytes:
+        """Produce a message of `kind` for a client; of an ANSWER, others are `waiting` for theirs.
+
+        Work may be done for all of them at once, and the others' answers kept until they ask.
+        """
 
 
 class InProcess:
-    """Both servers in this process, through the same bytes as on any network."""
+    """Both servers in this process, through the same bytes as on any network.
+
+    Clients of a round whose trees came by this object are said to wait until they have asked for
+    their answers: where several start before the first asks, servers answer them together.
+    """
 
     def __init__(self, server0: Endpoint, server1: Endpoint) -> None:
         """Connect to both servers."""
         self._servers = (server0, server1)
+        self._round = -1
+        self._waiting: tuple[dict[int, None], dict[int, None]] = ({}, {})
 
     def send(self, party: int, message: bytes) -> None:
         """Deliver, and pass on what the server relays to its peer."""
         due = self._servers[party].receive(message)
-        if due is not None:
-            self._servers[1 - party].receive(self._servers[party].relay(*due))
+        if due is None:
+            return
+        self._servers[1 - party].receive(self._servers[party].relay(*due))
+        if due[0] is Kind.TREES_RELAY:
+            self._wait(messages.peek(message).round_number, due[1])
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """The server's reply."""
-        return self._servers[party].reply(kind, round_number, client)
+        if kind is not Kind.ANSWER or round_number != self._round:
+            return self._servers[party].reply(kind, round_number, client)
+        self._waiting[party].pop(client, None)
+        waiting = tuple(self._waiting[party])
+        return self._servers[party].reply(kind, round_number, client, waiting)
 
     def open_number(self) -> int:
         """The number of the round that is open at both servers.
@@ -60,3 +80,12 @@ class InProcess:
                 "no round is open at both servers: begin one first, begin_round(servers, number)"
             )
         return int(number)
+
+    def _wait(self, round_number: int, client: int) -> None:
+        """Both servers have the client's trees now."""
+        if round_number != self._round:
+            self._round = round_number
+            for waiting in self._waiting:
+                waiting.clear()
+        for waiting in self._waiting:
+            waiting[client] = None

@@ -110,6 +110,12 @@ class ServerModel:
                     f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
                 )
 
+    def make_room(self, plan: SubmodelPlan) -> None:
+        """Let the optimizer get its memory for the plan's tensors before the first round."""
+        for tensor in (t for s in plan.segments for t in s.tensors):
+            if not self.optimizer.lazy:
+                self.optimizer.make_room(tensor.name, tensor.numel)
+
     def row_bytes(self, plan: SubmodelPlan) -> bytes:
         """The rows that can be retrieved, segment by segment, as clients get them.
 

@@ -32,6 +32,14 @@ class ServerOptimizer(Protocol):
         """Parameter `name` has rows of `width` values; called before its steps if `by_row`."""
         return
 
+    def make_room(self, name: str, size: int) -> None:
+        """Get memory for what is kept of parameter `name`, of `size`; never called if `lazy`.
+
+        Called when a server is made, so that its first round does not wait for memory that is new
+        to the process. `state` does not show it.
+        """
+        return
+
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """Change a flat slice `[start, start + len)` of parameter `name` (of `size`) in place."""
 
@@ -158,6 +166,12 @@ class ServerAdam(ServerOptimizer):
         self.lr, self.betas, self.eps = lr, betas, eps
         self._round = 0
         self._moments: dict[str, tuple[Float64, Float64]] = {}
+        self._room: dict[str, tuple[Float64, Float64]] = {}
+
+    def make_room(self, name: str, size: int) -> None:
+        """See `ServerOptimizer`."""
+        if name not in self._moments:
+            self._room[name] = _zeros(size), _zeros(size)
 
     def advance(self) -> None:
         """Count the round for bias correction."""
@@ -166,7 +180,8 @@ class ServerAdam(ServerOptimizer):
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """See `ServerOptimizer`."""
         if name not in self._moments:
-            self._moments[name] = (np.zeros(size), np.zeros(size))
+            here = self._room.pop(name) if name in self._room else None
+            self._moments[name] = here or (np.zeros(size), np.zeros(size))
         first, second = (m[start : start + len(gradient)] for m in self._moments[name])
         self._move(first, second, parameter, gradient, self.lr)
 
@@ -192,12 +207,19 @@ class ServerAdam(ServerOptimizer):
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
-        self._round = int(state["round"])
+        self._round, self._room = int(state["round"]), {}
         names = [key.split("/", 1)[1] for key in state if key.startswith("first/")]
         self._moments = {
             name: (np.array(state[f"first/{name}"]), np.array(state[f"second/{name}"]))
             for name in names
         }
+
+
+def _zeros(size: int) -> Float64:
+    """Zeros that are written, so that their memory is here."""
+    array = np.empty(size)
+    array.fill(0.0)
+    return array
 
 
 def is_number(value: object, kind: type = numbers.Real) -> bool:

@@ -51,8 +51,12 @@ def fold(
     masks: FoldMasks,
     roots: Bytes,
     trees: list[Trees],
+    threads: int = 0,
 ) -> int:
-    """One server's fold over a segment's trees, with K_tree and K_check, in [0, 2**128)."""
+    """One server's fold over a segment's trees, with K_tree and K_check, in [0, 2**128).
+
+    By `threads` threads, or as many as a kernel may use where that is 0.
+    """
     total = 0
     for (group, span), part in zip(split(segment), trees, strict=True):
         folded = kernels().verify(
@@ -68,7 +72,7 @@ def fold(
             masks.trees[span],
             masks.low,
             masks.high,
-            num_threads(),
+            threads or num_threads(),
         )
         total ^= int.from_bytes(folded, "little")
     return total

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -22,6 +26,7 @@ from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.fsl.suite import FOLD_BYTES
+from torchfsl.kernels.backends import num_threads
 from torchfsl.submodel.server_model import ServerModel
 
 
@@ -94,6 +99,7 @@ class LocalEvaluator:
         self._plan, self._party, self._draw, self._release = plan, party, draw, release
         self._checked = plan.with_trees if plan.verified else ()
         self._tables = RowTables(plan)
+        self._tables.make_room()
         self._made: KeptAnswers[AnswerBody] = KeptAnswers()
         self.sums = RunningSums(plan, party, release)
 
@@ -126,18 +132,32 @@ class LocalEvaluator:
             self.sums.add_waiting()
             questions = Questions(self._plan, self._party, verify_key, self.sums.lifted)
         folds = {}
-        for client, report in reports.items():
-            loaded = self.sums.loaded(report)
-            total = 0
-            for segment in self._checked if not report.trees.verified else ():
-                trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
-                total ^= checks.fold(
-                    segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public
-                )
-            fold = total.to_bytes(FOLD_BYTES, "little")
-            folds[client] = questions.verdict(fold, loaded) if questions else fold
-            self._release()
+        workers = max(1, min(num_threads(), len(reports)))
+        fold = functools.partial(self._folded, masks, num_threads() // workers)
+        with contextlib.ExitStack() as stack:
+            each: Callable[..., Iterable[tuple[LoadedReport, bytes]]] = map
+            if workers > 1:  # else a thread would only take time
+                each = stack.enter_context(ThreadPoolExecutor(workers)).map
+            rest = iter(reports.values())
+            while window := list(itertools.islice(rest, workers)):  # so many are loaded at once
+                for loaded, folded in each(fold, window):
+                    verdict = questions.verdict(folded, loaded) if questions else folded
+                    folds[loaded.report.client] = verdict
+                self._release()
         return folds
+
+    def _folded(
+        self, masks: Mapping[str, checks.FoldMasks], threads: int, report: Report
+    ) -> tuple[LoadedReport, bytes]:
+        """One report and its fold; several are made side by side, each by its own threads."""
+        loaded, total = self.sums.loaded(report), 0
+        for segment in self._checked if not report.trees.verified else ():
+            trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
+            total ^= checks.fold(
+                segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public,
+                threads,
+            )  # fmt: skip
+        return loaded, total.to_bytes(FOLD_BYTES, "little")
 
     def settle(self, reports: Sequence[Report]) -> bool:
         """See `Evaluator.settle`."""

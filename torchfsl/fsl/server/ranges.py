@@ -113,8 +113,15 @@ def zero_out_of_range(
         `bool[positions]`: which were zeroed.
     """
     limit, wrong = _limit(plan, segment, num_clients, lane), ~fits
+    if lane is None and fits.all() and _within(values, limit):
+        return wrong  # as in every honest round: none
     if lane is not None:
         wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
     wrong = wrong | ((values > limit) | (values < -limit)).any(axis=1)
     values[wrong] = 0
     return wrong
+
+
+def _within(values: Whole, limit: int | Whole) -> bool:
+    """Whether no value is larger than `limit`; two passes over whole arrays, which are quick."""
+    return values.size == 0 or bool((values.max() <= limit) & (values.min() >= -limit))

@@ -33,6 +33,18 @@ class RowTables:
         self._bins: _Bins | None = None
         self._tables: dict[str, Tables] = {}
 
+    def make_room(self) -> None:
+        """Get the memory of tables that will be kept, unless this process has it.
+
+        Called when a server is made, so that its first round does not wait for it.
+        """
+        with _LOCK:
+            if self._keeps and self._plan.retrieving and self._plan.digest not in _BY_PLAN:
+                self._bins = _BY_PLAN[self._plan.digest] = _Bins(self._plan)
+                for tables in self._bins.tables.values():
+                    for table in tables:
+                        table.fill(0)
+
     def of(self, model: ServerModel, model_rows: bytes) -> dict[str, Tables]:
         """Tables by segment, one for each group of trees; those of this model until `forget`.
 
@@ -95,7 +107,8 @@ def _bins_with(
     shared = _BY_PLAN.get(plan.digest)
     if shared is not None and shared.readers and shared.hold(plan, rows, model_rows):
         return shared
-    bins = own if own is not None and not own.readers else _Bins(plan)
+    free = [bins for bins in (own, shared) if bins is not None and not bins.readers]
+    bins = free[0] if free else _Bins(plan)
     bins.lay_out(plan, rows, model_rows)
     _BY_PLAN[plan.digest] = bins
     return bins

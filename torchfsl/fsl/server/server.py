@@ -89,12 +89,12 @@ class Server:
         max_fetches: int = 16,
         evaluator: MakeEvaluator = LocalEvaluator,
     ) -> None:
-        """Check that the model and the key fit the plan."""
+        """Check that the model and the key fit the plan; get the memory that rounds will keep."""
         if party not in (0, 1):
             raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
         model.check(plan)
-        self.party, self.plan, self.model = party, plan, model
-        self.state = RoundState.IDLE
+        model.make_room(plan)
+        self.party, self.plan, self.model, self.state = party, plan, model, RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
         self._evaluator = evaluator(plan, party, draw_noise, self.reports.spool.release)
