@@ -1,7 +1,7 @@
 """What clients say that write more than an honest one may, and the plans that they say it to.
 
 A `Lie` alters what an honest client's code sends: values before trees and proof are made of them,
-the weight, slack, carries, the squares of carries, or the finished proof (`lying_clients.lying`).
+the weight, slack, carries, what is said of carries, or the finished proof (`lying_clients.lying`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lie:
         wraps: the carries by position, beside those that are needed.
         twice: whether the first carry tree carries at the slot beside its own, too.
         proven: `int64[num_values]`, what is proven instead of what is sent.
-        squares: the squares m, the tail of the proof's inputs, as ints.
+        bits: which say how much all carry trees carry.
         proof: field elements of the finished proof; `proof_of_weights`, of that of weights.
         needs: the checks that refuse it; `gadget` is the proof of sums of squares itself.
     """
@@ -56,7 +56,7 @@ class Lie:
     wraps: Alter | None = None
     twice: bool = False
     proven: Alter | None = None
-    squares: Callable[[list[int]], list[int]] | None = None
+    bits: Callable[[list[int]], list[int]] | None = None
     proof: Callable[[list[int]], list[int]] | None = None
     proof_of_weights: Callable[[list[int]], list[int]] | None = None
 
@@ -161,10 +161,14 @@ LIES: Final[dict[str, Lie]] = {
     "a carry without a wrap": Lie(("norm",), _first(1, 0, 0), wraps=_at(0, 1)),
     "two carries in one block": Lie(("norm",), _first(1, 0, 0), wraps=_at(0, 1), twice=True),
     "a carry of 2": Lie(("carries", "norm"), _first(1, 0, 0), wraps=_at(0, 2)),
-    "a carry of 2**40, its square false": Lie(
-        ("carries", "norm"), _first(1, 0, 0), wraps=_at(0, 1 << 40), squares=lambda _: [1] * 99
+    "a carry of 2**40": Lie(
+        ("carries", "norm"),
+        _first(1, 0, 0),
+        wraps=_at(0, 1 << 40),
+        bits=lambda bits: [1] * len(bits),
     ),
-    "a false square": Lie(("carries",), squares=_plus_one(0)),
+    "a bit of the carries is 2": Lie(("carries",), bits=lambda bits: [2, *bits[1:]]),
+    "more carried than was said": Lie(("carries",), bits=_plus_one(-1)),
     "a proof of other values": Lie(("gadget",), _just_above, proven=_within),
     "a seed of the proof altered": Lie(("gadget",), proof=_plus_one(0)),
     "a coefficient altered": Lie(("gadget",), proof=_plus_one(-1)),

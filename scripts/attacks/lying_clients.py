@@ -75,15 +75,14 @@ def lying(lie: Lie) -> Iterator[None]:
         values[0, 1] += np.uint64(lie.twice)
         return _HINTS(key, leaves, values)
 
-    def inputs(self: Statement, parts: Any, tail: Any) -> Any:
-        if lie.squares is not None:
-            squares = lie.squares(list(tail[1::2]))
-            tail[1::2] = squares[: len(tail) // 2]
+    def inputs(self: Statement, parts: Any, sums: Any, bits: Any) -> Any:
+        if lie.bits is not None:
+            bits[:] = lie.bits(list(bits))
         if lie.proven is not None:
             parts = [(lie.proven(parts[0][0].copy()), 1)]
         if extra:  # what the servers will read: the client proves the best it can
             parts = [*parts, (extra.pop(), -(1 << self.ring_bits))]
-        return _INPUTS(self, parts, tail)
+        return _INPUTS(self, parts, sums, bits)
 
     def prove(self: Any, given: Any, seeds: Any) -> list[int]:
         made = _PROVE(self, given, seeds)

@@ -2,11 +2,12 @@
 
     nice python -m scripts.checks.proofs [--honest 100000] [--lies 100000] [--json FILE]
 
-Honest: rings of 16 to 48 bits, bounds of 4000 to 2**20, dummies among them; each opened sum is
-compared with the plain sum of the updates. The values that wrapped are counted and compared with
-what their magnitudes let expect. Lies: those of `scripts.attacks.lying_clients`, under lanes and
-norm; each round has one honest client, whose update alone must be opened. Exit code 1 if anything
-is not as it must be. A run whose FILE is there goes on from it.
+Honest: rings of 16 to 48 bits, bounds of 4000 to 2**20, counts and weights, bounds of a segment,
+dummies among them; each opened sum is compared with the plain sum of the updates. The values that
+wrapped are counted and compared with what their magnitudes let expect. Lies: those of
+`scripts.attacks.lies`, under lanes and norm; each round has one honest client, whose update alone
+must be opened. Exit code 1 if anything is not as it must be. A run whose FILE is there goes on
+from it.
 """
 
 from __future__ import annotations
@@ -25,20 +26,18 @@ from unittest import mock
 
 import numpy as np
 
-from scripts.attacks.lies import LIES, TAU, plan_with
+from scripts.attacks.lies import KINDS, TAU, Lie, plan_to, plan_with
 from scripts.attacks.lying_clients import lying
 from scripts.parties import two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client import proof
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.statement import Proofs
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Whole
 
-LIED_TO: Final[tuple[Proofs, ...]] = ("norm", "lanes")
 CLIENTS: Final = 64
 """Reports in a round."""
 
@@ -65,13 +64,20 @@ class Counted:
 
 
 def honest_plans() -> list[Plan]:
-    """Rings and bounds."""
+    """Rings and bounds, counts and weights."""
     norm, lanes = plan_with("norm"), plan_with("lanes")
+    weights, own = plan_with("norm", lane="weight"), plan_with("norm", own=True)
     shapes = [(16, 4000, norm), (24, 1 << 16, norm), (32, 1 << 16, norm), (32, 1 << 20, norm),
-              (48, 1 << 20, norm), (24, 0, lanes), (32, 0, lanes)]  # fmt: skip
+              (48, 1 << 20, norm), (24, 0, lanes), (32, 0, lanes), (32, 1 << 18, weights),
+              (24, 0, plan_with("lanes", lane="weight")), (32, 1 << 20, own)]  # fmt: skip
     return [
         dataclasses.replace(
-            plan, encoding=FixedPoint(bits, 0, float(1 << (bits - 9))), l2_bound=bound,
+            plan, l2_bound=bound,
+            encoding=FixedPoint(bits, 0, float(1 << (bits - 8)) / (2 * plan.max_weight)),
+            segments=tuple(
+                dataclasses.replace(s, l2_bound=bound // 2 if s.l2_bound else 0)
+                for s in plan.segments
+            ),
             max_clients=CLIENTS,
         )
         for bits, bound, plan in shapes
@@ -84,7 +90,8 @@ def random_update(plan: Plan, rng: np.random.Generator) -> Update:
     rows = np.sort(rng.choice(plan.segments[0].m, count, replace=False)).astype(np.int64)
     most = plan.encoding.q_max
     if plan.l2_bound:
-        most = min(most, int(plan.l2_bound / math.sqrt(2 * TAU + 3)))
+        bound = plan.segments[0].l2_bound or plan.l2_bound
+        most = min(most, int(bound / math.sqrt(2 * TAU + 3)))
     most = int(most * rng.choice([0.01, 1.0]))
     return {
         "table": SegmentUpdate(rows, rng.integers(-most, most + 1, (count, TAU))),
@@ -119,10 +126,10 @@ def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None
             if number % 8 == 7:
                 one.abort()
                 continue
-            update = random_update(plan, rng)
-            one.submit(update)
-            table[update["table"].positions] += update["table"].values
-            bias += update["bias"].values
+            update, weight = random_update(plan, rng), int(rng.integers(1, plan.max_weight + 1))
+            one.submit(update, weight=weight)
+            table[update["table"].positions] += weight * update["table"].values
+            bias += weight * update["bias"].values
     opened = finish_round(servers)
     counted.honest += CLIENTS
     counted.refused += CLIENTS - opened.num_clients
@@ -130,26 +137,40 @@ def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None
     counted.wrong_sums += not same
 
 
-def lying_round(plan: Plan, names: list[str], counted: Counted) -> None:
+def lying_round(plan: Plan, lies: dict[str, Lie], counted: Counted) -> None:
     """A round of one honest client and of liars, one lie after the other."""
-    servers = two_servers(plan)
+    servers, names = two_servers(plan), list(lies)
     begin_round(servers, 1)
     link = InProcess(*servers)
     rng = np.random.default_rng(counted.lies)
-    update = random_update(plan, rng)
-    Client(plan, link, client_id=0).start_round(1).submit(update)
+    update, weight = random_update(plan, rng), min(2, plan.max_weight)
+    Client(plan, link, client_id=0).start_round(1).submit(update, weight=weight)
     told = {number: names[(counted.lies + number) % len(names)] for number in range(1, CLIENTS)}
     for number, name in told.items():
-        with lying(LIES[name]):
-            Client(plan, link, client_id=number).start_round(1).submit(random_update(plan, rng))
+        with lying(lies[name]):
+            one = Client(plan, link, client_id=number).start_round(1)
+            one.submit(random_update(plan, rng), weight=weight)
     opened = finish_round(servers)
     counted.lies += len(told)
     for number in opened.clients:
         if number:
             counted.accepted[told[number]] = counted.accepted.get(told[number], 0) + 1
     table = np.zeros((plan.segments[0].m, TAU), dtype=np.int64)
-    table[update["table"].positions] += update["table"].values
+    table[update["table"].positions] += weight * update["table"].values
     counted.wrong_sums += not np.array_equal(opened.sums["table"], table)
+
+
+def lied_to() -> list[tuple[Plan, dict[str, Lie]]]:
+    """Plans and what is said to them; those of lanes hear lies about counts and weights alone."""
+    found = []
+    for lies in KINDS:
+        found.append((plan_to(lies, "norm"), lies))
+        of_lanes = {
+            name: lie for name, lie in lies.items() if "norm" not in lie.needs[0] and not lie.slack
+        }
+        if of_lanes:
+            found.append((plan_to(lies, "lanes"), of_lanes))
+    return [(dataclasses.replace(plan, max_clients=CLIENTS), lies) for plan, lies in found]
 
 
 def run(honest: int, lies: int, file: Path | None = None) -> Counted:
@@ -164,16 +185,15 @@ def run(honest: int, lies: int, file: Path | None = None) -> Counted:
     if file is not None and file.exists():
         counted = Counted(**json.loads(file.read_text()))
     plans = honest_plans()
-    liars = [dataclasses.replace(plan_with(kind), max_clients=CLIENTS) for kind in LIED_TO]
-    about_counts = [name for name, lie in LIES.items() if lie.needs[0] != "norm"]
+    liars = lied_to()
     before, start, turn = counted.seconds, time.process_time(), 0
     while counted.honest < honest or counted.lies < lies:
         if counted.honest < honest:
             number = counted.honest // CLIENTS
             honest_round(plans[number % len(plans)], np.random.default_rng(number), counted)
         if counted.lies < lies:
-            lanes = counted.lies // (CLIENTS - 1) % 3 == 2
-            lying_round(liars[lanes], about_counts if lanes else list(LIES), counted)
+            plan, said = liars[counted.lies // (CLIENTS - 1) % len(liars)]
+            lying_round(plan, said, counted)
         turn += 1
         counted.seconds = before + time.process_time() - start
         if file is not None and turn % 20 == 0:

@@ -24,9 +24,9 @@ def drawn(name: str, count: int) -> list[int]:
 def case(body: int, arity: int, tail: int) -> tuple[SumsOfSquares, Inputs, list[list[int]]]:
     rng = np.random.default_rng([body, arity, tail])
     values = rng.integers(-(1 << 46), 1 << 46, (body, arity))
-    last = [int(x) for x in rng.integers(-(1 << 60), 1 << 60, tail)]
+    last = [[int(x) for x in rng.integers(-(1 << 60), 1 << 60, 1 + k % arity)] for k in range(tail)]
     calls = [[int(x) for x in row] for row in values]
-    calls += [[x, *[0] * (arity - 1)] for x in last]
+    calls += [[*call, *[0] * (arity - len(call))] for call in last]
     return SumsOfSquares(body + tail, arity), Inputs([(values, 1)], last), calls
 
 
@@ -35,9 +35,12 @@ def shares_of(inputs: Inputs, seed: int) -> tuple[Inputs, Inputs]:
     ((values, _),) = inputs.parts
     rng = np.random.default_rng(seed)
     high, low = (rng.integers(-(1 << 61), 1 << 61, values.shape) for _ in range(2))
-    tail = drawn(f"tail {seed}", len(inputs.tail))
+    tail = [drawn(f"tail {seed} {k}", len(call)) for k, call in enumerate(inputs.tail)]
     first = Inputs([(low, 1), (high, 1 << 32)], tail)
-    rest = [x - y for x, y in zip(inputs.tail, tail, strict=True)]
+    rest = [
+        [x - y for x, y in zip(call, own, strict=True)]
+        for call, own in zip(inputs.tail, tail, strict=True)
+    ]
     return first, Inputs([(values, 1), (low, -1), (high, -(1 << 32))], rest)
 
 
@@ -93,8 +96,8 @@ def test_a_proof_of_other_values_or_an_altered_one_fails(body: int, arity: int, 
         other[place] += 1
         assert not asked(shape, Inputs([(other, 1)], inputs.tail), proof)[0]
     for place in range(tail):
-        last = list(inputs.tail)
-        last[place] += 1
+        last = [list(call) for call in inputs.tail]
+        last[place][-1] += 1
         assert not asked(shape, Inputs([(values, 1)], last), proof)[0]
 
 

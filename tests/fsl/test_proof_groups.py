@@ -13,7 +13,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.client import proof
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.plan.proof_groups import residues
+from torchfsl.fsl.plan.proof_groups import carry_residues, residues
 from torchfsl.fsl.plan.statement import Statement, make_statement
 from torchfsl.submodel.norm_bound import four_squares
 
@@ -38,7 +38,7 @@ def zeros(statement: Statement, vector: list[int]) -> list[int]:
     whole = np.array(vector, dtype=np.int64)
     (weight,) = (vector[g.start] for g in statement.groups if g.kind == "weight")
     same = sum(c * c * (c - weight) ** 2 for c in statement.lanes(whole).tolist())
-    found = residues(statement.proven, statement.groups, [(whole, 1)], squares, (), 0)
+    found = residues(statement.proven, statement.groups, [(whole, 1)], squares, 0)
     return [value for _, value in found] + [same]
 
 
@@ -141,3 +141,33 @@ def test_magnitudes_are_never_below_those_of_an_honest_report(everything: Statem
         vector = everything.vector(*sent, proof._slack(everything, sent, w))
         assert not any(zeros(everything, vector.tolist()))
         assert np.abs(vector).sum() <= everything.proven.magnitudes()
+
+
+# --- carries ------------------------------------------------------------------------------------
+
+
+def test_parts_add_up_to_every_number_and_no_more() -> None:
+    for total in range(1, proof_shape.MAX_CARRIES + 1):
+        parts = proof_shape.parts_of(total)
+        assert sum(parts) == total
+        assert len(parts) == total.bit_length()
+        for wanted in range(total + 1):
+            bits = proof_shape.chosen_parts(total, wanted)
+            assert set(bits) <= {0, 1}
+            assert sum(p * b for p, b in zip(parts, bits, strict=True)) == wanted
+
+
+def test_carries_are_met_by_those_of_few_squares_alone() -> None:
+    """Whatever is said to be the bits: three slots, T = 3, magnitudes up to 2."""
+    parts = proof_shape.parts_of(3)
+    for carried in itertools.product(range(-2, 3), repeat=3):
+        squares = [sum(e * e for e in carried)]
+        met = [
+            bits
+            for bits in itertools.product(range(-3, 4), repeat=len(parts))
+            if not any(
+                z for _, z in carry_residues([*squares, *(b * b for b in bits)], parts, bits)
+            )
+        ]
+        assert bool(met) == (squares[0] <= 3)
+        assert not met or sum(map(abs, carried)) <= 3

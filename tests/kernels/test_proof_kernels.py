@@ -73,7 +73,7 @@ def test_leaf_sums_are_those_of_integers(
 
 @both
 @pytest.mark.parametrize("party", [0, 1])
-@pytest.mark.parametrize(("leaves", "slots"), [(1, 1), (130, 4), (300, 1)])
+@pytest.mark.parametrize(("leaves", "slots"), [(1, 1), (130, 4), (300, 1), (150, 16), (9, 128)])
 def test_carry_sums_are_those_of_integers(
     kernels: Any, leaves: int, slots: int, party: int
 ) -> None:

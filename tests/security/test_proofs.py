@@ -135,7 +135,7 @@ def test_a_flipped_byte_anywhere_in_the_proof_is_refused(part: str) -> None:
     assert statement is not None
     sizes = {
         "carry tree": statement.carries.tree_bytes, "carry hint": statement.carry_hint_bytes,
-        "slack": statement.slack_bytes, "square": 16 * statement.num_sums,
+        "slack": statement.slack_bytes, "square": 16 * len(statement.carry_weights),
         "seed": 16 * statement.shape.arity, "coefficient": 0,
     }  # fmt: skip
     names = list(sizes)

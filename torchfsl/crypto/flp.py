@@ -37,11 +37,11 @@ class Inputs:
 
     Attributes:
         parts: `(int64[body calls, arity], scale)`; their sum, each times its scale, are the calls.
-        tail: further calls, of one value each on the first wire; integers, taken modulo p.
+        tail: further calls, each of up to `arity` values; integers, taken modulo p.
     """
 
     parts: Sequence[tuple[Whole, int]] = field(repr=False)
-    tail: Sequence[int] = field(repr=False, default=())
+    tail: Sequence[Sequence[int]] = field(repr=False, default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SumsOfSquares:
         """
         root = words_of(np.array([field128.root_of_unity(2 * self.order)], dtype=object))[0]
         squares = kernels().square_sums(self._points(inputs, seeds), root, num_threads())
-        coefficients = field128.interpolate(integers(squares)).tolist()
+        coefficients = interpolated(squares)
         assert coefficients[-1] == 0  # the degree is 2 P - 2
         return [*seeds, *coefficients[:-1]]
 
@@ -101,8 +101,9 @@ class SumsOfSquares:
             sums = weighted_sums(words[1 : 1 + len(part)], part)
             totals = [total + scale * more for total, more in zip(totals, sums, strict=True)]
         first = self.num_calls - len(inputs.tail) + 1
-        for weight, value in zip(weights[first:], inputs.tail, strict=False):
-            totals[0] += weight * value
+        for weight, call in zip(weights[first:], inputs.tail, strict=False):
+            for wire, value in enumerate(call):
+                totals[wire] += weight * value
         wires = [total % MODULUS for total in totals]
         return Query(wires, field128.evaluate(coefficients, point), self._outputs(coefficients))
 
@@ -125,21 +126,19 @@ class SumsOfSquares:
             numbers = np.asarray(total, dtype=object) % MODULUS
             body = words_of(numbers.reshape(-1)).reshape(*numbers.shape, 2)
         points[1 : 1 + len(body)] = body
-        if inputs.tail:
-            first = self.num_calls - len(inputs.tail) + 1
-            tail = np.array([value % MODULUS for value in inputs.tail], dtype=object)
-            points[first : first + len(tail), 0] = words_of(tail)
+        first = self.num_calls - len(inputs.tail) + 1
+        for k, call in enumerate(inputs.tail, first):
+            numbers = np.array([value % MODULUS for value in call], dtype=object)
+            points[k, : len(call)] = words_of(numbers)
         return points
 
     def _outputs(self, coefficients: Sequence[int]) -> list[int]:
         """Values at w**1 ... w**num_calls: modulo x**P - 1 the coefficients fold together."""
         order = self.order
-        folded = np.array(coefficients[:order], dtype=object)
-        folded[: order - 1] += np.array(coefficients[order:], dtype=object)
-        root = words_of(np.array([field128.root_of_unity(order)], dtype=object))[0]
-        values = kernels().field_transform(words_of(folded % MODULUS), root)
-        outputs: list[int] = integers(values[1 : 1 + self.num_calls]).tolist()
-        return outputs
+        folded = list(coefficients[:order])
+        folded[: order - 1] = field128.add(folded[: order - 1], coefficients[order:])
+        values = _transformed(folded, field128.root_of_unity(order))
+        return values[1 : 1 + self.num_calls]
 
 
 def draw_point(order: int, key: bytes) -> int:
@@ -156,11 +155,32 @@ def draw_point(order: int, key: bytes) -> int:
 
 
 def interpolation_weights(order: int, point: int) -> list[int]:
-    """u_k with f(point) = sum u_k f(w**k) for f of degree below P (barycentric formula)."""
-    roots = field128.powers(field128.root_of_unity(order), order)
-    scale = (pow(point, order, MODULUS) - 1) * pow(order, -1, MODULUS)
-    below = field128.inverses([(point - root) % MODULUS for root in roots])
-    return [scale * root * part % MODULUS for root, part in zip(roots, below, strict=True)]
+    """u_k with f(point) = sum u_k f(w**k) for f of degree below P: sum over j of (r / w**k)**j / P.
+
+    `point`: r.
+    """
+    scaled, value = [], pow(order, -1, MODULUS)
+    for _ in range(order):
+        scaled.append(value)
+        value = value * point % MODULUS
+    return _transformed(scaled, pow(field128.root_of_unity(order), -1, MODULUS))
+
+
+def _transformed(coefficients: Sequence[int], root: int) -> list[int]:
+    """A polynomial's values at the powers of a root of its number of coefficients, a power of 2."""
+    words = words_of(np.array(coefficients, dtype=object))
+    root_words = words_of(np.array([root], dtype=object))[0]
+    values: list[int] = integers(kernels().field_transform(words, root_words)).tolist()
+    return values
+
+
+def interpolated(values: Words) -> list[int]:
+    """Coefficients from values `[n, 2]` at the powers of `root_of_unity(n)`."""
+    size = len(values)
+    back = pow(field128.root_of_unity(size), -1, MODULUS)
+    found = kernels().field_transform(values, words_of(np.array([back], dtype=object))[0])
+    scale = pow(size, -1, MODULUS)
+    return [number * scale % MODULUS for number in integers(found).tolist()]
 
 
 def weighted_sums(weights: Words, matrix: Whole) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 from torchfsl.crypto import field128, flp
 from torchfsl.crypto.field128 import MODULUS
 from torchfsl.kernels.backends import kernels, num_threads
-from torchfsl.kernels.portable.proofs import integers, words_of
+from torchfsl.kernels.portable.proofs import words_of
 from torchfsl.types import Whole
 
 
@@ -85,7 +85,7 @@ class ZeroOrSame:
         words = words_of(roots.reshape(-1)).reshape(*roots.shape, 2)
         root = words_of(np.array([field128.root_of_unity(4 * order)], dtype=object))[0]
         squares = kernels().square_sums(words, root, num_threads())
-        coefficients = field128.interpolate(integers(squares)).tolist()
+        coefficients = flp.interpolated(squares)
         assert not any(coefficients[-3:])  # the degree is 4 P - 4
         return [*seeds, *coefficients[:-3]]
 

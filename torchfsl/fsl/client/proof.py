@@ -12,6 +12,7 @@ from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf import carries, lifts
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.statement import Statement
 from torchfsl.kernels import ring
@@ -72,10 +73,11 @@ def prove(
     if grown is None:
         return None
     carry_trees, hints, sums = grown
-    tail = [x for total in sums.reshape(-1).tolist() for x in (total, total * total)]
+    totals = sums.reshape(-1).tolist()
+    bits = proof_shape.chosen_parts(statement.num_carries, sum(total**2 for total in totals))
     seeds = field128.uniform(random_bytes(16), statement.shape.arity)
-    proof = statement.shape.prove(statement.inputs([(vector, 1)], tail), seeds)
-    elements = [*tail[1::2], *proof, *_of_weights(statement, vector, sent.weight)]
+    proof = statement.shape.prove(statement.inputs([(vector, 1)], totals, bits), seeds)
+    elements = [*bits, *proof, *_of_weights(statement, vector, sent.weight)]
     for _, mask in masks:
         elements = field128.subtract(elements, mask)
     public = [piece for part in carry_trees for piece in part.pieces()]

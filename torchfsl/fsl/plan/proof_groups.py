@@ -138,17 +138,15 @@ def residues(
     groups: Sequence[Group],
     parts: Parts,
     squares: Sequence[int],
-    tail: Sequence[int],
     party: int,
 ) -> list[tuple[str, int]]:
-    """One server's shares of what must be zero, each with what it says.
+    """One server's shares of what must be zero of the vector, each with what it says.
 
     Args:
         proven: what.
         groups: of the vector.
         parts: this server's share of the vector.
-        squares: its shares of each call's sum of squares.
-        tail: the sums E and m in turn, whose calls are the last.
+        squares: its shares of each call's sum of squares; beyond the groups there may be others.
         party: of the server.
     """
     sums = {(g.kind, g.name): sum(squares[g.first_call : g.first_call + g.num_calls])
@@ -169,11 +167,24 @@ def residues(
         found += _of_weights(proven, sums, totals)
     elif proven.lane == "count":
         found += _of_counts(proven, sums, totals, unit)
-    first = len(squares) - len(tail)
-    for i in range(0, len(tail), 2):
-        m = tail[i + 1]
-        found += [("carries", squares[first + i] - m), ("carries", squares[first + i + 1] - m)]
     return found
+
+
+def carry_residues(
+    squares: Sequence[int], parts: Sequence[int], bits: Sequence[int]
+) -> list[tuple[str, int]]:
+    """Shares of zero about carries: sum E**2 is the sum of the chosen parts; each bit is one.
+
+    Args:
+        squares: shares of the sums of squares of calls, first those of all E, then of each bit.
+        parts: `Statement.carry_weights`.
+        bits: shares of whether each is chosen.
+    """
+    first = len(squares) - len(bits)
+    said = sum(part * bit for part, bit in zip(parts, bits, strict=True))
+    whole = [sum(squares[:first]) - said]
+    whole += [square - bit for square, bit in zip(squares[first:], bits, strict=True)]
+    return [("carries", zero) for zero in whole]
 
 
 _Sums = dict[tuple[str, str], int]

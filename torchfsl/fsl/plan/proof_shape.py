@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -28,6 +29,30 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
         f"values of magnitude {magnitudes} together wrap too often in a ring of {ring_bits} bits: "
         "proofs want more ring_bits (48 at most), a smaller l2_bound or fewer frac_bits"
     )
+
+
+@functools.lru_cache(maxsize=MAX_CARRIES)
+def parts_of(total: int) -> tuple[int, ...]:
+    """As few numbers as there are that add up to the total, and some to each number below it."""
+    parts = []
+    while total:
+        parts.append(-(-total // 2))
+        total -= parts[-1]
+    return tuple(parts)
+
+
+def chosen_parts(total: int, wanted: int) -> list[int]:
+    """For each of `parts_of(total)` 1 if it is one of those that add up to `wanted`, else 0."""
+    bits = []
+    for part in parts_of(total):
+        bits.append(int(wanted >= part))
+        wanted -= part * bits[-1]
+    return bits
+
+
+def check_carries(num_sums: int, carry_bits: int) -> None:
+    """Nor does the sum of the squares of what carry trees carry, whatever that is."""
+    assert num_sums << (2 * carry_bits) < field128.MODULUS
 
 
 def row_trees(segment: TreeSegment) -> int:

@@ -7,7 +7,8 @@ the values but for a few wraps that `num_carries` trees correct. Of these intege
              the same with `segment.l2_bound` over those of a segment that has one;
     counts   sum c (c - 1) = 0 over the count lane of all slots: every c is 0 or 1;
     k_max    sum c + (four squares) = k_max in every segment;
-    carries  E**2 = m and m**2 = m for each slot of each carry tree: E is -1, 0 or 1.
+    carries  sum E**2 = sum of some of the numbers `carry_weights`, over all slots of all carry
+             trees, E what a slot carries: the magnitudes of all E add up to T at most.
 
 w is 1 but in plans with weights, where it is one more value, and where instead of counts is proven
 
@@ -37,7 +38,7 @@ from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.plan.proof_groups import Group, Proven, residues
+from torchfsl.fsl.plan.proof_groups import Group, Proven, carry_residues, residues
 from torchfsl.fsl.suite import CHECK_BYTES, FOLD_BYTES
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import TensorSpec, ceil_div
@@ -111,14 +112,14 @@ class Statement:
         return _carry_trees(self.num_values, self.num_carries, self.norm > 0)
 
     @property
-    def num_sums(self) -> int:
-        """Slots of all carry trees: as many sums E, and as many field elements m."""
-        return self.num_carries << self.carries.nu
+    def carry_weights(self) -> tuple[int, ...]:
+        """Numbers that add up to T, and some of them to every number below it; see `residues`."""
+        return proof_shape.parts_of(self.num_carries)
 
     @property
     def carry_hint_bytes(self) -> int:
         """Public bytes of what the carry trees carry."""
-        return self.num_sums * CARRY_BITS // 8
+        return (self.num_carries << self.carries.nu) * CARRY_BITS // 8
 
     @property
     def public_bytes(self) -> int:
@@ -132,8 +133,8 @@ class Statement:
 
     @property
     def num_elements(self) -> int:
-        """Field elements that a report carries: the m, then the proofs."""
-        return self.num_sums + self.shape.num_elements + self.same_elements
+        """Field elements that a report carries: a bit a carry weight, then the proofs."""
+        return len(self.carry_weights) + self.shape.num_elements + self.same_elements
 
     @property
     def same_elements(self) -> int:
@@ -190,9 +191,14 @@ class Statement:
         lanes = [g for g in self.groups if g.kind == "lane"]
         return vector[lanes[0].start : lanes[-1].start + lanes[-1].size]
 
-    def inputs(self, parts: Sequence[tuple[Whole, int]], tail: Sequence[int]) -> Inputs:
-        """What the proof takes: vectors with scales laid into calls, and sums E and m in turn."""
-        body = self.shape.num_calls - 2 * self.num_sums
+    def inputs(
+        self, parts: Sequence[tuple[Whole, int]], sums: Sequence[int], bits: Sequence[int]
+    ) -> Inputs:
+        """What the proof takes: vectors with scales laid into calls, sums E, and bits."""
+        arity = self.shape.arity
+        tail = [sums[i : i + arity] for i in range(0, len(sums), arity)]
+        tail += [[bit] for bit in bits]
+        body = self.shape.num_calls - len(tail)
         laid = []
         for vector, scale in parts:
             calls = np.zeros(body * self.shape.arity, dtype=np.int64)
@@ -207,7 +213,7 @@ class Statement:
         parts: Sequence[tuple[Whole, int]],
         squares: Sequence[int],
         same: int,
-        tail: Sequence[int],
+        bits: Sequence[int],
         party: int,
     ) -> list[tuple[str, int]]:
         """One server's shares of all that must be zero, each with what it says, see above.
@@ -216,10 +222,12 @@ class Statement:
             parts: its share of the vector, as vectors with scales.
             squares: outputs of the proof of sums of squares.
             same: the output of the proof of weights.
-            tail: the sums E and m in turn.
+            bits: its share of them.
             party: of the server.
         """
-        found = residues(self.proven, self.groups, parts, squares, tail, party)
+        found = residues(self.proven, self.groups, parts, squares, party)
+        behind = squares[self.groups[-1].first_call + self.groups[-1].num_calls :]
+        found += carry_residues(behind, self.carry_weights, bits)
         return [*found, ("weights", same)] if self.same else found
 
     def accepts(self, ours: Sequence[int], theirs: Sequence[int]) -> bool:
@@ -234,7 +242,7 @@ class Statement:
 
 
 def proof_public_bytes(statement: Statement | None) -> int:
-    """What a report's public part has for the proof, behind the hints."""
+    """What a report's public part has for it, behind the hints."""
     return 0 if statement is None else statement.public_bytes
 
 
@@ -295,8 +303,11 @@ def make_statement(
     proof_shape.check_field(proven.most_terms(), ring_bits, num_carries, proven.largest())
     if proven.weighted:
         proof_shape.check_weights(trees, max_weight)
-    tail = 2 * (num_carries << _carry_trees(num_values, num_carries, proven.norm > 0).nu)
-    shape = proof_shape.cheapest([size for _, _, size, _ in sizes], tail)
+    num_sums = num_carries << _carry_trees(num_values, num_carries, proven.norm > 0).nu
+    proof_shape.check_carries(num_sums, CARRY_BITS)
+    shape = proof_shape.cheapest(
+        [*(size for _, _, size, _ in sizes), num_sums], len(proof_shape.parts_of(num_carries))
+    )
     same = flp_same.cheapest(proven.num_lanes) if proven.weighted else None
     groups, start, call = [], 0, 0
     for kind, name, size, slack in sizes:
@@ -308,9 +319,9 @@ def make_statement(
 
 @functools.lru_cache(maxsize=64)
 def _carry_trees(num_values: int, num_carries: int, wide: bool) -> TreeSegment:
-    """T full-domain trees; over many values four a leaf, which costs bytes and saves time."""
+    """T full-domain trees; over many values 16 a leaf, which costs bytes and saves time."""
     m = max(num_values, num_carries)
     return TreeSegment(
         CARRIES, "scalars", (TensorSpec(CARRIES, (m,)),), m, 1, num_carries, stash=num_carries,
-        nu=2 if wide else 0, check_bytes=CHECK_BYTES,
+        nu=4 if wide else 0, check_bytes=CHECK_BYTES,
     )  # fmt: skip

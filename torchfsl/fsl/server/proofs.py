@@ -67,20 +67,15 @@ class Questions:
         roots = context.roots(segment, seed, party)
         fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
         slack, elements = loaded.proof_share()
-        split = len(elements) - statement.same_elements
-        squares, proof, of_weights = (
-            elements[: len(sums)],
-            elements[len(sums) : split],
-            elements[split:],
-        )
+        first, last = len(statement.carry_weights), len(elements) - statement.same_elements
+        bits, proof, of_weights = elements[:first], elements[first:last], elements[last:]
         vectors = self._values(loaded, lifts.lift(slack, party))
         parts = [(carried, -(1 << statement.ring_bits)), *zip(vectors, lifts.SCALES, strict=False)]
-        tail = [x for pair in zip(sums, squares, strict=True) for x in pair]
         point = statement.shape.point(self._derived(report.client, b"point"))
-        query = statement.shape.query(statement.inputs(parts, tail), proof, point)
+        query = statement.shape.query(statement.inputs(parts, sums, bits), proof, point)
         said, same = self._of_weights(report.client, parts, of_weights)
         rho = field128.uniform(self._derived(report.client, b"rho"), 1)[0]
-        zeros = statement.residues(parts, query.outputs, same, tail, party)
+        zeros = statement.residues(parts, query.outputs, same, bits, party)
         output = field128.evaluate([0, *(share for _, share in zeros)], rho)
         return fold, field128.to_bytes([*query.wires, query.at_point, *said, output])
 

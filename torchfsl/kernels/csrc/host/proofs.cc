@@ -184,9 +184,9 @@ void carry_sums(const LeafArgs& args, std::int64_t* carried, std::int64_t* sums)
       const std::size_t count = std::min(kChunk, args.num_leaves - first);
       const std::uint8_t* plain = converted.of(states + 16 * first, count);
       std::fill(totals.begin(), totals.end(), 0);
-      const auto carry = slots == 1   ? carry_leaves<1>
-                         : slots == 4 ? carry_leaves<4>
-                                      : carry_leaves<0>;
+      const auto carry = slots == 1    ? carry_leaves<1>
+                         : slots == 16 ? carry_leaves<16>
+                                       : carry_leaves<0>;
       carry(states + 16 * first, count, plain, hints.data(), slots, carried + first * slots,
             totals.data());
       for (std::size_t i = 0; i < slots; ++i) {
