@@ -183,8 +183,7 @@ def test_only_faces_backends_and_engines_import_our_files_by_name() -> None:
     Engines stand above the service, which loads one where the operator names it, or asks what its
     shards would take.
     """
-    ours = {"torchfsl.faces", "torchfsl.kernels.backends", "torchfsl.service.server.engines",
-            "torchfsl.service.estimating"}  # fmt: skip
+    ours = {"torchfsl.faces", "torchfsl.kernels.backends", "torchfsl.service.server.engines"}
     for name, tree in SOURCES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
@@ -265,7 +264,7 @@ def test_a_face_is_under_forty_lines_of_code(room: str) -> None:
     """The package's own is longer: it shows every public name, to type checkers and to users."""
     path = ROOT.joinpath(*room.split("."), "__init__.py")
     lines = path.read_text().splitlines()
-    assert code_lines(SOURCES[room], lines) < (64 if room == "torchfsl" else 40)
+    assert code_lines(SOURCES[room], lines) < (60 if room == "torchfsl" else 40)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = [
     "BlockSample", "BlockTopK", "Client", "Dense", "Fixed", "FixedPoint", "Plan", "RandomK",
-    "Residual", "Rows", "Server", "ServerAdam", "ServerFTRL", "ServerLazyAdam", "ServerModel",
-    "ServerRowAdagrad", "ServerSGD", "SubmodelEngine", "TopK", "backend", "begin_round", "estimate",
-    "explain", "finish_round", "run_round", "simulate",
+    "Residual", "Rows", "Server", "ServerAdam", "ServerLazyAdam", "ServerModel", "ServerSGD",
+    "SubmodelEngine", "TopK", "backend", "begin_round", "estimate", "explain", "finish_round",
+    "run_round", "simulate",
 ]  # fmt: skip
 """Beside them `__version__`."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from torchfsl.fsl.round import run_round as run_round
     from torchfsl.fsl.server.server import Server as Server
     from torchfsl.kernels.backends import backend as backend
-    from torchfsl.submodel.server_adaptive import ServerFTRL as ServerFTRL
-    from torchfsl.submodel.server_adaptive import ServerRowAdagrad as ServerRowAdagrad
     from torchfsl.submodel.server_lazy import ServerLazyAdam as ServerLazyAdam
     from torchfsl.submodel.server_model import ServerModel as ServerModel
     from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
@@ -53,10 +51,8 @@ _HOMES = {
     "Rows": "engine.policies",
     "Server": "fsl.server.server",
     "ServerAdam": "submodel.server_optimizers",
-    "ServerFTRL": "submodel.server_adaptive",
     "ServerLazyAdam": "submodel.server_lazy",
     "ServerModel": "submodel.server_model",
-    "ServerRowAdagrad": "submodel.server_adaptive",
     "ServerSGD": "submodel.server_optimizers",
     "SubmodelEngine": "engine.engine",
     "TopK": "engine.policies",

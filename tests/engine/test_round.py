@@ -602,8 +602,16 @@ def test_rows_that_were_nan_train_when_they_come_back(name: str, policy: str) ->
         assert all(v.isfinite().all() for v in tensors)
 
 
-def test_clipped_values_are_reported_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    engine = SubmodelEngine(encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=0.01))
+@pytest.mark.parametrize(
+    ("encodings", "said"),
+    [({}, "beyond clip = 0.01 were cut"),
+     ({"rest": FixedPoint(ring_bits=32, frac_bits=16, clip=0.5)}, "beyond clip = 0.01 of ")],
+)  # fmt: skip
+def test_clipped_values_are_reported_and_warned_of(
+    caplog: pytest.LogCaptureFixture, encodings: dict[str, FixedPoint], said: str
+) -> None:
+    encoding = FixedPoint(ring_bits=32, frac_bits=16, clip=0.01)
+    engine = SubmodelEngine(encoding=encoding, encodings=encodings)
     task = Task(engine)
     link, handle = task.begin(), task.handles[0]
     client = task.client(link, 0)
@@ -613,7 +621,8 @@ def test_clipped_values_are_reported_and_warned_of(caplog: pytest.LogCaptureFixt
         rnd.submit()
     assert rnd.clip_report is not None
     assert rnd.clip_report.num_clipped > 0
-    assert "beyond the plan's clip" in caplog.text
+    assert said in caplog.text
+    assert not encodings or ", 0.5 of 'rest'" in caplog.text
     for private in (rnd.clip_report.num_clipped, f"{rnd.clip_report.largest:g}"):
         assert f" {private}" not in caplog.text
 

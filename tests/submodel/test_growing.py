@@ -15,14 +15,15 @@ from torch import nn
 import torchfsl
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.growing import grown
+from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
 from torchfsl.submodel.server_optimizers import ServerOptimizer
 
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "sgd": lambda: torchfsl.ServerSGD(0.5, momentum=0.9),
     "adam": lambda: torchfsl.ServerAdam(0.01),
     "lazy-adam": lambda: torchfsl.ServerLazyAdam(0.01),
-    "ftrl": lambda: torchfsl.ServerFTRL(0.1, l1=0.001),
-    "row-adagrad": lambda: torchfsl.ServerRowAdagrad(0.1),
+    "ftrl": lambda: ServerFTRL(0.1, l1=0.001),
+    "row-adagrad": lambda: ServerRowAdagrad(0.1),
 }
 
 

@@ -29,7 +29,7 @@ from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.update import RawSegment, Update, quantise
 
 log = logging.getLogger("torchfsl.engine")
@@ -200,7 +200,7 @@ class TrainingRound:
             raise
         if self.clip_report.num_clipped:
             # How many and how large is private: a log may be read by others.
-            log.warning("values beyond the plan's clip were cut: see clip_report")
+            log.warning("values beyond %s were cut: see clip_report", _clips(plan))
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:
@@ -301,3 +301,11 @@ class TrainingRound:
         found = self._session.retrieve() if self._retrieving else {}
         self.rows = write_rows(self._handle, self._retrieving, asked, found, self._absent)
         return self.rows
+
+
+def _clips(plan: SubmodelPlan) -> str:
+    """The plan's clip, or those of its segments: of all, as which were clipped is private."""
+    clips = {s.name: f"{plan.encoding_of(s).clip:g}" for s in plan.segments}
+    if len(set(clips.values())) == 1:
+        return f"clip = {clips.popitem()[1]}"
+    return "clip = " + ", ".join(f"{clip} of {name!r}" for name, clip in clips.items())

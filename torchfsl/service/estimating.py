@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
-
-_ENGINE: Final = "torchfsl.integrations.ray.estimate"
 
 _DESCRIPTION = """\
 Say what a round will take: bytes, core-hours, memory, disk and machines of each server. Of a plan
@@ -59,9 +56,9 @@ def _run(options: argparse.Namespace) -> int:
     )  # fmt: skip
     print(found)
     if options.shards is not None:
-        engine = importlib.import_module(_ENGINE)  # it stands above the service
-        shards = options.shards
-        print(engine.estimate_shards(plan, shards, clients=options.clients, rates=rates))
+        from torchfsl.service.server.engines import shards_told
+
+        print(shards_told(plan, options.shards, clients=options.clients, rates=rates))
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.evaluation import MakeEvaluator
+from torchfsl.integrations.ray.estimate import estimate_shards as estimate_shards
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import Grid
 

@@ -1,7 +1,8 @@
 """What computes from reports: this process, or an engine that `--engine` names.
 
 An engine stands above the service, which must not know it: it is loaded by its name when it is
-asked for, and by nobody else. A server without `--engine` never loads a framework.
+asked for, and by nobody else. A server without `--engine` never loads a framework; who asks what
+shards would take loads none either.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torchfsl.errors import ParameterError
+from torchfsl.fsl.estimates.measuring import Rates
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
-from torchfsl.service.net.channels import TlsFiles
+
+if TYPE_CHECKING:
+    from torchfsl.service.net.channels import TlsFiles
 
 _HOMES: Final = {
     "ray": "torchfsl.integrations.ray.engine",
@@ -52,6 +57,12 @@ def make_evaluator(settings: EngineSettings, tls: TlsFiles, party: int) -> MakeE
 def examine(settings: EngineSettings, tls: TlsFiles, party: int) -> str:
     """What the engine has, for `torchfsl doctor`; raises as `make_evaluator`."""
     return str(_home(settings).examine(**_arguments(settings, tls, party)))
+
+
+def shards_told(plan: Plan, shards: int, *, clients: int | None, rates: Rates | None) -> str:
+    """What front and shards of an engine take for a round; raises as its `estimate_shards`."""
+    home = _home(EngineSettings("ray://", shards))
+    return str(home.estimate_shards(plan, shards, clients=clients, rates=rates))
 
 
 def _home(settings: EngineSettings) -> Any:
