@@ -1,0 +1,175 @@
+"""Plays what a client may send too much of, and writes SECURITY.md's table of what came of it.
+
+    python -m scripts.generate.lies_table            # writes it
+    python -m scripts.generate.lies_table --check    # fails if it is stale
+
+Each line is three rounds, under `proofs = none`, `lanes` and `norm`, of the plans of
+`scripts.attacks.lies`: eight rows of two values, clip 100, bound 200, and five honest clients, two
+of whom send 80 for each value of one row. The sixth lies about that row; had it sent 80, too, the
+row would open as 240 with a count of 3 (480 with a weight of 6, of 12 in all).
+`python -m scripts.attacks --only lying_clients` plays all lies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+
+from scripts.attacks.lies import BOUND, HONEST, LIES, WEIGHT_LIES, Lie, plan_with
+from scripts.attacks.lying_clients import CLIENTS, lying
+from scripts.parties import two_servers
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.cuckoo import placement as cuckoo
+from torchfsl.fsl.cuckoo.placement import Placement
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import PROOFS, Proofs
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import Lane
+from torchfsl.submodel.update import SegmentUpdate
+from torchfsl.types import Whole
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "SECURITY.md"
+BEGIN, END = "<!-- lies: begin -->\n", "<!-- lies: end -->\n"
+ROW: Final = 3
+
+
+def _row(*numbers: int) -> Lie:
+    """The tree that holds the row carries these: lane, values."""
+
+    def alter(values: Whole) -> Whole:
+        values[values[:, 0] != 0] = numbers
+        return values
+
+    return Lie((), alter)
+
+
+def _just_above(values: Whole) -> Whole:
+    held = values[:, 0] != 0
+    values[:] = 0
+    values[held] = 1, BOUND, 1
+    return values
+
+
+def _everywhere(values: Whole) -> Whole:
+    values[:, 1:] = 1 << 29  # of several trees of one row no sum comes back to small numbers
+    return values
+
+
+def _in_bins(table: Any, positions: Any, *sizes: int) -> Placement:
+    """The row in two of its bins, as many as the plan's k_max."""
+    found = _PLACE(table, positions, *sizes)
+    num_bins, theta, _ = sizes
+    item, position = np.full_like(found.item, -1), found.position.copy()
+    for i in range(2):
+        slot = int(table[i][ROW])
+        place = i * num_bins // 3 + slot // theta
+        item[place], position[place] = 0, slot % theta
+    return Placement(item, position, found.unmatched)
+
+
+_PLACE: Final = cuckoo.place
+
+COUNTED: Final[dict[str, Lie]] = {
+    "one value 2**31 - 1": _row(1, (1 << 31) - 1, 80),
+    "all values 2**29, in every bin": Lie((), lambda values: _everywhere(values)),
+    "a norm one above the bound": Lie((), _just_above),
+    "a count of 2": _row(2, 80, 80),
+    "a count of -4": _row(-4, 80, 80),
+    "a count of 2**30": _row(1 << 30, 80, 80),
+    "more counts than `k_max`": LIES["more ones than k_max"],
+    "a carry without a wrap": LIES["a carry without a wrap"],
+    "two carries in one block": LIES["two carries in one block"],
+    "a carry of 2": LIES["a carry of 2"],
+    "a carry of 2**40": LIES["a carry of 2**40"],
+}
+
+WEIGHTED: Final[dict[str, Lie]] = {
+    "a weight of 2**20, where 5 is the largest": WEIGHT_LIES["weight 2**20"],
+    "a weight of -1": WEIGHT_LIES["weight -1"],
+    "a weight of 2 and of 5 for the row": _row(5, 160, 160),
+    "another weight for the dense values": WEIGHT_LIES["another weight for the dense values"],
+}
+
+
+def outcome(proofs: Proofs, lane: Lane, lie: Lie | None) -> str:
+    """What comes of a lie; None is the row in several bins."""
+    plan = plan_with(proofs, lane=lane)
+    opened = _round(plan, lie)
+    if CLIENTS not in opened.clients:
+        return "refused"
+    row, count = opened.sums["table"][ROW].tolist(), int(opened.lanes["table"][ROW])
+    what = f"{row[0]:,} and {row[1]:,}" if row[0] != row[1] else f"{row[0]:,}"
+    said = f"is summed: row {what}, {lane} {count:,}"
+    if "table" in opened.zeroed:
+        said = "rows zeroed" if row == [0, 0] else f"others zeroed; row {what}, {lane} {count:,}"
+    if "table" in opened.cut:
+        said = f"is cut: row {what}, {lane} {count:,}"
+    if lane == "weight":
+        said += f"; whole weight {opened.total_weight}"
+    return said
+
+
+def _round(plan: Plan, lie: Lie | None) -> Opened:
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    link, weight = InProcess(*servers), min(2, plan.max_weight)
+
+    def submit(client: int, row: int) -> None:
+        update = {
+            "table": SegmentUpdate(np.array([row]), np.full((1, 2), HONEST)),
+            "bias": SegmentUpdate(None, np.ones((3, 1), dtype=np.int64)),
+        }
+        Client(plan, link, client_id=client).start_round(1).submit(update, weight=weight)
+
+    for client in range(CLIENTS):
+        submit(client, ROW if client < 2 else 5)
+    several = mock.patch.object(cuckoo, "place", _in_bins)
+    with several if lie is None else lying(lie):
+        submit(CLIENTS, ROW)
+    return finish_round(servers)
+
+
+def render() -> str:
+    """The table."""
+    lines = ["| a client sends | `none` | `lanes` | `norm` |", "| --- | --- | --- | --- |"]
+
+    def line(name: str, lane: Lane, lie: Lie | None) -> str:
+        cells = []
+        for proofs in PROOFS:
+            of_proofs = lie is not None and lie.wraps is not None
+            absent = of_proofs and (proofs == "none" or (proofs == "lanes" and lie.twice))
+            cells.append("" if absent else outcome(proofs, lane, lie))
+        return f"| {name} | {' | '.join(cells)} |"
+
+    lines += [line(name, "count", lie) for name, lie in COUNTED.items()]
+    lines.append(line("one row in two of its bins", "count", None))
+    lines += [line(name, "weight", lie) for name, lie in WEIGHTED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write or check."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    logging.getLogger("torchfsl").setLevel(logging.ERROR)  # a line a liar
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    made = before + BEGIN + render() + END + rest.split(END)[1]
+    if options.check:
+        sys.exit("stale: python -m scripts.generate.lies_table" if made != page else 0)
+    PAGE.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
