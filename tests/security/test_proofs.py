@@ -21,7 +21,6 @@ from scripts.attacks.lies import (
     plan_with,
 )
 from scripts.attacks.lying_clients import CLIENTS, lying, round_with, run
-from scripts.generate import lies_table
 from tests.support.federation import Event, Wire, make_servers
 from torchfsl.crypto.flp import SumsOfSquares
 from torchfsl.crypto.flp_same import ZeroOrSame
@@ -94,11 +93,6 @@ def test_lanes_alone_bound_no_values() -> None:
     lie = LIES["all values 2**31 - 1"]
     assert CLIENTS in round_with(plan_with("lanes"), lie).clients
     assert CLIENTS not in round_with(plan_with("norm"), lie).clients
-
-
-def test_the_table_of_lies_in_security_md_is_what_comes_of_them() -> None:
-    made = lies_table.BEGIN + lies_table.render() + lies_table.END
-    assert made in lies_table.PAGE.read_text(), "stale: python -m scripts.generate.lies_table"
 
 
 def test_without_proofs_every_lie_about_values_and_counts_is_in_the_sum() -> None:
