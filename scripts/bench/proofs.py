@@ -4,9 +4,10 @@
 
 The plan is that of `scripts.bench.round`, with a count lane and a bound of 2**16 (norm 1). A client
 draws a report and both servers answer for it, in one thread each, under the plan without proofs,
-with lanes and with norm in turns, so that each turn of one stands beside a turn of the others; what
-counts is processor time, the least of the turns. Sums over leaves are made while a report is added
-up: what they cost is what adding costs more than without proofs. No transport, no training.
+with lanes and with norm (of counts, and of weights up to ten) in turns, so that each turn of one
+stands beside a turn of the others; what counts is processor time, the least of the turns. Sums over
+leaves are made while a report is added up: what they cost is what adding costs more than without
+proofs. No transport, no training.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from torchfsl.fsl.dpf import carries
 from torchfsl.fsl.dpf.keys import ReportContext
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.statement import PROOFS
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report, TreeRecord
@@ -41,10 +43,11 @@ from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.submodel.update import SegmentUpdate, Update
 
 BOUND = 1 << 16
+WEIGHT = 10
 
 
 def plans() -> dict[str, Plan]:
-    """DIN's plan, counted, by `proofs`."""
+    """DIN's plan by `proofs`: counted, and with weights."""
     torch.manual_seed(0)
     model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
     engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
@@ -52,8 +55,11 @@ def plans() -> dict[str, Plan]:
     rows = ITEM_ROWS + CATEGORY_ROWS + 1
     plan = engine.plan(handle, max_clients=100, rows_per_client=rows, lane="count", l2_bound=BOUND)
     assert isinstance(plan, Plan)
-    names = ("none", "lanes", "norm")
-    return {name: dataclasses.replace(plan, proofs=name) for name in names}
+    weights = dataclasses.replace(plan, lane="weight", max_weight=WEIGHT)
+    made = {name: dataclasses.replace(plan, proofs=name) for name in PROOFS}
+    return made | {
+        f"{name}, weights": dataclasses.replace(weights, proofs=name) for name in PROOFS[1:]
+    }
 
 
 def update_of(plan: Plan, seed: int) -> Update:
