@@ -105,7 +105,7 @@ def cheapest(sizes: Sequence[int], tail: int) -> SumsOfSquares:
             arity = _least_arity(sizes, room)
             calls = sum(ceil_div(size, arity) for size in sizes) + tail
             shape = SumsOfSquares(calls, arity)
-            if best is None or shape.num_elements < best.num_elements:
+            if best is None or shape.num_elements <= best.num_elements:  # of equals fewer wires
                 best = shape
         order *= 2
     return best
