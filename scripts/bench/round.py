@@ -1,6 +1,7 @@
 """Federated rounds of DIN's published shape: bytes, seconds and memory of all parties.
 
-    python -m scripts.bench.round [--clients 100] [--rounds 3] [--ahead 1] [--cpu] [--json FILE]
+    python -m scripts.bench.round [--clients 100] [--rounds 3] [--ahead 1] [--proofs norm] [--cpu]
+        [--json FILE]
 
 Every client fetches 419 rows privately (301 goods and 117 categories in the paper's task, and the
 user), trains one step with the torch engine on one thread, and submits through the same trees;
@@ -9,8 +10,9 @@ own path, in one process; the time of both servers together is measured at their
 round they touch all their memory for the first time; the parts of their time, and the client's,
 are those of the round in which the servers were fastest. With `--ahead 8` eight clients at a time
 send their trees before the first of them asks for its answer, as `python -m training` has it; by
-default they come one by one. With `--cpu` seconds are the process's CPU time, all threads together,
-for machines that have other work.
+default they come one by one. With `--proofs norm` clients are counted, keep a norm of 1, and prove
+both. With `--cpu` seconds are the process's CPU time, all threads together, for machines that have
+other work.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from scripts.bench import measure
 from scripts.parties import Stopwatch, TimedServers
 from torchfsl.fsl import costs, messages
 from torchfsl.fsl.explain import explain
+from torchfsl.fsl.plan.statement import PROOFS, Proofs
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.aggregation import Receipt
@@ -69,7 +72,9 @@ def _rows(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 class Rounds:
     """Both servers and the one torch model that every client in turn trains."""
 
-    def __init__(self, num_clients: int, ahead: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, num_clients: int, ahead: int, clock: Callable[[], float], proofs: Proofs = "none"
+    ) -> None:
         torch.manual_seed(0)
         self.clock, self.ahead = clock, ahead
         self.num_clients = num_clients
@@ -78,7 +83,10 @@ class Rounds:
         self.engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
         handle = self.engine.attach(self.model, self.optimizer)
         rows = ITEM_ROWS + CATEGORY_ROWS + 1
-        self.plan = self.engine.plan(handle, max_clients=num_clients, rows_per_client=rows)
+        proven: dict[str, Any] = {} if proofs == "none" else {"lane": "count", "l2_bound": 1 << 16}
+        self.plan = self.engine.plan(
+            handle, max_clients=num_clients, rows_per_client=rows, proofs=proofs, **proven
+        )
         state = handle.server_state()
         start = clock()
         self.servers = (self._server(0, state), self._server(1, state))
@@ -149,12 +157,13 @@ def run(
     num_rounds: int,
     clock: Callable[[], float] = time.perf_counter,
     ahead: int = 1,
+    proofs: Proofs = "none",
 ) -> dict[str, Any]:
     """The rounds; returns the figures."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would spin for a while where servers, which have no torch, run
     try:
-        rounds = Rounds(num_clients, ahead, clock)
+        rounds = Rounds(num_clients, ahead, clock, proofs)
         plan = rounds.plan
         print(explain(plan), "\n")
         results = [rounds.run(number) for number in range(num_rounds)]
@@ -179,11 +188,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100, help="clients in the round")
     parser.add_argument("--rounds", type=int, default=3, help="the best counts")
     parser.add_argument("--ahead", type=int, default=1, help="clients that ask before the first")
+    parser.add_argument("--proofs", choices=PROOFS, default="none", help="with a count lane")
     parser.add_argument("--cpu", action="store_true", help="CPU time instead of the clock's")
     options = parser.parse_args()
     figures = measure.begin(options)
     clock = time.process_time if options.cpu else time.perf_counter
-    measured = run(options.clients, options.rounds, clock, options.ahead)
+    measured = run(options.clients, options.rounds, clock, options.ahead, options.proofs)
     for name, value in measured.items():
         if isinstance(value, dict):
             for key, part in value.items():
