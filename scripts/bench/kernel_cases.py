@@ -246,7 +246,7 @@ def gather_case(shape: Shape) -> Case:
     slots = 3 * m
     rng = np.random.default_rng(3)
     places = np.stack([rng.permutation(slots)[:m] for _ in range(3)]).astype(np.uint32)
-    bins = np.zeros((slots, row), dtype=np.uint8)
+    bins = np.ones((slots, row), dtype=np.uint8)  # zeros may be one page that a cache holds
     out = np.zeros((m, row), dtype=np.uint8)
     return Case(
         "gather", shape,

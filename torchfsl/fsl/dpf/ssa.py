@@ -9,9 +9,10 @@ show where cuckoo hashing placed rows.
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -196,24 +197,28 @@ def _gather_bins(plan: Plan, segment: TreeSegment, sums: Bytes, out: Bytes) -> N
     """Add the sums of all bins, `[positions, W/8]`, to those in index order, `[m, W/8]`.
 
     Where there are many, some thousand rows of one sub-table at a time, so that slots take no
-    memory and are read where they were made. Rows shorter than a cache line take a sub-table after
-    the other, since neighbours in a line are wanted near to each other; longer ones the three of
-    them for the same rows.
+    memory and are read where they were made, several such parts side by side. Rows shorter than a
+    cache line take a sub-table after the other, since neighbours in a line are wanted near to each
+    other; longer ones the three of them for the same rows.
     """
     table, theta, padded = _layout(plan, segment)
     width = plan.ring_bytes(segment)
     if segment.m <= _CHUNK_ROWS:
         _gather(width, sums, cuckoo.bin_slots(table, theta, padded), out)
         return
-    tables, parts = range(NUM_HASHES), list(row_parts(segment.m, out.shape[1]))
-    order = list(itertools.product(tables, parts))
-    if out.shape[1] >= _LINE_BYTES:
-        order = [(i, part) for part in parts for i in tables]
     each = len(sums) // NUM_HASHES
-    for i, part in order:
-        slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
-        _gather(width, sums[i * each : (i + 1) * each], slots, out[part])
-        cuckoo.set_aside(table)
+
+    def add(tables: Iterable[int], part: slice) -> None:
+        for i in tables:
+            slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
+            kernels().gather(sums[i * each : (i + 1) * each], slots, out[part], width, 1)
+            cuckoo.set_aside(table)
+
+    parts = list(row_parts(segment.m, out.shape[1]))
+    is_short = out.shape[1] < _LINE_BYTES
+    with ThreadPoolExecutor(num_threads()) as pool:
+        for tables in [(i,) for i in range(NUM_HASHES)] if is_short else [range(NUM_HASHES)]:
+            list(pool.map(functools.partial(add, tables), parts))  # raises what they raise
 
 
 def row_parts(m: int, row_bytes: int) -> Iterator[slice]:
