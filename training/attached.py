@@ -94,6 +94,8 @@ def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
     wanted = {}
     if given.rest_ring_bits:
         wanted["rest"] = (given.rest_ring_bits, given.rest_clip)
+        if config.rest.policy == "dense" or config.aggregation == "dense":
+            wanted |= {part: (given.rest_ring_bits, clip) for part, clip in given.parts}
     if has_rows and given.rows_ring_bits:
         wanted["rows"] = (given.rows_ring_bits, given.rows_clip)
     return {

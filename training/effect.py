@@ -207,6 +207,11 @@ _SETTINGS: Final = (
     Use("encoding.rows_ring_bits", _has_rows, "presets that send rows of tables"),
     Use("encoding.rows_clip", lambda c: c.encoding.rows_ring_bits != 0, "encoding.rows_ring_bits"),
     Use("encoding.rest_clip", lambda c: c.encoding.rest_ring_bits != 0, "encoding.rest_ring_bits"),
+    Use(
+        "encoding.rest_clips",
+        lambda c: c.encoding.rest_ring_bits != 0 and c.rest.policy == "dense",
+        'encoding.rest_ring_bits with rest.policy = "dense"',
+    ),
     Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
     Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
@@ -256,7 +261,7 @@ _BY_AGGREGATION: Final = (
             lambda c: c.aggregation in ("plain", "dense", "fsl"),
             "plain, dense and fsl",
         )
-        for name in ("rest_ring_bits", "rest_clip", "download")
+        for name in ("rest_ring_bits", "rest_clip", "rest_clips", "download")
     ),
     *(
         Use(path, lambda c: c.aggregation != "central", "all others")

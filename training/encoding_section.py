@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from training.sections import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,9 @@ class Encoding:
         rows_clip: magnitudes that it keeps at least.
         rest_ring_bits: of everything else under `plain`, `fsl` and `dense`, likewise.
         rest_clip: see above.
+        rest_clips: `PATTERN=CLIP` for parameters outside tables whose values are much smaller or
+            larger than the others' (`attention.*=0.001`): each in a ring of its own, as fine as its
+            clip allows. The first that fits counts.
         download: as what clients get the model under `plain`, `fsl` and `dense`.
     """
 
@@ -30,4 +36,30 @@ class Encoding:
     rows_clip: float = 0.25
     rest_ring_bits: int = 0
     rest_clip: float = 1.0
+    rest_clips: tuple[str, ...] = ()
     download: Literal["full", "float16", "bfloat16"] = "full"
+
+    def __post_init__(self) -> None:
+        for part, clip in self.parts:
+            if not (part and clip > 0 and math.isfinite(clip)):
+                raise ConfigError(
+                    f"encoding.rest_clips has {part}={clip}: write PATTERN=CLIP, a clip above 0"
+                )
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Patterns of `rest_clips` and their clips.
+
+        Raises:
+            ConfigError: no number.
+        """
+        found = []
+        for text in self.rest_clips:
+            part, _, clip = text.rpartition("=")
+            try:
+                found.append((part, float(clip)))
+            except ValueError as error:
+                raise ConfigError(
+                    f"encoding.rest_clips has {text!r}: write PATTERN=CLIP, as attention.*=0.001"
+                ) from error
+        return found

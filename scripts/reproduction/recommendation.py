@@ -1,6 +1,6 @@
 """Recommenders on Amazon Beauty and Sports, one run a cell and seed. Runs resume.
 
-A cell is `PRESET-DATASET`, `narrow-PRESET-DATASET` (two bytes a value, up and down),
+A cell is `PRESET-DATASET`, `narrow-PRESET-DATASET` (of DIN: two bytes a value, up and down),
 `central-PRESET-DATASET` (the same model and samples trained in one place) or `trial-NAME`, one of
 `TRIALS`: a change of preset `din`, judged on validation items of Beauty, from which the presets'
 settings follow.
@@ -110,7 +110,8 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
         )
         return "beauty", _run_config(_changed(base, TRIALS[rest]), data, "beauty", seed, rounds)
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
-    if preset not in PRESET_NAMES or dataset not in DATASETS:
+    known = ("din", "din-small") if kind == "narrow" else PRESET_NAMES
+    if preset not in known or dataset not in DATASETS:
         raise SystemExit(
             f"--cell {name}: give PRESET-DATASET, narrow-PRESET-DATASET or "
             f"central-PRESET-DATASET, of {', '.join(PRESET_NAMES)} and {', '.join(DATASETS)}, or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,8 @@ from torchfsl.engine.policies import Dense
 from torchfsl.engine.specs import segment_specs
 from torchfsl.fsl import PlanOptions, build_plan
 from torchfsl.submodel import SegmentSpec, TensorSpec
+from torchfsl.submodel.plain import Plain
+from torchfsl.submodel.server_model import ServerModel
 
 
 def make_model() -> nn.Module:
@@ -46,6 +49,53 @@ def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are
     handle = odd.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(ValueError, match=r"names \['rows18'\]: the model's segments are \['rows4'"):
         odd.plan(handle, max_clients=3, rows_per_client=2)
+
+
+def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts() -> None:
+    fine, coarse = FixedPoint(16, 14, 0.01), FixedPoint(16, 8, 1.0)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    encodings = {"2.*": fine, "?.bias": coarse, "rest": coarse}
+    engine = SubmodelEngine(encodings=encodings)
+    handle = engine.attach(model, optimizer)
+    plan = engine.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    found = {s.name: ([t.name for t in s.tensors], s.policy, s.encoding) for s in plan.segments}
+    assert list(found) == ["rows4", "rest", "?.bias", "2.*"]
+    assert found["rest"] == (["1.weight"], "dense", coarse)
+    assert found["?.bias"] == (["1.bias"], "dense", coarse)
+    assert found["2.*"] == (["2.weight", "2.bias"], "dense", fine)
+    handle.remove()
+    for rest, names in ((Dense(), ["3.*"]), (Dense(), ["2.*", "2.bias"]), (TopK(0.5), ["2.*"])):
+        odd = SubmodelEngine(rest=rest, encodings=dict.fromkeys(names, fine))
+        handle = odd.attach(model, optimizer)
+        with pytest.raises(ValueError, match="patterns are for parameters of a dense rest"):
+            odd.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+        handle.remove()
+
+
+def test_each_part_of_the_rest_sends_what_changed_in_it() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fine = FixedPoint(32, 24, 1.0)
+    engine = SubmodelEngine(rows=None, encoding=fine, encodings={"1.*": fine, "*.bias": fine})
+    handle = engine.attach(model, optimizer)
+    plan = engine.plan(handle, max_clients=3)
+    home = Plain(plan, ServerModel(handle.server_state()))
+    home.open_round(0, [0])
+    grads = {name: float(place + 1) for place, (name, _) in enumerate(model.named_parameters())}
+    with engine.round(home.participant(0), number=0) as rnd:
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.full_like(parameter, grads[name])
+        optimizer.step()
+    rnd.submit()
+    assert rnd.update is not None
+    steps = 2.0**-24
+    sent = {name: np.unique((u.values * steps).round(3)) for name, u in rnd.update.items()}
+    assert {name: list(values) for name, values in sent.items()} == {
+        "rest": [-0.4, -0.1],  # 2.weight, 0.weight
+        "1.*": [-0.3, -0.2],
+        "*.bias": [-0.5],
+    }
 
 
 def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:

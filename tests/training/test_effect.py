@@ -65,7 +65,7 @@ def changed(config: Any, path: str) -> Any:
     elif isinstance(value, str):
         other = value + "x"
     elif isinstance(value, tuple):
-        other = (*value, value[-1])
+        other = (*value, value[-1] if value else "name=1")
     else:
         other = value + 1 if isinstance(value, int) else value / 2 + 0.13
     return dataclasses.replace(config, **{name: other})

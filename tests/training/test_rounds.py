@@ -23,6 +23,7 @@ from training.attached import make_engine
 from training.config import Config
 from training.federation import Federation, build
 from training.presets import NARROW
+from training.sections import ConfigError
 from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer
 
@@ -113,6 +114,24 @@ def test_a_rounded_download_is_half_and_the_same_under_plain_and_fsl(download: A
     whole, more = run(dataclasses.replace(narrow("fsl"), encoding=encoding))
     assert records[0].download_bytes < 0.7 * more[0].download_bytes
     assert whole.model_sha256() != fsl.model_sha256(), "clients trained on other numbers"
+
+
+def test_parts_of_the_rest_have_rings_of_their_own_and_stay_the_same_under_plain_and_fsl() -> None:
+    clips = ("attention.*=0.001", "head.4.*=1.0")
+    encoding = dataclasses.replace(NARROW, rest_clip=0.25, rest_clips=clips)
+    plain, _ = run(dataclasses.replace(narrow("plain"), encoding=encoding))
+    fsl, records = run(dataclasses.replace(narrow("fsl"), encoding=encoding))
+    assert all(record.exact for record in records)
+    assert plain.model_sha256() == fsl.model_sha256()
+    found = {s.name: s.encoding for s in fsl.plan.segments if s.name != "rows4"}
+    bits = {name: one.frac_bits for name, one in found.items() if one is not None}
+    assert bits["attention.*"] > bits["rest"] + 6 > bits["head.4.*"] + 6
+
+
+@pytest.mark.parametrize("text", ["attention.*", "=1", "a=0", "a=-1", "a=nan", "a=b"])
+def test_an_odd_clip_of_a_part_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="rest_clips has"):
+        dataclasses.replace(NARROW, rest_clips=(text,))
 
 
 def test_other_protocols_keep_the_encoding_of_all_values() -> None:

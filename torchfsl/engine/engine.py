@@ -56,7 +56,8 @@ class SubmodelEngine:
         rest: policy of all other trained parameters, flattened in `named_parameters` order.
         encoding: fixed-point parameters of plans made here.
         encodings: those of segments by their names in `explain` (`rows18`, `rest`), `rows` for all
-            tables.
+            tables. A pattern (`attention.*`, or the name of one parameter) makes a segment of its
+            own of the parameters of a dense rest that it fits; the first that fits counts.
         buffers: `local` leaves buffers (BatchNorm statistics) alone: they are neither sent nor
             loaded. `average` sends the change of floating-point buffers as a dense segment (with
             source `delta`).
@@ -142,6 +143,7 @@ class SubmodelEngine:
         handle = Handle(
             model, optimizers, rows=self.rows, rest=self.rest, check=self.check, local=local,
             average_buffers=self.buffers == "average", source=self.source, explain=_explain,
+            parts=tuple(self.encodings) if isinstance(self.rest, Dense) else (),
         )  # fmt: skip
         self._handles.add(handle)
         return handle

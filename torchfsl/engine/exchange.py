@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,10 +29,20 @@ BUFFERS: Final = "buffers"
 class Exchange:
     """What plans of one model name. The tensors are the model's own, not copies."""
 
-    def __init__(self, inventory: Inventory, average_buffers: bool) -> None:
-        """`average_buffers` adds the floating-point buffers."""
+    def __init__(
+        self, inventory: Inventory, average_buffers: bool, parts: Sequence[str] = ()
+    ) -> None:
+        """`average_buffers` adds the floating-point buffers; `parts` are patterns of names.
+
+        The parameters outside tables that the first fitting pattern fits are a segment of its name.
+        """
         self._inventory = inventory
         self._buffers = inventory.buffers if average_buffers else {}
+        self._parts: dict[str, list[str]] = {}
+        parts = [part for part in parts if part not in (ROWS, REST)]
+        for name in inventory.rest:
+            fitting = (part for part in parts if fnmatch.fnmatchcase(name, part))
+            self._parts.setdefault(next(fitting, REST), []).append(name)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -39,6 +50,11 @@ class Exchange:
         tables = {t.name: t.weight.detach() for t in self._inventory.all_tables}
         rest = {name: p.detach() for name, p in self._inventory.rest.items()}
         return tables | rest | self._buffers
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the segments of parameters outside tables."""
+        return list(self._parts)
 
     @property
     def left_buffers(self) -> list[str]:
@@ -52,8 +68,9 @@ class Exchange:
             name: tuple(spec(t.name, t.weight) for t in group)
             for name, group in self._inventory.tables.items()
         }
-        if self._inventory.rest:
-            segments[REST] = tuple(spec(n, p) for n, p in self._inventory.rest.items())
+        rest = self._inventory.rest
+        for part, names in self._parts.items():
+            segments[part] = tuple(spec(n, rest[n]) for n in names)
         if self._buffers:
             segments[BUFFERS] = tuple(spec(n, b) for n, b in self._buffers.items())
         return segments

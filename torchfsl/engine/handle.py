@@ -59,11 +59,9 @@ class Handle:
         check: Check,
         explain: Callable[[SubmodelPlan], str],
         local: Sequence[str] = (),
+        parts: Sequence[str] = (),
     ) -> None:
-        """Validate and register hooks; see `SubmodelEngine` for the arguments.
-
-        `explain` describes a plan of the protocol at hand.
-        """
+        """Validate and register hooks; see `SubmodelEngine`, `Exchange`; `explain` is of plans."""
         self._explain = explain
         self.model = unwrap(model)
         self.rows, self.rest = rows, rest
@@ -76,7 +74,7 @@ class Handle:
         take = functools.partial(take_inventory, self.model, self.optimizers, rows, tuple(local))
         self.inventory = take()
         self.validate()
-        self.exchange = Exchange(self.inventory, average_buffers)
+        self.exchange = Exchange(self.inventory, average_buffers, parts)
         self.personal = PersonalParts(self.inventory)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
@@ -312,7 +310,8 @@ def _choose(
         change = flatten(handle.recorder.buffer_changes(), 1)
         return choose_blocks(segment, change, None, None, round_number)
     if segment.name not in handle.inventory.tables:
-        change = flatten(handle.recorder.rest_changes(), segment.tau)
+        mine = {tensor.name for tensor in segment.tensors}
+        change = flatten(handle.recorder.rest_changes(mine), segment.tau)
         policy = None if segment.is_dense else handle.rest
         if isinstance(policy, BlockSample):
             return sample_blocks(plan, segment, change, seed)

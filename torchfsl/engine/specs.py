@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.exchange import BUFFERS, REST, ROWS, Exchange
@@ -37,7 +37,7 @@ def segment_specs(
     """
     segments = exchange.segment_tensors
     if isinstance(rows_per_client, Mapping):
-        tables = {n: ts for n, ts in segments.items() if n not in (REST, BUFFERS)}
+        tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
         rows_per_client = _by_segment(rows_per_client, tables)
     specs = []
     for name, tensors in segments.items():
@@ -46,18 +46,20 @@ def segment_specs(
         elif name == REST:
             m = sum(ceil_div(t.numel, rest.block) for t in tensors)
             specs.append(SegmentSpec(name, rest.policy, tensors, rest.count(m), rest.block))
+        elif name in exchange.parts:
+            specs.append(SegmentSpec(name, "dense", tensors))
         else:
             assert rows is not None
             k_max = _row_budget(rows, name, tensors, rows_per_client)
             fetch = _fetches(rows) if retrieve is None else retrieve
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
-    return _with_encodings(specs, encodings)
+    return _with_encodings(specs, encodings, {*exchange.parts, BUFFERS})
 
 
 def _with_encodings(
-    specs: Sequence[SegmentSpec], encodings: Mapping[str, FixedPoint]
+    specs: Sequence[SegmentSpec], encodings: Mapping[str, FixedPoint], rest: Collection[str]
 ) -> list[SegmentSpec]:
-    """The segments, those that are named with an encoding of their own.
+    """The segments, those that are named with an encoding of their own; `rest` are no tables.
 
     Raises:
         ParameterError: a name that no segment has.
@@ -67,13 +69,13 @@ def _with_encodings(
     if odd:
         raise ParameterError(
             f"encodings names {odd}: the model's segments are {names}, {ROWS!r} stands for all "
-            "tables"
+            "tables, and patterns are for parameters of a dense rest that no other has taken"
         )
     of_tables = encodings.get(ROWS)
     return [
         dataclasses.replace(
             spec,
-            encoding=encodings.get(spec.name, None if spec.name in (REST, BUFFERS) else of_tables),
+            encoding=encodings.get(spec.name, None if spec.name in rest else of_tables),
         )
         for spec in specs
     ]
@@ -137,7 +139,7 @@ def width_specs(
         )
     if not budgets:
         raise ParameterError("give at least one class of clients with its rows")
-    names = set(exchange.segment_tensors) - {REST, BUFFERS}
+    names = set(exchange.segment_tensors) - {*exchange.parts, BUFFERS}
     for budget in budgets:
         if isinstance(budget, Mapping) and set(budget) != names:
             raise ParameterError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -126,9 +126,10 @@ class Recorder:
             self._changes = {w.table.name: w.finish() for w in self.tables}
         return self._changes
 
-    def rest_changes(self) -> list[torch.Tensor]:
-        """How the parameters outside tables changed, or their gradients: float64, in order."""
-        return self._rest.gradients() if self._source == "gradient" else self._rest.deltas()
+    def rest_changes(self, names: Collection[str]) -> list[torch.Tensor]:
+        """How parameters outside tables changed, or their gradients: float64, in their order."""
+        found = self._rest.gradients() if self._source == "gradient" else self._rest.deltas()
+        return [c for n, c in zip(self._inventory.rest, found, strict=True) if n in names]
 
     def buffer_changes(self) -> list[torch.Tensor]:
         """How the floating-point buffers changed: float64, in order.
