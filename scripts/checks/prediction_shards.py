@@ -29,7 +29,6 @@ from scripts.checks.outcome import report
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates, rows_plan
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -44,10 +43,10 @@ _REPEAT: Final = 3
 
 
 class Watched:
-    """A server whose calls' processor time is added up; answers know who else waits."""
+    """A server whose calls' processor time is added up."""
 
-    def __init__(self, server: Server, waiting: range) -> None:
-        self.server, self.waiting, self.seconds = server, waiting, 0.0
+    def __init__(self, server: Server) -> None:
+        self.server, self.seconds = server, 0.0
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.server, name)
@@ -55,8 +54,6 @@ class Watched:
             return found
 
         def timed(*arguments: Any) -> Any:
-            if name == "reply" and arguments[0] is Kind.ANSWER:
-                arguments = (*arguments, self.waiting)
             start = time.process_time()
             try:
                 return found(*arguments)
@@ -161,9 +158,10 @@ def _compared(plan: Plan, count: int, rates: Rates, engine: EngineRates) -> dict
 def _round(servers: tuple[Server, Server], shards: list[int], number: int) -> tuple[float, float]:
     """Core-seconds of the front and of all shards."""
     plan = servers[0].plan
-    first, second = (Watched(server, range(plan.max_clients)) for server in servers)
+    first, second = (Watched(server) for server in servers)
     start = spent_by(shards) - time.process_time()
     pair: Any = (first, second)
+    link = InProcess(*pair)  # one for all clients, so that answers know who else waits
     begin_round(pair, number)
     asking = []
     for client in range(plan.max_clients):
@@ -172,7 +170,7 @@ def _round(servers: tuple[Server, Server], shards: list[int], number: int) -> tu
             rows = np.sort((np.arange(s.k_max) * (s.m // s.k_max) + client) % s.m).astype(np.int64)
             update[s.name] = SegmentUpdate(rows, np.ones((s.k_max, s.tau), dtype=np.int64))
         wanted = {s.name: update[s.name].positions for s in plan.retrieving}
-        one = Client(plan, InProcess(*pair), client_id=client)
+        one = Client(plan, link, client_id=client)
         asking.append((one.start_round(number, indices=wanted), update))
     for mine, update in asking:
         mine.download()
