@@ -77,7 +77,7 @@ def make_engine(config: Config, task: Task) -> SubmodelEngine:
         rows=rows,
         rest=rest,
         encoding=_encoding(config.encoding),
-        encodings=_encodings(config, has_rows=rows is not None),
+        encodings=_encodings(config, has_rows=rows is not None, is_whole=isinstance(rest, Dense)),
         source="gradient" if config.local.optimizer == "gradient" else "delta",
     )
 
@@ -86,7 +86,7 @@ def _encoding(settings: Encoding) -> FixedPoint:
     return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
 
 
-def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
+def _encodings(config: Config, *, has_rows: bool, is_whole: bool) -> dict[str, FixedPoint]:
     """Those of segments, where two servers, or none, add them up."""
     given = config.encoding
     if config.aggregation not in ("plain", "fsl", "dense"):
@@ -94,7 +94,7 @@ def _encodings(config: Config, *, has_rows: bool) -> dict[str, FixedPoint]:
     wanted = {}
     if given.rest_ring_bits:
         wanted["rest"] = (given.rest_ring_bits, given.rest_clip)
-        if config.rest.policy == "dense" or config.aggregation == "dense":
+        if is_whole:
             wanted |= {part: (given.rest_ring_bits, clip) for part, clip in given.parts}
     if has_rows and given.rows_ring_bits:
         wanted["rows"] = (given.rows_ring_bits, given.rows_clip)

@@ -209,7 +209,7 @@ _SETTINGS: Final = (
     Use("encoding.rest_clip", lambda c: c.encoding.rest_ring_bits != 0, "encoding.rest_ring_bits"),
     Use(
         "encoding.rest_clips",
-        lambda c: c.encoding.rest_ring_bits != 0 and c.rest.policy == "dense",
+        lambda c: c.encoding.rest_ring_bits != 0 and not _selects(c),
         'encoding.rest_ring_bits with rest.policy = "dense"',
     ),
     Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
