@@ -2,8 +2,9 @@
 
 The rates of one process (`torchfsl.fsl.estimates.measuring.Rates`) are split: what grows with AES
 blocks is done by shards, what a server does for a report and a tree besides, and opening and
-update, by the front. On top come calls and the bytes that go between processes, both at rates of
-the framework.
+update, by the front; sums are gathered by shards, at the rate at which bytes are copied. On top
+come calls and the bytes that go between processes, both at rates of the framework, of which each
+of the two processes takes half.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.segments import ceil_div
 
 _PLACE_BYTES: Final = 8
-_PIECES_HELD: Final = 3
-"""Pieces of sums that a shard holds at once: other shards' parts, its own, and their sum."""
+_PIECES_HELD: Final = 2
+"""Pieces of sums that a shard holds at once: its own with other shards' parts, and its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +115,22 @@ def estimate_shards(
     calls = _calls(plan, shards, count, sums)
     trees = count * predict(plan).server_aes_blocks / rates.server_blocks
     own = rates.server(plan, count) - trees  # of proofs, too, but for their blocks
-    moved = shards * (sums + rows) + sent
+    exchanged = (shards - 1) * sums
+    by_shards = sent + shards * rows + 2 * exchanged + returned  # exchanged by shards on both sides
+    gathering = sums / engine.copied_bytes
     return ShardsEstimate(
         shards=shards,
-        front_core_seconds=own
-        + (sent + rows + returned) / engine.copied_bytes
+        front_core_seconds=own - min(own, gathering)
+        + (sent + rows + returned) / engine.copied_bytes / 2
         + calls * engine.call_seconds / 2,
         shard_core_seconds=(
-            trees + moved / engine.copied_bytes + calls * engine.call_seconds / 2
+            trees + min(own, gathering) + by_shards / engine.copied_bytes / 2
+            + calls * engine.call_seconds / 2
         ) / shards,
         shard_memory_bytes=max(_memory(plan, own_cuts, count) for own_cuts in cuts),
         fixed_memory_bytes=_working(plan, cuts[0], count),
         sent_bytes=sent + shards * rows,
-        exchanged_bytes=(shards - 1) * sums,
+        exchanged_bytes=exchanged,
         returned_bytes=returned,
     )  # fmt: skip
 
@@ -156,7 +160,7 @@ def _calls(plan: Plan, shards: int, clients: int, sums: int) -> int:
     by_window = 1 + int(plan.verified) + int(bool(plan.retrieving))
     laid_out = sum(ceil_div(s.m * s.row_bytes, ROWS_BYTES) for s in plan.retrieving)
     pieces = max(1, ceil_div(sums, PIECE_BYTES))
-    return shards * (windows * by_window + laid_out + pieces * (shards + 1) + 3)
+    return shards * (windows * by_window + laid_out + pieces * shards + 3)
 
 
 def _memory(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
