@@ -11,10 +11,13 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError
 from torchfsl.kernels.portable import proofs as portable
-from torchfsl.kernels.portable.proofs import powers, transform
+from torchfsl.kernels.portable.proofs import Words, powers, transform
 from torchfsl.types import Array
 
 MODULUS: Final = portable.MODULUS
@@ -76,10 +79,10 @@ def uniform(key: bytes, count: int) -> list[int]:
     """
     spare = 1
     while True:
-        blocks = kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes()
-        kept = [value for value in _integers(blocks) if value < MODULUS]
-        if len(kept) >= count:
-            return kept[:count]
+        words = _words(kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes())
+        kept = _integers(words[~_beyond(words)][:count])
+        if len(kept) == count:
+            return kept
         spare *= 2
 
 
@@ -104,14 +107,36 @@ def from_bytes(data: bytes | memoryview) -> list[int]:
     Raises:
         DecodeError: no whole number of elements, or one is not below p.
     """
+    return _integers(checked(data))
+
+
+def checked(data: bytes | memoryview) -> Words:
+    """Elements as words `[n, 2]`.
+
+    Raises:
+        DecodeError: as `from_bytes`.
+    """
     if len(data) % ELEMENT_BYTES:
         raise DecodeError(f"{len(data)} bytes are no whole number of field elements")
-    values = _integers(bytes(data))
-    if any(value >= MODULUS for value in values):
+    words = _words(data)
+    if _beyond(words).any():
         raise DecodeError("a field element is not below the modulus")
-    return values
+    return words
 
 
-def _integers(blocks: bytes) -> list[int]:
-    starts = range(0, len(blocks), ELEMENT_BYTES)
-    return [int.from_bytes(blocks[start : start + ELEMENT_BYTES], "little") for start in starts]
+def _words(data: bytes | memoryview) -> Words:
+    return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
+
+
+def _beyond(words: Words) -> npt.NDArray[np.bool_]:
+    """Which are p or more."""
+    low, high = words[:, 0], words[:, 1]
+    beyond: npt.NDArray[np.bool_] = (high > _HIGH) | ((high == _HIGH) & (low >= _LOW))
+    return beyond
+
+
+def _integers(words: Words) -> list[int]:
+    return [low | high << 64 for low, high in words.tolist()]
+
+
+_LOW, _HIGH = np.uint64(MODULUS & ((1 << 64) - 1)), np.uint64(MODULUS >> 64)

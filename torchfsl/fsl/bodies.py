@@ -278,7 +278,7 @@ class Verdicts(Body):
         size = verdict_bytes(plan.statement)
         parts = [bytes(view[start : start + size]) for start in range(0, len(view), size)]
         for part in parts:
-            field128.from_bytes(part[FOLD_BYTES:])  # canonical, or no message at all
+            field128.checked(part[FOLD_BYTES:])  # canonical, or no message at all
         return cls(tuple(parts))
 
 

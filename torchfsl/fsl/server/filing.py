@@ -178,6 +178,6 @@ def _check_encoding(
             check_trees([report.plan.statement.carries], carries(report.plan, *body.public))
             if isinstance(body, ReportBody):
                 _, elements = slack_and_elements(report.plan.statement, body.masked[-1])
-                field128.from_bytes(elements)
+                field128.checked(elements)
     except DecodeError as error:
         report.reject(str(error))
