@@ -1,6 +1,6 @@
 """Nothing in one server's view of proofs tells dummies from updates, or wraps from none; small.
 
-Keys come from the operating system: with 96 p a test fails by chance once in 10**6 runs.
+Keys come from the operating system: with 88 p a test fails by chance once in 10**6 runs.
 """
 
 from __future__ import annotations
