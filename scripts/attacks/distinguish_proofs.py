@@ -6,9 +6,9 @@ What a server sees of a report's proof: its share of slack and field elements, c
 hints, what its peer says of it, and both verdicts added. Of each of these, numbers are made (bits
 set, bytes that are zero, bytes at both ends), and a rank-sum test compares reports of zeros with
 reports near the bound, and reports in which a value has wrapped with others. Nothing may be found
-(p > 1e-5 each, of 88). A share of slack is not held against wraps: with the value it decides whether there is one (near
-the end of its range), as it must, and is uniform whatever the value, which `full` looks at.
-Each planted fault must be found (p < 1e-9):
+(p > 1e-5 each, of 88). A share of slack is not held against wraps: with the value it decides
+whether there is one (near the end of its range), as it must, and is uniform whatever the value,
+which `full` looks at. Each planted fault must be found (p < 1e-9):
 
     no masks            slack and elements travel as they are
     idle hints of zeros carry trees that correct nothing say so

@@ -5,8 +5,8 @@ hints and masked values carry its update times the factor, cut at the ends of th
 goes the best proof that is known, an honest one about its true update. Everything passes through
 both servers. With proofs they must refuse every liar and open the exact sum of the others in every
 round. The first rounds must end with the model of a run in the clear in which the same clients
-dropped out, bit for bit; whether all rounds do is told. (Without
-OMP_NUM_THREADS=1 the last bits of a gradient differ between processes, on which no sum depends.) Runs resume.
+dropped out, bit for bit; whether all rounds do is told. (Without OMP_NUM_THREADS=1 the last bits of
+a gradient differ between processes, on which no sum depends.) Runs resume.
 """
 
 from __future__ import annotations
