@@ -1,13 +1,15 @@
 """Compare `estimate_shards` with measured rounds over shards of Ray, on this machine.
 
     python -m scripts.checks.prediction_shards [--rows 131072] [--k-max 256] [--clients 48]
-                                               [--shards 1 2] [--json FILE]
+                                               [--shards 1 2 4] [--json FILE]
 
 Rates of one process are measured first, as `estimate` does by itself, and those of Ray with empty
 calls and with bytes that go there and back. Then server 0 of a pair works over shards of one thread
 each, and processor time is taken of its own calls (the front) and of the shards' processes; all
-clients' trees are there before the first asks for its answer. Exit status 1 if a figure is off by
-more than 25 %. Memory is the largest that a shard's process ever took above what it took idle.
+clients' trees are there before the first asks for its answer. Memory is the largest that a shard's
+process ever took, above what one with a tiny plan took that had nothing to do. Exit status 1 if
+seconds or memory are off by more than 25 %, or if a shard has more than its part of what a single
+one has and `FIXED_BYTES`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
 WITHIN: Final = 0.25
+FIXED_BYTES: Final = 32 << 20
+"""Memory of a shard's process that may not fall with the number of shards, for the default plan."""
+
 _REPEAT: Final = 3
 
 
@@ -70,7 +75,7 @@ def main() -> int:
     )
     for name, value in (("rows", 1 << 17), ("k-max", 256), ("clients", 48)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4])
     return report(parser, check)
 
 
@@ -84,9 +89,14 @@ def check(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
              object_store_memory=2 << 30)  # fmt: skip
     engine = engine_rates()
     plan = rows_plan(options.rows, 8, options.k_max, options.clients)
-    rows = [_compared(plan, count, rates, engine) for count in options.shards]
+    idle = idle_bytes()
+    rows = [_compared(plan, count, rates, engine, idle) for count in options.shards]
+    for row in rows:
+        row["beside_part"] = row["memory_measured"] - rows[0]["memory_measured"] / row["shards"]
     return {
-        "ok": all(row["off"] <= WITHIN for row in rows),
+        "ok": all(row["off"] <= WITHIN and abs(row["memory_off"]) <= WITHIN for row in rows)
+        and (rows[0]["shards"] > 1 or all(row["beside_part"] <= FIXED_BYTES for row in rows)),
+        "idle_bytes": idle,
         "environment": environment(),
         "rates": dataclasses.asdict(rates),
         "engine": dataclasses.asdict(engine),
@@ -123,12 +133,23 @@ def engine_rates() -> EngineRates:
     return EngineRates((middle - start) / calls, copies * 2 * data.nbytes / (end - middle))
 
 
-def _compared(plan: Plan, count: int, rates: Rates, engine: EngineRates) -> dict[str, Any]:
+def idle_bytes() -> int:
+    """The most memory of a shard's process with a tiny plan and nothing to do."""
+    from torchfsl.integrations.ray.actors import RayGrid
+
+    grid = RayGrid(rows_plan(1 << 10, 8, 16, 4), 0, 1)
+    found = peak_bytes(grid.processes()[0][0])
+    grid.close()
+    return found
+
+
+def _compared(
+    plan: Plan, count: int, rates: Rates, engine: EngineRates, idle: int
+) -> dict[str, Any]:
     from torchfsl.integrations.ray.actors import RayGrid
 
     grid = RayGrid(plan, 0, count, environment={"TORCHFSL_THREADS": "1"})
     shards = [process for process, _ in grid.processes()]
-    idle = max(map(peak_bytes, shards))
     make = functools.partial(ShardedEvaluator, open_grid=lambda plan, party: grid)
     state = {t.name: np.zeros(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
     servers = (
@@ -145,12 +166,12 @@ def _compared(plan: Plan, count: int, rates: Rates, engine: EngineRates) -> dict
         "shards_predicted": predicted[1], "shards_measured": worked,
         "memory_predicted": told.shard_memory_bytes,
         "memory_measured": max(map(peak_bytes, shards)) - idle,
-        "idle": idle,
         "traffic": [told.sent_bytes, told.exchanged_bytes, told.returned_bytes],
     }  # fmt: skip
     pairs = (predicted[0], front), (predicted[1], worked), (sum(predicted), front + worked)
     off = [a / b - 1 for a, b in pairs]
     found |= {"each": off, "off": max(abs(one) for one in off)}
+    found["memory_off"] = found["memory_predicted"] / found["memory_measured"] - 1
     grid.close()
     return found
 

@@ -116,6 +116,7 @@ def estimate_shards(
     trees = count * predict(plan).server_aes_blocks / rates.server_blocks
     own = rates.server(plan, count) - trees  # of proofs, too, but for their blocks
     exchanged = (shards - 1) * sums
+    largest = max(cuts, key=lambda own_cuts: _memory(plan, own_cuts, count))
     by_shards = sent + shards * rows + 2 * exchanged + returned  # exchanged by shards on both sides
     gathering = sums / engine.copied_bytes
     return ShardsEstimate(
@@ -127,8 +128,8 @@ def estimate_shards(
             trees + min(own, gathering) + by_shards / engine.copied_bytes / 2
             + calls * engine.call_seconds / 2
         ) / shards,
-        shard_memory_bytes=max(_memory(plan, own_cuts, count) for own_cuts in cuts),
-        fixed_memory_bytes=_working(plan, cuts[0], count),
+        shard_memory_bytes=_memory(plan, largest, count),
+        fixed_memory_bytes=_working(plan, largest, count),
         sent_bytes=sent + shards * rows,
         exchanged_bytes=exchanged,
         returned_bytes=returned,
@@ -182,8 +183,9 @@ def _held(plan: Plan, cut: Cut) -> int:
 
 
 def _working(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
-    """A window of reports or rows, or pieces of the share."""
-    window = min(clients, sizes.window_reports(plan)) * Packing(plan, cuts).row_bytes
+    """Windows of reports and questions, rows, pieces of the share: a process keeps what it had."""
+    each = Packing(plan, cuts).row_bytes + Packing(plan, cuts, questions=True).row_bytes
+    window = min(clients, sizes.window_reports(plan)) * each
     rows = max((min(ROWS_BYTES, s.m * s.row_bytes) for s in plan.retrieving), default=0)
     sums = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
-    return max(window + rows, _PIECES_HELD * min(PIECE_BYTES, sums))
+    return window + rows + _PIECES_HELD * min(PIECE_BYTES, sums)
