@@ -29,6 +29,8 @@ from torchfsl.submodel.segments import ceil_div
 _PLACE_BYTES: Final = 8
 _PIECES_HELD: Final = 2
 """Pieces of sums that a shard holds at once: its own with other shards' parts, and its result."""
+_PROCESS_BYTES: Final = 4 << 20
+"""What a process took beside, measured by `scripts.checks.prediction_shards`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,10 @@ class ShardsEstimate:
         front_core_seconds: of the server's own process.
         shard_core_seconds: of one shard, the mean.
         shard_memory_bytes: of the largest shard, beside what its process takes when idle.
-        fixed_memory_bytes: the part of it that does not fall with the number of shards.
+        fixed_memory_bytes: the part of it that calls work with, at most two pieces of 32 MiB and a
+            constant, whatever the number of shards.
+        store_bytes: that the largest shard reads in the framework's store, whose pages all
+            processes of its machine share: a window of reports, one of questions, rows.
         sent_bytes: from the front to all shards.
         exchanged_bytes: between shards.
         returned_bytes: from all shards to the front.
@@ -64,6 +69,7 @@ class ShardsEstimate:
     shard_core_seconds: float
     shard_memory_bytes: int
     fixed_memory_bytes: int
+    store_bytes: int
     sent_bytes: int
     exchanged_bytes: int
     returned_bytes: int
@@ -74,7 +80,8 @@ class ShardsEstimate:
             f"over {self.shards} shards: the front computes {self.front_core_seconds:,.3g} "
             f"core-seconds, each shard {self.shard_core_seconds:,.3g} and holds "
             f"{self.shard_memory_bytes / mega:,.4g} MB, of which "
-            f"{self.fixed_memory_bytes / mega:,.3g} MB whatever the number of shards\n"
+            f"{self.fixed_memory_bytes / mega:,.3g} MB are what calls work with, and reads "
+            f"{self.store_bytes / mega:,.3g} MB at once in the store of its machine\n"
             f"the front sends {self.sent_bytes / mega:,.4g} MB to shards and receives "
             f"{self.returned_bytes / mega:,.4g} MB, shards exchange "
             f"{self.exchanged_bytes / mega:,.4g} MB"
@@ -116,7 +123,8 @@ def estimate_shards(
     trees = count * predict(plan).server_aes_blocks / rates.server_blocks
     own = rates.server(plan, count) - trees  # of proofs, too, but for their blocks
     exchanged = (shards - 1) * sums
-    largest = max(cuts, key=lambda own_cuts: _memory(plan, own_cuts, count))
+    largest = max(cuts, key=lambda own: sum(_held(plan, cut) for cut in own.values()))
+    working = _PIECES_HELD * min(PIECE_BYTES, ceil_div(sums, shards)) + _PROCESS_BYTES
     by_shards = sent + shards * rows + 2 * exchanged + returned  # exchanged by shards on both sides
     gathering = sums / engine.copied_bytes
     return ShardsEstimate(
@@ -128,8 +136,9 @@ def estimate_shards(
             trees + min(own, gathering) + by_shards / engine.copied_bytes / 2
             + calls * engine.call_seconds / 2
         ) / shards,
-        shard_memory_bytes=_memory(plan, largest, count),
-        fixed_memory_bytes=_working(plan, largest, count),
+        shard_memory_bytes=sum(_held(plan, cut) for cut in largest.values()) + working,
+        fixed_memory_bytes=working,
+        store_bytes=_read(plan, largest, count),
         sent_bytes=sent + shards * rows,
         exchanged_bytes=exchanged,
         returned_bytes=returned,
@@ -164,13 +173,8 @@ def _calls(plan: Plan, shards: int, clients: int, sums: int) -> int:
     return shards * (windows * by_window + laid_out + pieces * shards + 3)
 
 
-def _memory(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
-    """Of one shard: sums, tables while answers are given, places, and what a call works with."""
-    total = sum(_held(plan, cut) for cut in cuts.values())
-    return total + _working(plan, cuts, clients)
-
-
 def _held(plan: Plan, cut: Cut) -> int:
+    """Of one segment at a shard: sums, tables while answers are given, places."""
     segment = cut.segment
     bins, leaves = cut.bin_group, len(cut.nodes) * cut.node_leaves
     if bins is not None:
@@ -182,10 +186,8 @@ def _held(plan: Plan, cut: Cut) -> int:
     return leaves * a_leaf + places * _PLACE_BYTES
 
 
-def _working(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
-    """Windows of reports and questions, rows, pieces of the share: a process keeps what it had."""
+def _read(plan: Plan, cuts: Mapping[str, Cut], clients: int) -> int:
+    """Windows of reports and of questions, and rows to lay out."""
     each = Packing(plan, cuts).row_bytes + Packing(plan, cuts, questions=True).row_bytes
-    window = min(clients, sizes.window_reports(plan)) * each
     rows = max((min(ROWS_BYTES, s.m * s.row_bytes) for s in plan.retrieving), default=0)
-    sums = sum(s.m * plan.value_bytes(s) for s in plan.with_trees)
-    return window + rows + _PIECES_HELD * min(PIECE_BYTES, sums)
+    return min(clients, sizes.window_reports(plan)) * each + rows
