@@ -5,9 +5,13 @@ How many bins are enough is another matter, see `test_cuckoo_parameters.py`.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import mmap
+import tempfile
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -234,5 +238,38 @@ def test_large_permutations_lie_in_a_file_and_are_the_same(
         for _ in range(2):
             np.testing.assert_array_equal(table, expected)
             cuckoo.set_aside(table[1, 3:])  # a view is as good
+    finally:
+        cuckoo.permutations.cache_clear()
+
+
+def test_a_full_folder_for_permutations_is_named_and_with_room_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed, written = bytes(range(32)), []
+    expected = cuckoo.permutations(seed, "t", 5_000)
+    make = tempfile.TemporaryFile
+
+    def full(**options: Any) -> Any:
+        file = make(**options)
+
+        def write(data: Any) -> int:
+            if written:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            written.append(1)
+            return int(file.write(data[:100]))
+
+        return contextlib.nullcontext(mock.Mock(write=write, fileno=file.fileno))
+
+    monkeypatch.setattr(cuckoo, "IN_MEMORY_BYTES", 12 * 5_000 - 1)
+    cuckoo.permutations.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "TemporaryFile", full)
+            with pytest.raises(OSError, match="No space left") as caught:
+                cuckoo.permutations(seed, "t", 5_000)
+        (note,) = caught.value.__notes__
+        assert "take 60000 bytes" in note
+        assert "set TMPDIR" in note
+        np.testing.assert_array_equal(cuckoo.permutations(seed, "t", 5_000), expected)
     finally:
         cuckoo.permutations.cache_clear()

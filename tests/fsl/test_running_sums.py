@@ -10,6 +10,7 @@ from typing import IO, cast
 import numpy as np
 import pytest
 
+from scripts.attacks.lies import HONEST, plan_with
 from tests.support.federation import (
     assert_exact,
     make_plan,
@@ -28,12 +29,13 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.spool import Spool
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 
 def streaming_plan(clients: int) -> Plan:
@@ -279,6 +281,38 @@ def test_a_message_that_a_full_disk_refused_can_come_again() -> None:
         session.submit(update)
     assert link.refused == 1
     assert_sums(plan, finish_round(servers), updates)
+
+
+def test_sums_kept_for_proofs_that_a_full_disk_refused_are_made_anew_and_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_with("norm")
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    for client in range(3):
+        update = {
+            "table": SegmentUpdate(np.array([client]), np.full((1, 2), HONEST)),
+            "bias": SegmentUpdate(None, np.full((3, 1), 7)),
+        }
+        Client(plan, servers, client_id=client).start_round(1).submit(update)
+    reports = list(servers[0].reports.complete().values())
+    twin, sums = (RunningSums(plan, 0, lambda: None) for _ in range(2))
+    twin.settle(reports)
+    hold, kept = sums._spool.hold, []
+
+    def refuse(data: bytes) -> bytes | memoryview:
+        if len(kept) == 1:  # of the second report of the window: all are in the table's sums
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(data)
+        return hold(data)
+
+    monkeypatch.setattr(sums._spool, "hold", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        sums.settle(reports)
+    monkeypatch.setattr(sums._spool, "hold", hold)
+    sums.settle(reports)
+    expected = {segment.name: bytes(share) for segment, share in twin.shares()}
+    assert {segment.name: bytes(share) for segment, share in sums.shares()} == expected
 
 
 def test_a_spool_keeps_bytes_and_leaves_views_alone() -> None:

@@ -125,8 +125,19 @@ def _in_file(orders: Iterable[Slots], m: int) -> Slots:
     """The orders as an array that lies in a file; the file goes with the array.
 
     Raises:
-        OSError: the folder for temporary files (`TMPDIR`) is full.
+        OSError: the folder for temporary files (`TMPDIR`) is full; a note says what is needed.
     """
+    try:
+        return _written(orders, m)
+    except OSError as error:
+        error.add_note(
+            f"permutations of {m} rows take {4 * NUM_HASHES * m} bytes of the folder for temporary "
+            f"files, {tempfile.gettempdir()}: make room there, or set TMPDIR to another folder"
+        )
+        raise
+
+
+def _written(orders: Iterable[Slots], m: int) -> Slots:
     with tempfile.TemporaryFile(prefix="torchfsl-", buffering=0) as file:
         for order in orders:  # written, not copied into a mapping: see `Spool.hold`
             left = order.data.cast("B")

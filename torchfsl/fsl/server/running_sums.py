@@ -112,28 +112,38 @@ class RunningSums:
             self.reset()
 
     def _change(self, reports: list[Report], *, subtract: bool) -> None:
-        """Add or subtract reports, a window of them at a time."""
-        for start in range(0, len(reports), self._window):
-            window = reports[start : start + self._window]
-            loaded = [self.loaded(report) for report in window]
-            for segment in self._with_hints:
-                contributions = [part.contribution(segment) for part in loaded]
-                lifted = 0 if subtract else self._values(segment)
-                found = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
-                if found is not None:
-                    self._keep(window, segment, found)
-            for segment in self._dense:
-                total = self._dense_sum(segment)
-                for part in loaded:
-                    share = part.dense_share(segment)
-                    total = ring.sub(total, share) if subtract else ring.add(total, share)
-                self._dense_sums[segment.name] = total
-            for report in window:
-                if subtract:
-                    del self._added[report.client]
-                else:
-                    self._added[report.client] = report
-            self._release()
+        """Add or subtract reports, a window of them at a time.
+
+        Where that fails, a disk for `_keep` is full, all is forgotten: a window that is in the sums
+        of some segments would be added to them again.
+        """
+        try:
+            for start in range(0, len(reports), self._window):
+                self._change_by(reports[start : start + self._window], subtract=subtract)
+        except BaseException:
+            self.reset()
+            raise
+
+    def _change_by(self, window: list[Report], *, subtract: bool) -> None:
+        loaded = [self.loaded(report) for report in window]
+        for segment in self._with_hints:
+            contributions = [part.contribution(segment) for part in loaded]
+            lifted = 0 if subtract else self._values(segment)
+            found = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
+            if found is not None:
+                self._keep(window, segment, found)
+        for segment in self._dense:
+            total = self._dense_sum(segment)
+            for part in loaded:
+                share = part.dense_share(segment)
+                total = ring.sub(total, share) if subtract else ring.add(total, share)
+            self._dense_sums[segment.name] = total
+        for report in window:
+            if subtract:
+                del self._added[report.client]
+            else:
+                self._added[report.client] = report
+        self._release()
 
     def _keep(self, reports: list[Report], segment: TreeSegment, found: Whole) -> None:
         """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file."""
