@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.cuckoo.placement import Placement
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import Proofs
@@ -78,6 +79,22 @@ def plan_with(
         max_clients=8, segments=(table, dense), min_clients=1, lane=lane, l2_bound=BOUND,
         max_weight=WEIGHT if lane == "weight" else 1, proofs=proofs, max_epochs=epochs,
     )  # fmt: skip
+
+
+def in_two_bins(place: Callable[..., Placement], row: int) -> Callable[..., Placement]:
+    """A placement of a liar: the row in two of its bins, as many as the plan's k_max."""
+
+    def twice(table: Any, positions: Any, *sizes: int) -> Placement:
+        found = place(table, positions, *sizes)
+        num_bins, theta, _ = sizes
+        item, position = np.full_like(found.item, -1), found.position.copy()
+        for i in range(2):
+            slot = int(table[i][row])
+            at = i * num_bins // 3 + slot // theta
+            item[at], position[at] = 0, slot % theta
+        return Placement(item, position, found.unmatched)
+
+    return twice
 
 
 def _first(*numbers: int) -> Alter:

@@ -16,17 +16,24 @@ import argparse
 import logging
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest import mock
 
 import numpy as np
 
-from scripts.attacks.lies import BOUND, HONEST, LIES, WEIGHT_LIES, Lie, plan_with
+from scripts.attacks.lies import (
+    BOUND,
+    HONEST,
+    LIES,
+    WEIGHT_LIES,
+    Lie,
+    in_two_bins,
+    plan_with,
+)
 from scripts.attacks.lying_clients import CLIENTS, lying
 from scripts.parties import two_servers
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.cuckoo.placement import Placement
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import PROOFS, Proofs
 from torchfsl.fsl.round import begin_round, finish_round
@@ -62,20 +69,6 @@ def _everywhere(values: Whole) -> Whole:
     values[:, 1:] = 1 << 29  # of several trees of one row no sum comes back to small numbers
     return values
 
-
-def _in_bins(table: Any, positions: Any, *sizes: int) -> Placement:
-    """The row in two of its bins, as many as the plan's k_max."""
-    found = _PLACE(table, positions, *sizes)
-    num_bins, theta, _ = sizes
-    item, position = np.full_like(found.item, -1), found.position.copy()
-    for i in range(2):
-        slot = int(table[i][ROW])
-        place = i * num_bins // 3 + slot // theta
-        item[place], position[place] = 0, slot % theta
-    return Placement(item, position, found.unmatched)
-
-
-_PLACE: Final = cuckoo.place
 
 COUNTED: Final[dict[str, Lie]] = {
     "one value 2**31 - 1": _row(1, (1 << 31) - 1, 80),
@@ -131,7 +124,7 @@ def _round(plan: Plan, lie: Lie | None) -> Opened:
 
     for client in range(CLIENTS):
         submit(client, ROW if client < 2 else 5)
-    several = mock.patch.object(cuckoo, "place", _in_bins)
+    several = mock.patch.object(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
     with several if lie is None else lying(lie):
         submit(CLIENTS, ROW)
     return finish_round(servers)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.attacks.lies import BOUND, Lie, plan_with
+from scripts.attacks.lies import BOUND, Lie, in_two_bins, plan_with
 from scripts.attacks.lying_clients import lying
 from tests.service.test_node import Duo, authorities
 from tests.support.federation import (
@@ -29,7 +29,6 @@ from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.report import DrawnReport
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.cuckoo.placement import Placement
 from torchfsl.fsl.dpf import lifts
 from torchfsl.fsl.dpf.trees import SelectedLeaves
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -166,20 +165,8 @@ def test_one_row_in_all_its_bins_is_accepted_and_erases_no_row_that_all_have_tou
     if not cuts:
         monkeypatch.setattr(ranges, "cut", leave)
     plan = plan_with("norm")
-    real = cuckoo.place
-
-    def everywhere(table: Any, positions: Any, *sizes: int) -> Placement:
-        found = real(table, positions, *sizes)
-        num_bins, theta, _ = sizes
-        item, position = np.full_like(found.item, -1), found.position.copy()
-        for i in range(2):
-            slot = int(table[i][ROW])
-            place = i * num_bins // 3 + slot // theta
-            item[place], position[place] = 0, slot % theta
-        return Placement(item, position, found.unmatched)
-
     assert round_of(plan, honest=3).sums["table"][ROW].tolist() == [4 * HONEST] * 2
-    monkeypatch.setattr(cuckoo, "place", everywhere)
+    monkeypatch.setattr(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
     opened = round_of(plan, honest=3)
     assert opened.clients == (0, 1, 2, 3)
     assert opened.lanes["table"][ROW] == (4 if cuts else 0)
