@@ -30,13 +30,14 @@ def test_wrapping_a_model_works_as_printed(capsys: pytest.CaptureFixture[str]) -
 def test_simulating_a_federation_works_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "simulate.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     scope: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"simulate.md, block {number}", "exec"), scope)  # noqa: S102
-    assert capsys.readouterr().out.count("exact True") == 4
+    assert capsys.readouterr().out.count("exact True") == 5
     assert scope["history"].column("loss")[-1] < scope["history"].column("loss")[0]
     assert scope["history"].plan is scope["plan"]
+    assert scope["counted"].plan.max_weight == 40
 
 
 @pytest.mark.parametrize("page", ["wrap-your-model.md", "engine.md", "simulate.md"])

@@ -415,15 +415,38 @@ def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.Mo
     assert handle.residual.pending("rows4").tolist() == [lost]
 
 
-def test_a_bad_weight_is_raised_and_a_dummy_report_sent() -> None:
+def test_after_a_bad_weight_nothing_is_lost_and_a_good_one_is_taken() -> None:
     engine = SubmodelEngine()
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
-    with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
-        pass
-    with pytest.raises(ParameterError, match="weight"):
-        rnd.submit(weight=3)
-    with pytest.raises(ProtocolError):
+    task = Task(engine, lane="weight", max_weight=3)
+    link, weights, updates = task.begin(), (2, 3), []
+    for number, handle in enumerate(task.handles):
+        batch, client = make_batch(number), task.client(link, number)
+        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
+            train(handle.model, handle.optimizers, [batch])
+        for bad in (4, 0, -1, 1.5, 2.0, "2", True):
+            with pytest.raises(ParameterError, match=r"lane='weight' and max_weight=3.*1\.\.3"):
+                rnd.submit(weight=bad)  # type: ignore[arg-type]
+        rnd.submit(weight=np.int64(weights[number]))  # type: ignore[arg-type]
+        with pytest.raises(ProtocolError, match="once a round"):
+            rnd.submit(weight=2)
+        assert rnd.update is not None
+        updates.append({n: type(u)(u.indices, u.values * weights[number])
+                        for n, u in rnd.update.items()})  # fmt: skip
+    opened = task.finish()
+    assert opened.total_weight == 5
+    for name, total in plain_sum(task.plan, updates).items():
+        np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:
+    for lane in ("none", "count"):
+        task = Task(SubmodelEngine(), lane=lane)
+        link, handle = task.begin(), task.handles[0]
+        client = task.client(link, 0)
+        with task.engine.round(client, rows={"item": [1]}, handle=handle) as rnd:
+            pass
+        with pytest.raises(ParameterError, match=rf"lane is '{lane}'.*plan with lane='weight'"):
+            rnd.submit(weight=3)
         rnd.submit()
 
 

@@ -125,6 +125,75 @@ def test_both_aggregations_end_with_the_same_bits_and_every_round_is_exact() -> 
     assert histories[0].column("upload_bytes")[0] > 0
 
 
+def planned(**options: Any) -> Any:
+    """A plan of `setup`'s model in which every client fits."""
+    _, engine, handle, _ = setup(**options.pop("setup", {}))
+    budget = engine.advise(handle, [rows_of(DATA[c]) for c in DATA]).rows_per_client()
+    sizes = {"max_clients": CLIENTS, "above_break_even": "keep", "proofs": "none"}
+    return engine.plan(handle, rows_per_client=budget, **{**sizes, **options})
+
+
+def test_weights_count_alike_under_both_aggregations_and_in_the_model() -> None:
+    weigh = {"weight": lambda batches: 1 + int(batches[0][0][0]) % 3}  # of the client's number
+    digests = {}
+    for name, lane, weight in (
+        ("weighted", {"lane": "weight", "max_weight": 3}, weigh),
+        ("by default", None, weigh),
+        ("all 1", {"lane": "weight", "max_weight": 3}, {}),
+    ):
+        made = {} if lane is None else {"plan": planned(**lane)}
+        found = [run(aggregation=kind, **made, **weight)[0] for kind in ("fsl", "plain")]
+        assert all(record.exact for history in found for record in history.rounds), name
+        assert found[0].model.digest() == found[1].model.digest(), name
+        digests[name] = found[0].model.digest()
+    assert len({digests["weighted"], digests["all 1"]}) == 2
+    for weight, plan, message in (
+        (lambda _: 4, planned(lane="weight", max_weight=3), r"client 0: weight is 4.*max_weight=3"),
+        (lambda _: True, planned(lane="weight", max_weight=3), "weight is True"),
+        (lambda _: 2, planned(), r"lane is 'none'.*lane='weight'"),
+    ):
+        for kind in ("fsl", "plain"):
+            with pytest.raises(ParameterError, match=message):
+                run(aggregation=kind, plan=plan, weight=weight)
+
+
+def test_values_of_few_are_withheld_alike_under_both_aggregations() -> None:
+    plan = planned(lane="count", min_contributors=2)
+    found = [run(aggregation=kind, plan=plan)[0] for kind in ("fsl", "plain")]
+    assert all(record.exact for history in found for record in history.rounds)
+    assert found[0].model.digest() == found[1].model.digest()
+    assert found[0].model.digest() != run(plan=planned(lane="count"))[0].model.digest()
+
+
+@pytest.mark.parametrize("chosen", ["rounding", "blocks"])
+def test_chance_is_the_seeds_and_the_same_under_both_aggregations(chosen: str) -> None:
+    if chosen == "rounding":
+        own: Any = {"encoding": torchfsl.FixedPoint(rounding="stochastic")}
+    else:
+        own = {"rest": torchfsl.BlockSample(2, block=2)}
+    found = []
+    for kind, seed in (("fsl", 0), ("plain", 0), ("plain", 1)):
+        torch.manual_seed(0)
+        model = Model()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = SubmodelEngine(**own)
+        handle = engine.attach(model, opt)
+
+        def train(batches: Any, model: Any = model, opt: Any = opt) -> None:
+            opt.zero_grad()
+            model(*batches[0][:2]).square().sum().backward()
+            opt.step()
+
+        plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows4": 20, "rows1": 20},
+                           above_break_even="keep")  # fmt: skip
+        torch.manual_seed(2)  # of dropout
+        history = torchfsl.simulate(engine, handle, DATA, train=train, rows=rows_of, rounds=2,
+                                    plan=plan, aggregation=kind, seed=seed, progress=False)  # type: ignore[arg-type]  # fmt: skip
+        assert all(record.exact for record in history.rounds)
+        found.append(history.model.digest())
+    assert found[0] == found[1] != found[2]
+
+
 def test_rounds_draw_clients_evaluate_and_report() -> None:
     seen: list[Any] = []
     model, engine, handle, train = setup()
@@ -195,3 +264,9 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
             run(**options)
     with pytest.raises(ParameterError, match="rows"):
         run(rows=None)
+    with pytest.raises(ParameterError, match=r"clients_per_round is 6.*max_clients = 4"):
+        run(plan=planned(max_clients=4))
+    with pytest.raises(ParameterError, match=r"clients_per_round is 2.*min_clients = 3"):
+        run(plan=planned(min_clients=3), clients_per_round=2)
+    with pytest.raises(ParameterError, match="a key of clients is 'a'"):
+        torchfsl.simulate(engine, handle, {"a": DATA[0]}, train=fail, rounds=1)  # type: ignore[dict-item]

@@ -42,6 +42,23 @@ def servers_of(federation: Federation) -> tuple[Server, ...]:
     return two.servers
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_sampled_blocks_go_with_either_rounding(rounding: Any) -> None:
+    found = []
+    for aggregation in ("plain", "fsl"):
+        config = small_config("cnn-mnist", aggregation)
+        config = dataclasses.replace(
+            config,
+            above_break_even="keep",
+            rest=dataclasses.replace(config.rest, policy="sample", amount=0.02),
+            encoding=dataclasses.replace(config.encoding, rounding=rounding),
+        )
+        federation, records = run(config)
+        assert all(record.exact for record in records)
+        found.append(federation.model_sha256())
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("preset", SMALL_PRESETS)
 def test_plain_and_fsl_end_with_the_same_model(preset: str) -> None:
     plain, _ = run(small_config(preset, "plain"))

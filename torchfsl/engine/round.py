@@ -30,7 +30,7 @@ from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import SubmodelPlan, check_number
-from torchfsl.submodel.update import RawSegment, Update, quantise
+from torchfsl.submodel.update import RawSegment, Update, check_weight, quantise
 
 log = logging.getLogger("torchfsl.engine")
 
@@ -177,21 +177,24 @@ class TrainingRound:
         """Send the update of the finished block.
 
         Args:
-            weight: this client's weight, under a plan with a weight lane.
+            weight: this client's weight, under a plan with a weight lane; 1..max_weight.
 
         Raises:
-            ParameterError: the update cannot be encoded; a report that adds nothing was sent.
+            ParameterError: the plan takes no such weight: nothing was sent, and `submit` with
+                another one works. Or the update cannot be encoded: a report that adds nothing was
+                sent.
             ProtocolError: the block was not finished, failed, or was submitted before.
         """
         if self._raw is None or self._session is None:
             raise ProtocolError(
                 "nothing to submit: leave the with block first, and submit once a round"
             )
-        raw, self._raw = self._raw, None
         residual, plan = self._residual, self._client.plan
-        seed = self._rounding_seed
-        if plan.encoding.rounding == "stochastic" and seed is None:
-            seed = random_bytes(16)
+        weight = check_weight(plan, weight)
+        raw, self._raw = self._raw, None
+        seed = None
+        if plan.encoding.rounding == "stochastic":
+            seed = random_bytes(16) if self._rounding_seed is None else self._rounding_seed
         try:
             update, errors, self.clip_report = quantise(plan, raw, rounding_seed=seed)
         except ParameterError:

@@ -22,9 +22,10 @@ from torchfsl.engine.wanted import RowIds
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.plain import add_to
-from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.plain import add_to, withhold
+from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import check_weight
 
 Data = TypeVar("Data")
 OptimizerState = Literal["fresh", "own"]
@@ -93,6 +94,7 @@ def simulate(
     train: Callable[[Data], Any],
     rounds: int,
     rows: Callable[[Data], RowIds] | None = None,
+    weight: Callable[[Data], int] | None = None,
     plan: SubmodelPlan | None = None,
     clients_per_round: int | None = None,
     aggregation: AggregationKind = "fsl",
@@ -114,17 +116,21 @@ def simulate(
         rounds: how many.
         rows: the ids that a client's data looks up, as `engine.round(rows=)` takes them. Needed
             where the plan retrieves rows.
+        weight: by how much a client's update counts, as `rnd.submit(weight=)` takes it: a whole
+            number in 1..max_weight of a plan with `lane="weight"`. Asked once a client before the
+            first round; 1 by default.
         plan: public plan. By default `engine.plan` with a budget that fits every client, and tables
-            that do not pay sent whole.
+            that do not pay sent whole; with `weight` also with a weight lane.
         clients_per_round: drawn anew each round, from `seed`; all by default.
         aggregation: `fsl` runs both servers with all their messages; `plain` adds the same
-            quantised updates in the clear, which is faster and ends with the same bits.
+            quantised updates in the clear, which is faster and ends with the same bits where the
+            plan has no noise.
         server_model: makes each server's model from the initial state, to choose its optimizer.
         optimizer_state: `fresh` gives every client, in every round, the optimizer's state of now;
             `own` keeps one for each client, in memory.
         evaluate: called after rounds, while the model holds what the servers learnt.
         evaluate_every: rounds between evaluations; the last round always evaluates.
-        seed: of the cohorts.
+        seed: of the cohorts, of stochastic rounding and of the draws of `BlockSample`.
         progress: print a line a round, or a function that takes its record.
 
     Raises:
@@ -133,10 +139,14 @@ def simulate(
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
     _check(data, size, rounds, evaluate_every, optimizer_state)
-    plan = _planned(engine, handle, data, rows, size) if plan is None else plan
+    weights = None if weight is None else {client: weight(one) for client, one in data.items()}
+    plan = _planned(engine, handle, data, rows, size, weights) if plan is None else plan
+    _check_plan(plan, size, weights or {})
     home = engine.aggregation(plan, handle.server_state(), aggregation, server_model)
     states = _OptimizerStates(handle, optimizer_state)
-    federation = _Federation(engine, handle, data, train, rows, home, states)
+    federation = _Federation(
+        engine, handle, data, train, rows, home, states, weights or {}, seed
+    )  # fmt: skip
     history = History(plan, home.model)
     draw = np.random.Generator(np.random.Philox(seed))
     for number in range(rounds):
@@ -157,6 +167,8 @@ def simulate(
 def _check(
     data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str
 ) -> None:
+    for client in data:
+        check_number("a key of clients", client)
     if not 1 <= size <= len(data):
         raise ParameterError(
             f"{size} clients a round of {len(data)}: give clients, and clients_per_round in "
@@ -168,12 +180,28 @@ def _check(
         raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
 
 
+def _check_plan(plan: SubmodelPlan, size: int, weights: Mapping[int, int]) -> None:
+    """Refuse what a round under this plan would only refuse in its middle."""
+    if not plan.min_clients <= size <= plan.max_clients:
+        raise ParameterError(
+            f"clients_per_round is {size}, the plan opens rounds of min_clients = "
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: choose a number in between, "
+            "or make the plan for it"
+        )
+    for client, weight in weights.items():
+        try:
+            check_weight(plan, weight)
+        except ParameterError as error:
+            raise ParameterError(f"client {client}: {error}") from error
+
+
 def _planned(
     engine: SubmodelEngine,
     handle: Handle,
     data: Mapping[int, Data],
     rows: Callable[[Data], RowIds] | None,
     size: int,
+    weights: Mapping[int, int] | None,
 ) -> SubmodelPlan:
     """A plan whose budget fits every client, with tables that do not pay sent whole."""
     budgets = None
@@ -181,7 +209,8 @@ def _planned(
         budgets = engine.advise(handle, (rows(one) for one in data.values())).rows_per_client()
     return engine.plan(
         handle, max_clients=size, min_clients=min(2, size), rows_per_client=budgets,
-        above_break_even="dense",
+        above_break_even="dense", lane="none" if weights is None else "weight",
+        max_weight=1 if weights is None else max(weights.values()),
     )  # fmt: skip
 
 
@@ -222,6 +251,8 @@ class _Federation(Generic[Data]):
     rows: Callable[[Data], RowIds] | None
     home: Aggregation
     states: _OptimizerStates
+    weights: Mapping[int, int]
+    seed: int
 
     def round(self, number: int, chosen: list[int]) -> RoundRecord:
         """One round of these clients; the record has no metrics yet."""
@@ -246,7 +277,7 @@ class _Federation(Generic[Data]):
             metrics={},
             upload_bytes=float(np.mean([r.upload_bytes for r in receipts])),
             download_bytes=float(np.mean([r.download_bytes for r in receipts])),
-            exact=_is_exact(self.home.plan, finished, opened),
+            exact=self._is_exact(dict(zip(chosen, finished, strict=True)), opened),
             seconds=time.perf_counter() - start,
         )
 
@@ -256,18 +287,23 @@ class _Federation(Generic[Data]):
         if self.rows is not None and any(s.retrieve for s in self.home.plan.segments):
             ids = self.rows(data)
         participant = self.home.participant(client)
-        with self.engine.round(participant, rows=ids, handle=self.handle, number=number) as rnd:
+        coins = np.random.Generator(np.random.Philox([self.seed, number, client])).bytes(16)
+        with self.engine.round(
+            participant, rows=ids, handle=self.handle, number=number, rounding_seed=coins
+        ) as rnd:
             loss = self.train(data)
-        rnd.submit()
+        rnd.submit(weight=self.weights.get(client, 1))
         return rnd, loss
 
-
-def _is_exact(plan: SubmodelPlan, finished: list[TrainingRound], opened: Opened) -> bool:
-    for segment in plan.segments:
-        total = np.zeros((segment.index_space, segment.tau), dtype=np.int64)
-        for rnd in finished:
-            if rnd.update is not None:
-                add_to(total, rnd.update, segment)
-        if not np.array_equal(opened.sums[segment.name].reshape(total.shape), total):
-            return False
-    return True
+    def _is_exact(self, finished: Mapping[int, TrainingRound], opened: Opened) -> bool:
+        """Whether the sums are those of the clients' updates times their weights."""
+        plan = self.home.plan
+        for segment in plan.segments:
+            total = np.zeros((segment.index_space, segment.tau), dtype=np.int64)
+            for client, rnd in finished.items():
+                if rnd.update is not None:
+                    add_to(total, rnd.update, segment, self.weights.get(client, 1))
+            withhold(plan, {segment.name: total}, opened.lanes)
+            if not np.array_equal(opened.sums[segment.name].reshape(total.shape), total):
+                return False
+        return True

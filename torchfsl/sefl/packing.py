@@ -15,7 +15,7 @@ from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.sefl.plan import SeflPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import noise_tail
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import Update, check_weight
 from torchfsl.types import Whole
 
 
@@ -33,8 +33,7 @@ def to_slots(plan: SeflPlan, update: Update, weight: int) -> Slots:
     Raises:
         ParameterError: an update or a weight that does not fit the plan.
     """
-    if type(weight) is not int or not 1 <= weight <= plan.max_weight:
-        raise ParameterError(f"weight is {weight!r}; the plan takes 1 to {plan.max_weight}")
+    weight = check_weight(plan, weight)
     if set(update) != {segment.name for segment in plan.segments}:
         raise ParameterError(
             f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}"

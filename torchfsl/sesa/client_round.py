@@ -26,7 +26,13 @@ from torchfsl.sesa.plan import LABEL_SEED
 from torchfsl.sesa.transport import Line
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.segments import tensor_spans
-from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
+from torchfsl.submodel.update import (
+    SegmentUpdate,
+    Update,
+    check_indices,
+    check_update,
+    check_weight,
+)
 from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices, Whole
 
@@ -244,8 +250,7 @@ class ClientRound:
     def _check_submission(self, update: Update, weight: int) -> list[Whole]:
         """The update's values by segment, one row for each submodel that this client owns."""
         check_update(self._plan, update)
-        if weight != 1:
-            raise ParameterError(f"weight is {weight!r}; one server's plan takes weight 1")
+        check_weight(self._plan, weight)
         values = []
         for chosen, mask, part in zip(self._chosen, self._masks, self._plan.parts, strict=True):
             given: SegmentUpdate = update[part.segment.name]

@@ -16,15 +16,18 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import Update, check_weight
 from torchfsl.types import Array, Indices
 
 
 class Plain:
     """Adds the quantised updates in int64, in the clear. Bytes are those of raw indices and values.
 
+    What is opened is what the plan lets servers open: the lane, if it has one, and no values that
+    fewer than `min_contributors` clients sent. Noise is not added.
+
     Args:
-        plan: any protocol's; gives segments, budgets and encoding, and no weights.
+        plan: any protocol's; gives segments, budgets, encoding, lane and weights.
         model: the model.
     """
 
@@ -38,42 +41,68 @@ class Plain:
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
         self.server_seconds, self._sessions = 0.0, Sessions()
-        self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
-        counted = self.plan.segments if self.plan.lane == "count" else ()
-        self._lanes = {s.name: np.zeros(s.m, np.int64) for s in counted if not s.is_dense}
-        self._clients: list[int] = []
+        segments = self.plan.segments
+        self._sums = {s.name: np.zeros((s.index_space, s.tau), dtype=np.int64) for s in segments}
+        counted = [s for s in segments if self.plan.lane_values and not s.is_dense]
+        self._lanes = {s.name: np.zeros(s.index_space, dtype=np.int64) for s in counted}
+        self._weights: dict[int, int] = {}
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
         return self._sessions.watch(client, _PlainClient(self, client))
 
-    def add(self, client: int, update: Update) -> None:
-        """Sum one client's update."""
+    def add(self, client: int, update: Update, weight: int = 1) -> None:
+        """Sum one client's update times its weight.
+
+        Raises:
+            ParameterError: the plan takes no such weight; nothing was added.
+        """
         start = time.perf_counter()
+        weight = check_weight(self.plan, weight)
         for segment in self.plan.segments:
-            add_to(self._sums[segment.name], update, segment)
+            add_to(self._sums[segment.name], update, segment, weight)
         for name, lane in self._lanes.items():
-            lane[update[name].positions] += 1
-        self._clients.append(client)
+            lane[update[name].positions] += weight
+        self._weights[client] = weight
         self.server_seconds += time.perf_counter() - start
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""
         start = time.perf_counter()
-        count = len(self._clients)
-        opened = Opened(self._sums, self._lanes, count, count, tuple(sorted(self._clients)))
+        clients = tuple(sorted(self._weights))
+        total = sum(self._weights.values())
+        withheld = withhold(self.plan, self._sums, self._lanes)
+        opened = Opened(
+            self._sums, self._lanes, len(clients), total, clients, withheld=withheld
+        )  # fmt: skip
         self.model.apply(self.plan, opened)
         self.server_seconds += time.perf_counter() - start
         return Closed(opened, self._sessions.receipts())
 
 
-def add_to(sums: npt.NDArray[np.int64], update: Update, segment: Segment) -> None:
-    """Add a client's values of one segment to `sums` `[m, tau]`, in place."""
+def add_to(sums: npt.NDArray[np.int64], update: Update, segment: Segment, weight: int = 1) -> None:
+    """Add a client's values of one segment, times its weight, to `sums` `[m, tau]`, in place."""
     part = update[segment.name]
+    values = part.values if weight == 1 else weight * part.values
     if part.indices is None:
-        sums += part.values
+        sums += values
     else:
-        sums[part.indices] += part.values
+        sums[part.indices] += values
+
+
+def withhold(
+    plan: SubmodelPlan,
+    sums: Mapping[str, npt.NDArray[np.int64]],
+    counts: Mapping[str, npt.NDArray[np.int64]],
+) -> dict[str, int]:
+    """Zero sums that fewer than the plan's `min_contributors` sent; by segment how many."""
+    withheld: dict[str, int] = {}
+    for name, total in sums.items():
+        if plan.opens_counts_first and name in counts:
+            few = (counts[name] > 0) & (counts[name] < plan.min_contributors)
+            total[few] = 0
+            withheld |= {name: num_few} if (num_few := int(np.count_nonzero(few))) else {}
+    return withheld
 
 
 class _PlainClient:
@@ -114,12 +143,13 @@ class _PlainSession:
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         plan = self._home.plan
+        self._home.add(self._client, update, weight)
         for segment in plan.segments:
             part = update[segment.name]
             self._sent["values"] += plan.ring_bytes(segment) * part.values.size
             if part.indices is not None and not segment.retrieve:
                 self._sent["indices"] += 4 * len(part.indices)
-        self._home.add(self._client, update)
+        self._sent["weight"] += 4 * (plan.lane == "weight")
         return self.receipt()
 
     def abort(self) -> Receipt:

@@ -92,6 +92,30 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     return rows
 
 
+def check_weight(plan: SubmodelPlan, weight: object) -> int:
+    """A client's weight as an int.
+
+    Raises:
+        ParameterError: no whole number in 1..max_weight.
+    """
+    whole = (
+        0 if isinstance(weight, bool) or not isinstance(weight, int | np.integer) else int(weight)
+    )
+    if 1 <= whole <= plan.max_weight:
+        return whole
+    if plan.lane == "weight":
+        raise ParameterError(
+            f"weight is {weight!r}: a plan with lane='weight' and max_weight={plan.max_weight} "
+            f"takes whole numbers in 1..{plan.max_weight}; give one, or plan with a larger "
+            "max_weight"
+        )
+    raise ParameterError(
+        f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "
+        "once; leave weight out, or plan with lane='weight' and max_weight= where the protocol "
+        "has it"
+    )
+
+
 def quantise(
     plan: SubmodelPlan, raw: Mapping[str, RawSegment], *, rounding_seed: bytes | None = None
 ) -> tuple[Update, dict[str, Float64], ClipReport]:

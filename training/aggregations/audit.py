@@ -73,15 +73,17 @@ class Audit:
             np.array_equal(sums[name], expected) for name, expected in self._sums.items()
         )
 
-    def note_update(self, update: Update, unmatched: Mapping[str, Indices]) -> None:
-        """Add a submitted update to the expected sums."""
+    def note_update(
+        self, update: Update, unmatched: Mapping[str, Indices], weight: int = 1
+    ) -> None:
+        """Add a submitted update, times its weight, to the expected sums."""
         for segment in self.plan.segments:
             part = update[segment.name]
             missing = unmatched.get(segment.name)
             if part.indices is not None and missing is not None and len(missing):
                 keep = ~np.isin(part.indices, missing)
                 part = SegmentUpdate(part.indices[keep], part.values[keep])
-            add_to(self._sums[segment.name], {segment.name: part}, segment)
+            add_to(self._sums[segment.name], {segment.name: part}, segment, weight)
 
     def note_rows(
         self, asked: Mapping[str, npt.ArrayLike], found: Mapping[str, tuple[Indices, Array]]
@@ -125,7 +127,7 @@ class _AuditedSession:
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         receipt = self._session.submit(update, weight=weight)
-        self._audit.note_update(update, receipt.unmatched)
+        self._audit.note_update(update, receipt.unmatched, weight)
         return receipt
 
     def abort(self) -> Receipt:

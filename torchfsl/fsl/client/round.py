@@ -30,7 +30,13 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
 from torchfsl.submodel.aggregation import Receipt
-from torchfsl.submodel.update import SegmentUpdate, Update, check_indices, check_update
+from torchfsl.submodel.update import (
+    SegmentUpdate,
+    Update,
+    check_indices,
+    check_update,
+    check_weight,
+)
 from torchfsl.types import Indices
 
 SomeBody = TypeVar("SomeBody", bound=Body)
@@ -189,10 +195,7 @@ class ClientRound:
 
     def _check_submission(self, update: Update, weight: int) -> None:
         check_update(self._plan, update)
-        if not isinstance(weight, (int, np.integer)) or not 1 <= weight <= self._plan.max_weight:
-            raise ParameterError(
-                f"weight is {weight!r}; the plan allows whole numbers in 1..{self._plan.max_weight}"
-            )
+        check_weight(self._plan, weight)
         for segment in self._plan.early:
             positions = update[segment.name].positions
             if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
