@@ -28,7 +28,8 @@ from training.config import Config
 from training.presets import PRESETS, narrowed
 
 DATASETS: Final = {"beauty": "amazon-beauty", "sports": "amazon-sports"}
-PRESET_NAMES: Final = ("din", "din-small", "mf", "ncf", "deepfm", "sasrec")
+PRESET_NAMES: Final = ("din", "din-small", "din-published", "mf", "ncf", "deepfm", "sasrec")
+NARROWED: Final = ("din", "din-small", "din-published")
 RANKED, IN_CATALOGUE = 2000, 200
 """Users whose held-out item is ranked among 99 negatives, and in the whole catalogue."""
 Changes = Mapping[str, Any]
@@ -110,7 +111,7 @@ def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str
         )
         return "beauty", _run_config(_changed(base, TRIALS[rest]), data, "beauty", seed, rounds)
     preset, _, dataset = (rest if kind in ("central", "narrow") else name).rpartition("-")
-    known = ("din", "din-small") if kind == "narrow" else PRESET_NAMES
+    known = NARROWED if kind == "narrow" else PRESET_NAMES
     if preset not in known or dataset not in DATASETS:
         raise SystemExit(
             f"--cell {name}: give PRESET-DATASET, narrow-PRESET-DATASET or "
@@ -176,7 +177,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": summary["rounds"],
         "clients_per_round": config.clients_per_round,
-        "curve": [(r["round"], r["auc"], r["mean_auc"]) for r in records if "auc" in r],
+        "curve": [(r["round"], r["auc"], r.get("mean_auc")) for r in records if "auc" in r],
         "metrics": summary["metrics"],
         "ranked_users": RANKED,
         "catalogue_users": IN_CATALOGUE,

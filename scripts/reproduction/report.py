@@ -101,6 +101,7 @@ def _conclusions() -> str:
             f"{size(din['download_bytes'])} down instead of {size(din['dense_download_bytes'])}. "
             "What is saved is traffic, not servers' time, which is longer than for dense shares (the "
             "last table).",
+            *(["", trained] if (trained := recommendation_report.opening()) else []),
             "",
             "A position that a client sends takes 1.3 to 1.8 bins, and a bin costs 129 bits a level of "
             "its tree, 256 bits for the checks, and the value itself. So **what decides is how many "

@@ -122,3 +122,26 @@ def _row_of(model: str) -> list[str]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     (row,) = [row for row in rows if model in row]
     return row
+
+
+def test_the_opening_sentence_needs_runs_and_central_training(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "recommendation"
+    folder.mkdir(parents=True)
+    assert recommendation_report.opening() == ""
+    for cell, auc in (("din-beauty", 0.75), ("central-din-beauty", 0.875)):
+        run = {
+            "cell": cell, "preset": "din", "dataset": "beauty", "evaluate": "test",
+            "metrics": {"mean_auc": auc}, "baselines": {"popularity_auc": 0.5},
+        }  # fmt: skip
+        (folder / f"{cell}.json").write_text(json.dumps(run))
+    said = "**0.7500** on Amazon Beauty (central training 0.8750, popularity 0.5000)"
+    assert said in recommendation_report.opening()
+
+
+def test_a_preset_without_a_mean_of_models_is_judged_by_the_latest(tmp_path: Path) -> None:
+    _run(["din-published-beauty"], _beauty(tmp_path), seeds=[0], fsl_rounds=1)
+    (run,) = recommendation_report.read_runs()
+    row = _row_of("`din-published`")
+    assert (row[4], row[5]) == ("-", f"{run['metrics']['auc']:.4f}")
+    above = run["metrics"]["auc"] - run["baselines"]["popularity_auc"]
+    assert f"`din-published` {above:+.3f} (2 rounds)" in recommendation_report.section()
