@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 
 from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Rows, SubmodelEngine, TopK
 from torchfsl.engine.handle import Handle
+from torchfsl.engine.inventory import take_inventory
 from torchfsl.engine.policies import RestPolicy
 from training.config import Config
 from training.encoding_section import Encoding
@@ -46,40 +48,60 @@ def attach(config: Config, task: Task) -> Attached:
     except (RuntimeError, AssertionError) as error:  # torch raises both
         raise ConfigError(f"device {config.device!r} cannot be used: {error}") from error
     optimizer = make_optimizer(model, config.local)
-    engine = make_engine(config, task)
+    tables: list[str] = []
+    if config.aggregation == "dense":
+        rows = _selection(config, task)[0]
+        tables = [t.name for t in take_inventory(model, [optimizer], rows).all_tables]
+    engine = make_engine(config, task, tables)
     return Attached(model, optimizer, engine, engine.attach(model, optimizer))
 
 
-def make_engine(config: Config, task: Task) -> SubmodelEngine:
+def make_engine(config: Config, task: Task, tables: Collection[str] = ()) -> SubmodelEngine:
     """What of the model is sent, and how.
 
     `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
     does `sefl`, which cannot hide a choice.
+
+    Args:
+        config: the settings.
+        task: says what clients retrieve.
+        tables: names of those that go by rows where rows are selected; under `dense` they keep the
+            encoding of rows, so that the same settings give the same model.
     """
-    rows: Rows | None = None
-    rest: RestPolicy = Dense()
-    if config.aggregation not in ("dense", "sefl"):
-        if task.retrieves:
-            rows = Rows(error_feedback=False)
-        elif config.preset == "textcnn" and config.sentences.table == "rows":
-            sentences = config.sentences
-            rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
-        elif config.is_language and config.language.decoder != "tied":
-            rows = Rows(top=config.language.rows, tables=("embedding.table",))
-        feedback = config.rest.error_feedback
-        if config.rest.policy == "topk":
-            rest = TopK(config.rest.amount, error_feedback=feedback)
-        elif config.rest.policy == "blocks":
-            rest = BlockTopK(config.rest.amount, config.rest.block, error_feedback=feedback)
-        elif config.rest.policy == "sample":
-            rest = BlockSample(config.rest.amount, config.rest.block)
+    rows, rest = _selection(config, task)
+    encodings = _encodings(config, has_rows=rows is not None, is_whole=isinstance(rest, Dense))
+    if config.aggregation in ("dense", "sefl"):
+        rows, rest = None, Dense()
+        if encodings:
+            of_rows = encodings.pop("rows", _encoding(config.encoding))
+            encodings = dict.fromkeys(tables, of_rows) | encodings
     return SubmodelEngine(
         rows=rows,
         rest=rest,
         encoding=_encoding(config.encoding),
-        encodings=_encodings(config, has_rows=rows is not None, is_whole=isinstance(rest, Dense)),
+        encodings=encodings,
         source="gradient" if config.local.optimizer == "gradient" else "delta",
     )
+
+
+def _selection(config: Config, task: Task) -> tuple[Rows | None, RestPolicy]:
+    """Which rows and which of the rest are sent where an aggregation selects."""
+    rows: Rows | None = None
+    if task.retrieves:
+        rows = Rows(error_feedback=False)
+    elif config.preset == "textcnn" and config.sentences.table == "rows":
+        sentences = config.sentences
+        rows = Rows(top=sentences.rows, error_feedback=sentences.error_feedback)
+    elif config.is_language and config.language.decoder != "tied":
+        rows = Rows(top=config.language.rows, tables=("embedding.table",))
+    feedback, rest = config.rest.error_feedback, config.rest
+    if rest.policy == "topk":
+        return rows, TopK(rest.amount, error_feedback=feedback)
+    if rest.policy == "blocks":
+        return rows, BlockTopK(rest.amount, rest.block, error_feedback=feedback)
+    if rest.policy == "sample":
+        return rows, BlockSample(rest.amount, rest.block)
+    return rows, Dense()
 
 
 def _encoding(settings: Encoding) -> FixedPoint:

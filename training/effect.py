@@ -1,8 +1,10 @@
 """Which settings a run has no use for: refused where the preset or another setting makes them idle.
 
 Whether an aggregation uses a setting is another question: one file of settings serves all of them,
-so that what `plain` or `sesa` has no use for is named and left alone. On the command line, where it
-is given for this one run, it is refused as well.
+so that protections and policies that `plain` or `sesa` has no use for are named and left alone. On
+the command line, where it is given for this one run, such a setting is refused. So are narrow rings
+and rounded downloads wherever they stand: without them the run has other bytes and another model
+than the file says.
 """
 
 from __future__ import annotations
@@ -81,8 +83,7 @@ def _shares_a_ring(config: Config) -> bool:
     own = config.encoding
     if config.aggregation not in ("plain", "fsl", "dense"):
         return True
-    rows = config.aggregation != "dense" and _has_rows(config)
-    return not own.rest_ring_bits or (rows and not own.rows_ring_bits)
+    return not own.rest_ring_bits or (_has_rows(config) and not own.rows_ring_bits)
 
 
 def _is_sentences(config: Config) -> bool:
@@ -212,9 +213,6 @@ _SETTINGS: Final = (
         lambda c: c.encoding.rest_ring_bits != 0 and not _selects(c),
         'encoding.rest_ring_bits with rest.policy = "dense"',
     ),
-    Use("rest.amount", _selects, 'rest.policy = "topk" or "blocks"'),
-    Use("rest.error_feedback", _selects, 'rest.policy = "topk" or "blocks"'),
-    Use("rest.block", lambda c: c.rest.policy == "blocks", 'rest.policy = "blocks"'),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
     *(
         Use(f"server.{name}", _adapts, 'server.optimizer = "adam" or "lazy-adam"')
@@ -242,26 +240,25 @@ _SETTINGS: Final = (
 )
 """What the preset or another setting decides."""
 
+_SAVES_BYTES: Final = tuple(
+    Use(
+        f"encoding.{name}",
+        lambda c: c.aggregation in ("plain", "dense", "fsl"),
+        "--aggregation plain, dense and fsl",
+    )
+    for name in ("rows_ring_bits", "rows_clip", "rest_ring_bits", "rest_clip", "rest_clips",
+                 "download")
+)  # fmt: skip
+"""What an aggregation without it would have to leave out of bytes and model."""
+
 _BY_AGGREGATION: Final = (
-    Use("above_break_even", lambda c: c.aggregation == "fsl", "fsl"),
+    Use("above_break_even", lambda c: c.aggregation in ("fsl", "plain"), "fsl and plain"),
     Use("malicious_security", lambda c: c.aggregation == "fsl", "fsl"),
     Use("rest", lambda c: c.aggregation not in ("dense", "sefl", "central"), "plain, fsl and sesa"),
     Use(
         "encoding.ring_bits",
         lambda c: c.aggregation not in ("sesa", "central"),
         "plain, dense and fsl",
-    ),
-    *(
-        Use(f"encoding.rows_{name}", lambda c: c.aggregation in ("plain", "fsl"), "plain and fsl")
-        for name in ("ring_bits", "clip")
-    ),
-    *(
-        Use(
-            f"encoding.{name}",
-            lambda c: c.aggregation in ("plain", "dense", "fsl"),
-            "plain, dense and fsl",
-        )
-        for name in ("rest_ring_bits", "rest_clip", "rest_clips", "download")
     ),
     *(
         Use(path, lambda c: c.aggregation != "central", "all others")
@@ -303,6 +300,11 @@ def refuse_idle(config: Config, preset: Config, options: Collection[str]) -> Non
     Raises:
         ConfigError: names the first one, and the runs that use it.
     """
+    for use in _idle(_SAVES_BYTES, config, preset):
+        raise ConfigError(
+            f"{use.path} has no effect under {config.aggregation}: it is for {use.where}; leave it "
+            "out of this run's settings"
+        )
     for use in _idle(_SETTINGS, config, preset):
         raise ConfigError(f"{use.path} has no effect in this run: it is for {use.where}")
     for use in _idle(_BY_AGGREGATION, config, preset):

@@ -18,14 +18,15 @@ class Encoding:
         frac_bits: binary digits behind the point.
         clip: largest magnitude of a value; larger ones are cut and counted.
         rounding: `nearest`, or `stochastic`, which is right on average.
-        rows_ring_bits: of tables under `plain` and `fsl`, as fine as the cohort allows; or 0.
+        rows_ring_bits: of tables that go by rows (under `dense` whole), as fine as the cohort
+            allows; or 0. All six settings from here on are for `plain`, `fsl` and `dense`.
         rows_clip: magnitudes that it keeps at least.
-        rest_ring_bits: of everything else under `plain`, `fsl` and `dense`, likewise.
+        rest_ring_bits: of everything else, likewise.
         rest_clip: see above.
         rest_clips: `PATTERN=CLIP` for parameters outside tables whose values are much smaller or
             larger than the others' (`attention.*=0.001`): each in a ring of its own, as fine as its
             clip allows. The first that fits counts.
-        download: as what clients get the model under `plain`, `fsl` and `dense`.
+        download: as what clients get the model.
     """
 
     ring_bits: int = 32

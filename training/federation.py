@@ -137,7 +137,8 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
             max_clients=config.clients_per_round,
             min_clients=config.min_clients,
             rows_per_client=rows,
-            above_break_even=config.above_break_even,
+            # Central training sends nothing: its plan names tensors only.
+            above_break_even="keep" if config.aggregation == "central" else config.above_break_even,
             malicious_security=config.malicious_security,
             lane="count" if counts else "none",
             download=config.encoding.download,

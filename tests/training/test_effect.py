@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import typing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from training.cli import config_from, make_parser
+from training.cli import config_from, main, make_parser
 from training.config import Config
 from training.console import Console
 from training.effect import idle_under_aggregation, refuse_idle
@@ -25,7 +26,7 @@ RUNS = [
     ("textcnn", "plain"),
     ("mf", "plain"), ("ncf", "plain"), ("deepfm", "plain"), ("sasrec", "plain"),
     ("cnn-mnist", "plain"), ("mlp-mnist-widths", "sesa"), ("mlp-mnist-widths", "plain"),
-    ("lstm-wikitext2", "plain"), ("transformer-wikitext2", "fsl"),
+    ("din-small", "sefl"), ("lstm-wikitext2", "plain"), ("transformer-wikitext2", "fsl"),
 ]  # fmt: skip
 ELSEWHERE = {
     "preset",
@@ -128,7 +129,7 @@ def test_what_a_run_never_reads_is_refused_or_named(
         (["din", "--tls", "certs"], "tls has no effect in this run: it is for --servers"),
         (["din", "--aggregation", "plain", "--servers", "a,b", "--tls", "c"], "servers has no"),
         (["mlp-mnist-widths", "--aggregation", "sesa", "--above-break-even", "dense"],
-         "--above-break-even has no effect under sesa: it is for fsl"),
+         "--above-break-even has no effect under sesa: it is for fsl and plain"),
     ],
 )  # fmt: skip
 def test_an_option_without_effect_is_refused(arguments: list[str], why: str) -> None:
@@ -155,6 +156,58 @@ def test_a_setting_of_a_file_without_effect_is_refused(
     (tmp_path / "own.toml").write_text(toml)
     options = make_parser().parse_args([name, "--config", str(tmp_path / "own.toml")])
     with pytest.raises(ConfigError, match=why):
+        config_from(options)
+
+
+@pytest.mark.parametrize("aggregation", ["sefl", "central", "sesa"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'download = "float16"',
+        "rest_ring_bits = 16",
+        "rows_ring_bits = 16",
+        'rest_ring_bits = 16\nrest_clips = ["attention.*=0.1"]',
+    ],
+)
+def test_fewer_bytes_that_an_aggregation_cannot_give_are_refused_wherever_they_stand(
+    aggregation: str, line: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.toml").write_text(f"[encoding]\n{line}")
+    name = "mlp-mnist-widths" if aggregation == "sesa" else "din"
+    options = [name, "--config", str(tmp_path / "own.toml"), "--aggregation"]
+    setting = line.split(" = ")[0]
+    why = f"encoding.{setting} has no effect under {aggregation}: it is for --aggregation plain"
+    with pytest.raises(ConfigError, match=why):
+        config_from(make_parser().parse_args([*options, aggregation]))
+    if name == "din":
+        for other in ("plain", "dense", "fsl"):
+            config = config_from(make_parser().parse_args([*options, other]))
+            assert idle_under_aggregation(config, PRESETS[name]) == []
+
+
+def test_the_remedy_above_break_even_works_where_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text('[rest]\npolicy = "topk"\namount = 0.2')
+    options = ["din", "--data", "synthetic", "--rounds", "1", "--clients-per-round", "2",
+               "--config", str(tmp_path / "own.toml"), "--quiet"]  # fmt: skip
+    for aggregation in ("plain", "fsl"):
+        arguments = [*options, "--aggregation", aggregation, "--out", str(tmp_path / aggregation)]
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "add --above-break-even dense" in capsys.readouterr().err
+        assert main([*arguments, "--above-break-even", "dense"]) == 0
+    sums = [(tmp_path / kind / "summary.json").read_text() for kind in ("plain", "fsl")]
+    assert len({json.loads(text)["model_sha256"] for text in sums}) == 1
+    assert main([*options, "--aggregation", "central", "--out", str(tmp_path / "central")]) == 0
+
+
+def test_blocks_drawn_in_secret_have_a_size(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('[rest]\npolicy = "sample"\nblock = 16')
+    options = make_parser().parse_args(["din", "--config", str(tmp_path / "own.toml")])
+    assert config_from(options).rest.block == 16
+    (tmp_path / "own.toml").write_text('[rest]\npolicy = "sample"\nerror_feedback = false')
+    with pytest.raises(ConfigError, match=r'rest.error_feedback .*"topk" or "blocks"'):
         config_from(options)
 
 

@@ -21,6 +21,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
 from training.attached import make_engine
 from training.config import Config
+from training.encoding_section import Encoding
 from training.federation import Federation, build
 from training.presets import NARROW
 from training.sections import ConfigError
@@ -91,6 +92,24 @@ def test_dense_sends_everything_and_gives_the_model_of_plain_where_nothing_is_le
     values = sum(parameter.numel() for parameter in dense.model.parameters())
     assert 0 < all_of_it[0].upload_bytes - 4 * values < 300
     assert few[0].upload_bytes < all_of_it[0].upload_bytes
+
+
+@pytest.mark.parametrize(
+    ("rest", "rows"), [(16, 0), (0, 16), (16, 24), (0, 0)], ids=["rest", "rows", "both", "neither"]
+)
+def test_rings_of_segments_give_dense_the_model_of_plain_and_fsl(rest: int, rows: int) -> None:
+    encoding = Encoding(rest_ring_bits=rest, rows_ring_bits=rows, rest_clip=0.125)
+    if rest:
+        encoding = dataclasses.replace(encoding, rest_clips=("*.bias=0.5", "head.*=0.25"))
+    found = {}
+    for aggregation in ("plain", "fsl", "dense"):
+        config = dataclasses.replace(small_config("din", aggregation), encoding=encoding)  # type: ignore[arg-type]
+        federation, records = run(config)
+        assert all(record.exact for record in records)
+        found[aggregation] = federation
+    assert len({federation.model_sha256() for federation in found.values()}) == 1
+    assert found["dense"].plan.rings == found["fsl"].plan.rings == {rest or 32, rows or 32}
+    assert all(segment.is_dense for segment in found["dense"].plan.segments)
 
 
 def test_stochastic_rounding_is_the_same_under_plain_and_fsl() -> None:
