@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from torchfsl.crypto import kdf
 from torchfsl.engine.engine import AggregationKind, SubmodelEngine
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.round import TrainingRound
@@ -287,7 +288,8 @@ class _Federation(Generic[Data]):
         if self.rows is not None and any(s.retrieve for s in self.home.plan.segments):
             ids = self.rows(data)
         participant = self.home.participant(client)
-        coins = np.random.Generator(np.random.Philox([self.seed, number, client])).bytes(16)
+        path = f"{self.seed} {number} {client}".encode()
+        coins = kdf.digest(kdf.LABEL_ROUNDING, path)[: kdf.SEED_BYTES]
         with self.engine.round(
             participant, rows=ids, handle=self.handle, number=number, rounding_seed=coins
         ) as rnd:
