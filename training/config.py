@@ -67,8 +67,8 @@ class Config:
             clients under every aggregation. `sesa` plans for as many.
         aggregation: how updates are summed, see `training.federation`; `central` trains without
             clients, see `training.central`.
-        above_break_even: what `fsl` and `plain` do with a segment whose trees cost more than dense shares:
-            refuse, switch to dense shares, or keep the trees.
+        above_break_even: what `fsl` and `plain` do with a segment whose trees cost more than dense
+            shares: refuse, switch to dense shares, or keep the trees.
         malicious_security: of `fsl`: check words on trees, by which servers refuse malformed
             reports, and tags on answers, by which clients notice altered rows.
         device: torch device of the clients' training.

@@ -182,3 +182,20 @@ def test_the_worst_sum_of_a_full_cohort_does_not_wrap(bits: int) -> None:
     for _ in range(most):
         total = ring.add(total, ring.from_int64(np.array([3, -3]), bits))
     assert ring.to_int64(total).tolist() == [3 * most, -3 * most]
+
+
+@pytest.mark.parametrize("name", ["max_clients", "max_weight", "noise"])
+@pytest.mark.parametrize("value", [0, -1, 10.0, "3", None, True])
+def test_cohorts_that_no_plan_has_are_refused_by_name(name: str, value: object) -> None:
+    cohort: dict[str, object] = {"max_clients": 10, name: value}
+    if (name, value) == ("noise", 0):
+        return
+    for make in (lambda **c: FixedPoint.finest(16, 1.0, **c),
+                 lambda **c: FixedPoint.filling(16, 8, **c)):  # fmt: skip
+        with pytest.raises(ParameterError, match=f"{name} is {value!r}: give a whole number from"):
+            make(**cohort)
+
+
+def test_a_quoted_ring_is_shown_as_one() -> None:
+    with pytest.raises(ParameterError, match="ring_bits is '32'; choose one of"):
+        FixedPoint(ring_bits="32")  # type: ignore[arg-type]

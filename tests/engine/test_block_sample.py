@@ -167,3 +167,23 @@ def test_a_round_of_drawn_blocks_is_exact_and_owes_nothing() -> None:
     assert all(history.column("exact"))
     assert handle.residuals.num_bytes == 0
     assert plan.segments[0].k_max == -(-52 // 5)
+
+
+def test_a_plan_in_which_blocks_could_not_keep_the_bound_is_refused_when_it_is_made() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 4), torch.nn.Linear(4, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options: Any = {"max_clients": 3, "above_break_even": "keep"}
+    for rows, bound, message in (
+        ("auto", 1 << 12, "l2_bound covers 2 segments.*rows=None.*or a plan without l2_bound"),
+        (None, 8, "each need more than .* a larger l2_bound, or fewer blocks"),
+    ):
+        engine = torchfsl.SubmodelEngine(rows=rows, rest=BlockSample(4, block=16))  # type: ignore[arg-type]
+        handle = engine.attach(model, optimizer)
+        budget = {} if rows is None else {"rows_per_client": 5}
+        with pytest.raises(ParameterError, match=message):
+            engine.plan(handle, l2_bound=bound, **options, **budget)
+        assert engine.plan(handle, **options, **budget).l2_bound == 0
+        handle.remove()
+    engine = torchfsl.SubmodelEngine(rows=None, rest=BlockSample(8, block=16))
+    plan = engine.plan(engine.attach(model, optimizer), l2_bound=1 << 12, **options)
+    assert plan.l2_bound == 1 << 12

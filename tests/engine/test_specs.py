@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import typing
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from torchfsl import Fixed, FixedPoint, Rows, SubmodelEngine, TopK
+from torchfsl import BlockSample, Fixed, FixedPoint, Rows, SubmodelEngine, TopK
 from torchfsl.engine.policies import Dense
 from torchfsl.engine.specs import segment_specs
+from torchfsl.errors import ParameterError
 from torchfsl.fsl import PlanOptions, build_plan
 from torchfsl.submodel import SegmentSpec, TensorSpec
 from torchfsl.submodel.plain import Plain
@@ -47,7 +49,7 @@ def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are
     handle.remove()
     odd = SubmodelEngine(encodings={"rows18": narrow})
     handle = odd.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match=r"names \['rows18'\]: the model's segments are \['rows4'"):
+    with pytest.raises(ValueError, match=r"names 'rows18': the model's segments are \['rows4'"):
         odd.plan(handle, max_clients=3, rows_per_client=2)
 
 
@@ -65,12 +67,40 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
     assert found["?.bias"] == (["1.bias"], "dense", coarse)
     assert found["2.*"] == (["2.weight", "2.bias"], "dense", fine)
     handle.remove()
-    for rest, names in ((Dense(), ["3.*"]), (Dense(), ["2.*", "2.bias"]), (TopK(0.5), ["2.*"])):
+    for rest, names, why in (
+        (Dense(), ["3.*"], r"'3\.\*': .*it fits no parameter outside them \(1\.weight, 1\.bias"),
+        (Dense(), ["2"], r"'2': .*for all of a module write '2\.\*'"),
+        (
+            Dense(),
+            ["2.*", "2.bias"],
+            r"'2\.bias': .*taken by '2\.\*', which stands before it.*first",
+        ),
+        (TopK(0.5), ["2.*"], r"'2\.\*': it fits 2\.weight, and only a dense rest has parts"),
+        (
+            Dense(),
+            ["0.*"],
+            r"'0\.\*': it fits the table 0\.weight.*its segment, 'rows4', or 'rows'",
+        ),
+        (Dense(), ["*", "rest"], "'rest': no parameter is left for it"),
+    ):
         odd = SubmodelEngine(rest=rest, encodings=dict.fromkeys(names, fine))
         handle = odd.attach(model, optimizer)
-        with pytest.raises(ValueError, match="patterns are for parameters of a dense rest"):
+        with pytest.raises(ParameterError, match=f"encodings names {why}"):
             odd.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
         handle.remove()
+
+
+def test_encodings_are_a_mapping_from_names_to_encodings() -> None:
+    fine: Any = FixedPoint(16, 14, 0.01)
+    for odd in (fine, [("rest", fine)], {3: fine}):
+        with pytest.raises(ParameterError, match="pass a mapping from names to encodings"):
+            SubmodelEngine(encodings=odd)
+    for value in (16, None):
+        with pytest.raises(ParameterError, match=rf"encodings\['rest'\] is {value}: pass a Fixed"):
+            SubmodelEngine(encodings={"rest": value})  # type: ignore[dict-item]
+    for block in (0, 32.5, "8"):
+        with pytest.raises(ParameterError, match=f"block is {block!r}: .*a whole number from 1"):
+            BlockSample(0.1, block=block)  # type: ignore[arg-type]
 
 
 def test_each_part_of_the_rest_sends_what_changed_in_it() -> None:

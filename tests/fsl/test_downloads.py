@@ -14,6 +14,7 @@ from tests.support.federation import (
     Event,
     Wire,
     assert_exact,
+    is_exact,
     make_plan,
     make_segment,
     make_servers,
@@ -25,6 +26,7 @@ from tests.support.federation import (
     start,
     wanted_rows,
 )
+from tests.support.reference.plaintext import Contribution
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
@@ -33,10 +35,10 @@ from torchfsl.fsl.explain import download
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
-from torchfsl.fsl.round import begin_round
+from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.submodel.halves import as_heard, narrow, widen
 from torchfsl.submodel.plain import Plain
-from torchfsl.submodel.segments import Download, SegmentSpec, TensorSpec
+from torchfsl.submodel.segments import Download, SegmentSpec, TensorSpec, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 
 HALVES: list[Download] = ["float16", "bfloat16"]
@@ -193,8 +195,38 @@ def test_a_model_beyond_float16_is_refused_by_clients_and_not_as_bfloat16() -> N
         if kind == "bfloat16":
             assert session.download()["bias.0"][0] == as_heard(np.float32([1e6]), kind)[0]
             continue
-        with pytest.raises(ProtocolError, match="values that are not finite"):
+        with pytest.raises(ProtocolError, match=r"not finite.*float16.*65504.*'bfloat16'"):
             session.download()
+
+
+def test_a_row_beyond_float16_is_refused_and_the_servers_do_not_see_by_whom() -> None:
+    plan = rounded(mixed_plan(), "float16")
+    servers = make_servers(plan)
+    update = random_update(plan, np.random.default_rng(0), rows=2)
+    segment = plan.retrieving[0]
+    row = int(update[segment.name].positions[0])
+    tensor, span = next(part for part in tensor_spans(segment) if row < part[1].stop)
+    for server in servers:
+        server.model.state[tensor.name][row - span.start] = 1e6
+    begin_round(servers, 1)
+    shapes = []
+    for client, own in ((4, update), (6, random_update(plan, np.random.default_rng(1), rows=2))):
+        assert (row in own[segment.name].positions) == (client == 4)
+        wire = Wire(servers)
+        session = start(wire, client, own)
+        session.download()
+        if client == 4:
+            with pytest.raises(ProtocolError, match=rf"rows of '{segment.name}'.*65504.*bfloat16"):
+                session.retrieve()
+            session.abort()
+        else:
+            session.retrieve()
+            session.submit(own)
+        shapes.append([(e.party, e.is_reply, len(e.data)) for e in wire.events])
+    assert shapes[0] == shapes[1]
+    opened = finish_round(servers)
+    assert opened.num_clients == 2
+    assert is_exact(plan, opened, [Contribution(own)])
 
 
 # --- the plan -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl.plan.proof_shape import MAX_CARRIES, num_carries
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
@@ -249,8 +251,50 @@ def test_segments_may_have_bounds_of_their_own() -> None:
             ParameterError, match=rf"l2_bound is {wrong}; choose one from.*8, up to.*1024"
         ):
             planned(l2_bound=1 << 10, l2_bounds={"table": wrong})
-    with pytest.raises(ParameterError, match="up to the plan's, 0"):
+    with pytest.raises(
+        ParameterError, match=r"'table' has an l2_bound of its own, 500.*give l2_bound="
+    ):
         planned(l2_bounds={"table": 500})
+    for odd in (10, [("table", 500)]):
+        with pytest.raises(ParameterError, match=r"l2_bounds is .*pass a mapping"):
+            planned(l2_bound=1 << 10, l2_bounds=odd)
+
+
+@pytest.mark.parametrize("name", ["l2_bound", "max_weight"])
+@pytest.mark.parametrize("value", [1.5, 4.0, "100"])
+def test_numbers_of_a_plan_that_are_no_whole_ones_are_refused_by_name(
+    name: str, value: Any
+) -> None:
+    with pytest.raises(ParameterError, match=rf"{name} is {value!r}, not an integer: give a whole"):
+        planned("weight", **{name: value})
+
+
+def test_a_weight_out_of_place_names_limit_and_lane() -> None:
+    for lane, weight in (("weight", 0), ("count", 5), ("none", 5)):
+        with pytest.raises(ParameterError, match=rf"max_weight is {weight} with lane='{lane}'"):
+            planned(lane, max_weight=weight)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_proven_names_the_segment_and_the_setting() -> None:
+    with pytest.raises(
+        ParameterError, match=r"'table' has ring_bits=64.*at most 48.*proofs='none'"
+    ):
+        planned(lane="count", ring_bits=64, proofs="lanes")
+    with pytest.raises(ParameterError, match=r"malicious_security=True.*proofs='none'"):
+        planned(lane="count", malicious_security=False, proofs="lanes")
+    table = SegmentSpec("table", "rows", (TensorSpec("table", (4096, 4)),), 16, 4)
+    rest = SegmentSpec("rest", "dense", (TensorSpec("b", (20,)),), encoding=FixedPoint(16, 8, 0.5))
+    encoding = FixedPoint(32, 16, 4.0)
+    with pytest.raises(ParameterError, match=r"'rest' has 8 frac_bits, the plan 16.*proofs='none'"):
+        build_plan([table, rest], encoding=encoding, max_clients=8, l2_bound=1 << 10)
+    rest = SegmentSpec(
+        "rest", "dense", (TensorSpec("b", (20,)),), encoding=FixedPoint(16, 16, 0.01)
+    )
+    with pytest.raises(ParameterError, match=r"one ring for all segments.*proofs='none'"):
+        build_plan([table, rest], encoding=encoding, max_clients=8, l2_bound=1 << 10)
+    plan = build_plan([table, rest], encoding=encoding, max_clients=8, l2_bound=1 << 10,
+                      proofs="none")  # fmt: skip
+    assert plan.rings == {16, 32}
 
 
 def test_explain_says_what_of_weights_is_proven() -> None:
@@ -263,3 +307,15 @@ def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> Non
     with pytest.raises(ParameterError, match=r"more ring_bits.*or pass proofs='none'"):
         planned(l2_bound=1 << 30)
     assert planned(l2_bound=1 << 30, proofs="none").proofs == "none"
+    with pytest.raises(ParameterError) as info:
+        planned(l2_bound=1 << 30)
+    found = re.search(
+        r"magnitude (\d+) together, above (\d+), .* (\d+) times smaller", str(info.value)
+    )
+    assert found is not None
+    magnitudes, most, times = map(int, found.groups())
+    assert num_carries(most, 32) == MAX_CARRIES
+    with pytest.raises(ParameterError):
+        num_carries(most + 1, 32)
+    assert times == -(-magnitudes // most)
+    assert planned(l2_bound=(1 << 30) // times).proofs == "norm"

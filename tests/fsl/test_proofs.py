@@ -182,7 +182,7 @@ def test_a_plan_without_proofs_keeps_its_bytes() -> None:
         ({"proofs": "all"}, "choose one of"),
         ({"proofs": "lanes", "lane": "none"}, "lane='count'"),
         ({"proofs": "norm"}, "l2_bound"),
-        ({"proofs": "lanes", "encoding": FixedPoint(64, 4, 4.0)}, "16 to 48 bits"),
+        ({"proofs": "lanes", "encoding": FixedPoint(64, 4, 4.0)}, "at most 48 bits"),
         ({"proofs": "norm", "l2_bound": 1 << 15, "encoding": FixedPoint(16, 4, 4.0)}, "wrap"),
     ],
 )

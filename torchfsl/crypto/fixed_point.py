@@ -94,6 +94,7 @@ class FixedPoint:
         Raises:
             ParameterError: not even one unit a client has room.
         """
+        _check_cohort(max_clients, max_weight, noise)
         capacity = (1 << (8 * min(ring.ring_bytes(ring_bits), 8) - 1)) - 1
         most = min((capacity - noise) // (max_clients * max_weight), 1 << 52)
         if most < 1:
@@ -121,6 +122,7 @@ class FixedPoint:
         Raises:
             ParameterError: the ring has no room for such values of so many clients.
         """
+        _check_cohort(max_clients, max_weight, noise)
         cohort = max_clients * max_weight
         capacity = (1 << (8 * min(ring.ring_bytes(ring_bits), 8) - 1)) - 1
         if not 0 < clip < 1 << 63:
@@ -201,3 +203,12 @@ class FixedPoint:
     def dequantise(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Integers (single values or sums) back to reals: whole * 2**-frac_bits."""
         return whole.astype(np.float64) * 2.0**-self.frac_bits
+
+
+def _check_cohort(max_clients: int, max_weight: int, noise: int) -> None:
+    """Refuse numbers that no plan has."""
+    for name, value, least in (
+        ("max_clients", max_clients, 1), ("max_weight", max_weight, 1), ("noise", noise, 0)
+    ):  # fmt: skip
+        if type(value) is not int or value < least:
+            raise ParameterError(f"{name} is {value!r}: give a whole number from {least}")

@@ -1,7 +1,7 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
-Read `engine` (the facade, and the one file that names a protocol), `handle`, `round`, `policies`
-(what is chosen), `wanted`, `fetched`, `choosing`, `residual` and
+Read `engine` (the facade, and the one file that names a protocol), `settings` (what it refuses),
+`handle`, `round`, `policies` (what is chosen), `wanted`, `fetched`, `choosing`, `residual` and
 `residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment), `personal` (what
 stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
 `simulation`, `torch_optimizer`.

@@ -64,6 +64,24 @@ def choose_blocks(
     return RawSegment(chosen.cpu().numpy(), values.cpu().numpy())
 
 
+def block_bound(plan: SubmodelPlan, segment: Segment) -> float:
+    """The norm that each block of `BlockSample` keeps under the plan's `l2_bound`; 0 for none.
+
+    Raises:
+        ParameterError: the bound covers other segments, too, or has no room for so many blocks.
+    """
+    if not plan.l2_bound or segment.is_dense:
+        return 0.0
+    if len(plan.segments) > 1:
+        raise ParameterError(
+            f"l2_bound covers {len(plan.segments)} segments, of which BlockSample draws from one: "
+            "its bound by block needs a plan of one segment; use rows=None and "
+            'buffers="local", or a plan without l2_bound'
+        )
+    whole = norm_bound.part_norm(segment.l2_bound or plan.l2_bound, segment.k_max, segment.tau)
+    return math.ldexp(whole, -plan.encoding_of(segment).frac_bits)
+
+
 def sample_blocks(
     plan: SubmodelPlan,
     segment: Segment,
@@ -82,16 +100,7 @@ def sample_blocks(
         ParameterError: a value is NaN or infinite, or the bound has no room for blocks.
     """
     _check_finite(segment, change)
-    most = 0.0
-    if plan.l2_bound:
-        if len(plan.segments) > 1:
-            raise ParameterError(
-                f"l2_bound covers {len(plan.segments)} segments, of which BlockSample draws from "
-                "one: its bound by block needs a plan of one segment; use rows=None and "
-                'buffers="local", or a plan without l2_bound'
-            )
-        whole = norm_bound.part_norm(segment.l2_bound or plan.l2_bound, segment.k_max, segment.tau)
-        most = math.ldexp(whole, -plan.encoding_of(segment).frac_bits)
+    most = block_bound(plan, segment)
     drawn, sizes = (
         torch.from_numpy(part).to(change.device)
         for part in stretches.draw(segment.m, segment.k_max, seed)

@@ -18,11 +18,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.choosing import block_bound
+from torchfsl.engine.exchange import REST
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.lookups import RowAdvice, advise
-from torchfsl.engine.policies import Dense, RestPolicy, Rows
+from torchfsl.engine.policies import BlockSample, Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import TrainingRound
+from torchfsl.engine.settings import check_settings, checked_encodings
 from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.optimizers import as_optimizers
@@ -80,27 +83,10 @@ class SubmodelEngine:
         check: Check = "checksum",
     ) -> None:
         """Nothing happens before `attach`."""
-        if rows is not None and rows != "auto" and not isinstance(rows, Rows):
-            raise ParameterError(f"rows is {rows!r}: pass 'auto', a Rows policy or None")
-        if rest is not None and not isinstance(rest, RestPolicy):
-            raise ParameterError(
-                f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
-                "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
-            )
-        if buffers not in ("local", "average"):
-            raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
-        if source not in ("delta", "gradient"):
-            raise ParameterError(f"source is {source!r}: choose 'delta' or 'gradient'")
-        if source == "gradient" and buffers == "average":
-            raise ParameterError(
-                "buffers='average' sends how buffers change over a round of training: it needs "
-                "source='delta'; with 'gradient' leave buffers='local'"
-            )
-        if check not in ("checksum", "sample", "off"):
-            raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
+        check_settings(rows, rest, buffers, source, check)
         self.rows: Rows | None = Rows() if isinstance(rows, str) else rows
         self.rest: RestPolicy = Dense() if rest is None else rest
-        self.encoding, self.encodings = encoding, dict(encodings or {})
+        self.encoding, self.encodings = encoding, checked_encodings(encodings)
         self.buffers, self.source, self.check = buffers, source, check
         self._handles: WeakSet[Handle] = WeakSet()  # attached optimizers keep theirs alive
 
@@ -178,7 +164,10 @@ class SubmodelEngine:
             handle.exchange, handle.rows, handle.rest, rows_per_client=rows_per_client,
             retrieve=retrieve, encodings=self.encodings,
         )  # fmt: skip
-        return build_plan(specs, encoding=self.encoding, **options)
+        plan = build_plan(specs, encoding=self.encoding, **options)
+        if isinstance(handle.rest, BlockSample) and REST in handle.exchange.parts:
+            block_bound(plan, plan.segment(REST))  # or rounds would find out
+        return plan
 
     def advise(self, handle: Handle, clients: Iterable[RowIds]) -> RowAdvice:
         """How many rows clients need: quantiles to print, and a budget for `plan`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -53,24 +54,53 @@ def segment_specs(
             k_max = _row_budget(rows, name, tensors, rows_per_client)
             fetch = _fetches(rows) if retrieve is None else retrieve
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
-    return _with_encodings(specs, encodings, {*exchange.parts, BUFFERS})
+    outside = {*exchange.parts, BUFFERS}
+    for name in encodings:
+        if name != ROWS and name not in segments:
+            why = _why_odd(name, specs, outside, is_dense=isinstance(rest, Dense))
+            raise ParameterError(f"encodings names {name!r}: {why}")
+    return _with_encodings(specs, encodings, outside)
+
+
+def _why_odd(
+    name: str, specs: Sequence[SegmentSpec], outside: Collection[str], *, is_dense: bool
+) -> str:
+    """Why no segment has this name; `outside` are those that are no tables."""
+    names = [spec.name for spec in specs]
+    tables = [t.name for s in specs if s.name not in outside for t in s.tensors]
+    rest = [t.name for s in specs if s.name in outside and s.name != BUFFERS for t in s.tensors]
+    if name == REST:
+        return "no parameter is left for it, other entries or tables take them all: leave it out"
+    if found := fnmatch.filter(rest, name):
+        if not is_dense:
+            return (
+                f"it fits {found[0]}, and only a dense rest has parts: take rest=Dense(), or give "
+                f"{REST!r} the encoding"
+            )
+        owner = next(s.name for s in specs if found[0] in [t.name for t in s.tensors])
+        return (
+            f"all that it fits is taken by {owner!r}, which stands before it, and the first that "
+            "fits counts: put the narrower pattern first"
+        )
+    if found := fnmatch.filter(tables, name):
+        owner = next(s.name for s in specs if found[0] in [t.name for t in s.tensors])
+        return (
+            f"it fits the table {found[0]}, which goes by rows: name its segment, {owner!r}, or "
+            f"{ROWS!r} for all tables"
+        )
+    hint = (
+        f"; for all of a module write {name + '.*'!r}" if fnmatch.filter(rest, f"{name}.*") else ""
+    )
+    return (
+        f"the model's segments are {names}, {ROWS!r} stands for all tables, and it fits no "
+        f"parameter outside them ({', '.join(rest[:4])}{', ...' * (len(rest) > 4)}){hint}"
+    )
 
 
 def _with_encodings(
     specs: Sequence[SegmentSpec], encodings: Mapping[str, FixedPoint], rest: Collection[str]
 ) -> list[SegmentSpec]:
-    """The segments, those that are named with an encoding of their own; `rest` are no tables.
-
-    Raises:
-        ParameterError: a name that no segment has.
-    """
-    names = [spec.name for spec in specs]
-    odd = sorted(set(encodings) - {*names, ROWS})
-    if odd:
-        raise ParameterError(
-            f"encodings names {odd}: the model's segments are {names}, {ROWS!r} stands for all "
-            "tables, and patterns are for parameters of a dense rest that no other has taken"
-        )
+    """The segments, those that are named with an encoding of their own; `rest` are no tables."""
     of_tables = encodings.get(ROWS)
     return [
         dataclasses.replace(

@@ -35,7 +35,7 @@ def ring_bytes(ring_bits: int) -> int:
         ParameterError: `ring_bits` is not one of `config.RING_BITS`.
     """
     if ring_bits not in RING_BITS:
-        raise ParameterError(f"ring_bits is {ring_bits}; choose one of {RING_BITS}")
+        raise ParameterError(f"ring_bits is {ring_bits!r}; choose one of {RING_BITS}")
     return ring_bits // 8
 
 

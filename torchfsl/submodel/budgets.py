@@ -24,5 +24,5 @@ def check_amount(what: str, amount: float | int) -> None:
 
 def check_block(block: int) -> None:
     """Refuse blocks of no values."""
-    if block < 1:
-        raise ParameterError(f"block is {block}: give the values a block, at least 1")
+    if type(block) is not int or block < 1:
+        raise ParameterError(f"block is {block!r}: give the values a block, a whole number from 1")

@@ -79,7 +79,10 @@ class SubmodelPlan:
         if self.lane not in LANES:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
-            raise ParameterError("max_weight is at least 1, and 1 unless lane is 'weight'")
+            raise ParameterError(
+                f"max_weight is {self.max_weight} with lane={self.lane!r}: choose 1 or more under "
+                "lane='weight', and 1, which is the default, under the others"
+            )
         if self.max_rounds < 0:
             raise ParameterError("max_rounds is not negative; 0 sets no bound")
         if not 1 <= self.min_contributors <= self.max_clients:
@@ -229,7 +232,7 @@ def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
     """
     for name in names:
         if type(fields[name]) is not int:
-            raise ParameterError(f"{name} is {fields[name]!r}, not an integer")
+            raise ParameterError(f"{name} is {fields[name]!r}, not an integer: give a whole number")
 
 
 def check_number(what: str, given: object) -> int:
@@ -262,6 +265,11 @@ def _check_noise(plan: SubmodelPlan) -> None:
         )
     for segment in plan.segments:
         own, least = segment.l2_bound, segment.k_max * segment.tau
+        if own and not bound:
+            raise ParameterError(
+                f"segment {segment.name!r} has an l2_bound of its own, {own}, within a plan that "
+                "has none: give l2_bound=, the norm of all segments together, too"
+            )
         if own and not least <= own * own <= bound * bound:
             raise ParameterError(
                 f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
@@ -299,9 +307,15 @@ def _check_encodings(plan: SubmodelPlan) -> None:
                 f"{where} rounds {segment.encoding.rounding!r}, the plan "
                 f"{plan.encoding.rounding!r}: choose one rounding for all segments"
             )
-        if plan.l2_bound and segment.encoding.frac_bits != plan.encoding.frac_bits:
-            raise ParameterError(
-                f"{where} has {segment.encoding.frac_bits} frac_bits, the plan "
-                f"{plan.encoding.frac_bits}: l2_bound is one norm in one unit, so give all "
-                "segments as many (ring_bits and clip may differ)"
-            )
+        check_unit(segment, plan.encoding, plan.l2_bound)
+
+
+def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
+    """Refuse a segment of other units than the plan's `encoding` under one norm bound."""
+    own = segment.encoding or encoding
+    if l2_bound and own.frac_bits != encoding.frac_bits:
+        raise ParameterError(
+            f"segment {segment.name!r} has {own.frac_bits} frac_bits, the plan "
+            f"{encoding.frac_bits}: l2_bound is one norm in one unit, so give all segments as many "
+            "(clips may differ, and with proofs='none' ring_bits), or plan without l2_bound"
+        )

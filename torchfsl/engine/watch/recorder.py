@@ -170,7 +170,8 @@ class Recorder:
             raise ProtocolError(
                 "a round is open and measures changes from its start, so that what is loaded would "
                 "leave as an update: load before it or after, or copy the values in place where "
-                "they are a part of the training (weights of an earlier step)"
+                "they are a part of the training (weights of an earlier step); a round of another "
+                "client on this model begins after this one's block"
             )
 
     # --- steps --------------------------------------------------------------------------------

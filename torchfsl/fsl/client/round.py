@@ -30,6 +30,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
 from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.segments import Download, in_the_clear
 from torchfsl.submodel.update import (
     SegmentUpdate,
     Update,
@@ -116,7 +117,9 @@ class ClientRound:
         with _withdrawn_on_error(self):
             model, digests = self._receive(first, ModelBody), self._receive(second, ModelDigest)
             tensors = model.tensors(self._plan, digests)
-            _check_finite(tensors)
+            for segment in in_the_clear(self._plan.segments):
+                clear = {t.name: tensors[t.name] for t in segment.tensors}
+                _check_finite(clear, "", segment.download)
             self._heard = (digests.clear + digests.rows,)
             return tensors
 
@@ -127,11 +130,16 @@ class ClientRound:
         is returned unless every tag of every segment fits.
 
         Raises:
-            ProtocolError: a server altered an answer. The client has withdrawn.
+            ProtocolError: a server altered an answer, and the client has withdrawn; or a row is
+                not finite. Which rows a client has is private, so that it has not withdrawn then:
+                `abort` sends a report that adds nothing.
         """
         with _withdrawn_on_error(self):
             first, second = (self._receive(party, AnswerBody) for party in (0, 1))
-            return self._trees.rows_in((first, second), self._context.round_number)
+            found = self._trees.rows_in((first, second), self._context.round_number)
+        for segment in self._plan.retrieving:
+            _check_finite({segment.name: found[segment.name][1]}, "rows of ", segment.download)
+        return found
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the update on the trees of this round.
@@ -267,8 +275,16 @@ def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
         raise
 
 
-def _check_finite(tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    """Nobody can train on such a model: a dummy in its place would count towards `min_clients`."""
+def _check_finite(
+    tensors: Mapping[str, npt.NDArray[np.generic]], what: str, download: Download
+) -> None:
+    """Nobody can train on such a model."""
     for name, values in tensors.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            raise ProtocolError(f"the model's {name!r} has values that are not finite")
+            why = ": the servers go back to an earlier model"
+            if download == "float16":
+                why = (
+                    ", and download='float16' ends at 65504: plan with download='bfloat16' or "
+                    "'full'"
+                )
+            raise ProtocolError(f"the model's {what}{name!r} has values that are not finite{why}")

@@ -247,9 +247,16 @@ def _check_proofs(plan: Plan) -> None:
         )
     if plan.proofs == "norm" and not plan.l2_bound:
         raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
-    if max(plan.rings) > MAX_RING_BITS or not plan.verified or plan.payload != "values":
+    for segment in plan.segments:
+        if (bits := plan.encoding_of(segment).ring_bits) > MAX_RING_BITS:
+            raise ParameterError(
+                f"segment {segment.name!r} has ring_bits={bits}, and proofs want rings of at most "
+                f"{MAX_RING_BITS} bits: choose fewer ring_bits, or proofs='none'"
+            )
+    if not plan.verified or plan.payload != "values":
         raise ParameterError(
-            "proofs want a ring of 16 to 48 bits, values, and trees with check words"
+            f"proofs={plan.proofs!r} are of values in trees with check words: plan with "
+            "malicious_security=True and a segment with trees, or with proofs='none'"
         )
     if any(segment.name == CARRIES for segment in plan.segments):
         raise ParameterError(f"a plan with proofs has no segment {CARRIES!r}: rename it")

@@ -20,7 +20,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
-from torchfsl.submodel.plan import Lane
+from torchfsl.submodel.plan import Lane, check_unit, expect_ints
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions
 
 log = logging.getLogger("torchfsl.planner")
@@ -117,6 +117,9 @@ def build_plan(
         raise ParameterError(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'"
         )
+    counts = {"max_clients": max_clients, "max_weight": max_weight, "l2_bound": l2_bound}
+    expect_ints(counts, tuple(counts))
+    _check_bounds(l2_bounds, [spec.name for spec in specs])
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
@@ -129,10 +132,7 @@ def build_plan(
         segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
         segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)
         segments.append(dataclasses.replace(segment, l2_bound=l2_bounds.get(spec.name, 0)))
-    if odd := sorted(set(l2_bounds) - {segment.name for segment in segments}):
-        raise ParameterError(
-            f"l2_bounds names {odd}: the plan's segments are {[s.name for s in segments]}"
-        )
+        check_unit(segment, encoding, l2_bound)
     return Plan(
         session=_given_or_drawn("session", session, 16),
         hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
@@ -153,6 +153,18 @@ def build_plan(
             proofs, _rings(encoding, segments), lane, l2_bound, tuple(segments), max_weight
         ),
     )
+
+
+def _check_bounds(l2_bounds: object, names: list[str]) -> None:
+    """Refuse what is no mapping from segments of these names.
+
+    Raises:
+        ParameterError: with the names that there are.
+    """
+    if not isinstance(l2_bounds, Mapping):
+        raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
+    if odd := [name for name in l2_bounds if name not in names]:
+        raise ParameterError(f"l2_bounds names {odd}: the plan's segments are {names}")
 
 
 def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:

@@ -25,10 +25,23 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
         wraps = magnitudes ** (carries + 1) << _WRAP_BITS
         if wraps <= math.factorial(carries + 1) << (ring_bits * (carries + 1)):
             return carries
+    most = _most_magnitudes(ring_bits)
     raise ParameterError(
-        f"values of magnitude {magnitudes} together wrap too often in a ring of {ring_bits} bits: "
-        "proofs want more ring_bits (48 at most), a smaller l2_bound or fewer frac_bits"
+        f"values of magnitude {magnitudes} together, above {most}, wrap too often in a ring of "
+        f"{ring_bits} bits: proofs want more ring_bits (48 at most), or an l2_bound or max_weight "
+        f"{ceil_div(magnitudes, most)} times smaller, for which fewer frac_bits make room"
     )
+
+
+def _most_magnitudes(ring_bits: int) -> int:
+    """The largest magnitudes for which `MAX_CARRIES` suffice."""
+    power = MAX_CARRIES + 1
+    room = math.factorial(power) << (ring_bits * power) >> _WRAP_BITS
+    low, high = 1, 1 << (ring_bits + power)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if middle**power <= room else (low, middle - 1)
+    return low
 
 
 @functools.lru_cache(maxsize=MAX_CARRIES)

@@ -250,7 +250,8 @@ class ReportBook:
         message = messages.decode(self._plan, data, *UPLOADS)
         if message.round_number != self.round_number:
             raise RejectedSubmission(
-                f"message for round {message.round_number}, open is {self.round_number}"
+                f"message for round {message.round_number}, open is {self.round_number}: "
+                "give the open round's number, or none where the client can ask for it"
             )
         if message.party != self._party:
             raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
