@@ -10,9 +10,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Rows, SubmodelEngine, TopK
+from torchfsl.engine.exchange import REST
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.inventory import take_inventory
 from torchfsl.engine.policies import RestPolicy
+from torchfsl.errors import ParameterError
 from training.config import Config
 from training.encoding_section import Encoding
 from training.local import make_optimizer
@@ -41,7 +43,7 @@ def attach(config: Config, task: Task) -> Attached:
     """Make it from the settings; nothing else is needed for it.
 
     Raises:
-        ConfigError: this machine or this build of torch lacks the device.
+        ConfigError: this machine or this build of torch lacks the device, or a clip is for nothing.
     """
     try:
         model = task.build_model().to(torch.device(config.device))
@@ -53,7 +55,9 @@ def attach(config: Config, task: Task) -> Attached:
         rows = _selection(config, task)[0]
         tables = [t.name for t in take_inventory(model, [optimizer], rows).all_tables]
     engine = make_engine(config, task, tables)
-    return Attached(model, optimizer, engine, engine.attach(model, optimizer))
+    handle = engine.attach(model, optimizer)
+    _check_parts(config.encoding, engine, handle)
+    return Attached(model, optimizer, engine, handle)
 
 
 def make_engine(config: Config, task: Task, tables: Collection[str] = ()) -> SubmodelEngine:
@@ -105,7 +109,38 @@ def _selection(config: Config, task: Task) -> tuple[Rows | None, RestPolicy]:
 
 
 def _encoding(settings: Encoding) -> FixedPoint:
-    return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
+    try:
+        return FixedPoint(settings.ring_bits, settings.frac_bits, settings.clip, settings.rounding)
+    except ParameterError as error:
+        raise ConfigError(f"encoding.ring_bits, frac_bits and clip: {error}") from error
+
+
+def _check_parts(settings: Encoding, engine: SubmodelEngine, handle: Handle) -> None:
+    """Refuse patterns of `rest_clips` that leave nothing for `rest_clip`, or fit nothing.
+
+    Raises:
+        ConfigError: names the first one.
+    """
+    segments = handle.exchange.segment_tensors
+    if REST in engine.encodings and REST not in segments:
+        if not settings.rest_clips:
+            raise ConfigError(
+                "encoding.rest_ring_bits is for parameters outside tables, of which this model has "
+                "none: leave it out"
+            )
+        last = settings.rest_clips[-1]
+        raise ConfigError(
+            "encoding.rest_clips leaves no parameter for encoding.rest_clip: leave out the last "
+            f"pattern, {last!r}, and give its clip as rest_clip"
+        )
+    for part, _ in settings.parts:
+        if part in engine.encodings and part not in segments:
+            raise ConfigError(
+                f"encoding.rest_clips has {part!r}, which fits no parameter outside tables that no "
+                f"earlier pattern has taken: of those that are left there are "
+                f"{', '.join(t.name for t in segments.get(REST, ())[:6])}, ...; tables have "
+                "rows_clip, and the narrower pattern goes first"
+            )
 
 
 def _encodings(config: Config, *, has_rows: bool, is_whole: bool) -> dict[str, FixedPoint]:
@@ -120,9 +155,14 @@ def _encodings(config: Config, *, has_rows: bool, is_whole: bool) -> dict[str, F
             wanted |= {part: (given.rest_ring_bits, clip) for part, clip in given.parts}
     if has_rows and given.rows_ring_bits:
         wanted["rows"] = (given.rows_ring_bits, given.rows_clip)
-    return {
-        name: FixedPoint.finest(
-            bits, clip, max_clients=config.clients_per_round, rounding=given.rounding
-        )
-        for name, (bits, clip) in wanted.items()
-    }
+    encodings = {}
+    for name, (bits, clip) in wanted.items():
+        try:
+            encodings[name] = FixedPoint.finest(
+                bits, clip, max_clients=config.clients_per_round, rounding=given.rounding
+            )
+        except ParameterError as error:
+            which = name if name in ("rest", "rows") else "rest"
+            own = f"{which}_clip" if name == which else f"rest_clips for {name}"
+            raise ConfigError(f"encoding.{which}_ring_bits and {own}: {error}") from error
+    return encodings

@@ -8,7 +8,7 @@ import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from training.ctr_section import Ctr
 from training.encoding_section import Encoding
@@ -146,6 +146,18 @@ class Config:
                 f"dropouts = {self.dropouts} leaves {left} of {self.clients_per_round} clients a "
                 f"round, min_clients is {self.min_clients}: choose fewer dropouts"
             )
+        if self.workers > self.clients_per_round:
+            raise ConfigError(
+                f"workers is {self.workers}, clients_per_round {self.clients_per_round}: choose at "
+                "most as many workers, since each trains whole clients"
+            )
+        own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
+        if self.fsl.l2_norm and own_rings:
+            raise ConfigError(
+                f"fsl.l2_norm is one norm in one unit, and encoding.{own_rings[0]} gives a segment "
+                "frac_bits of its own: set it to 0 and choose encoding.ring_bits, frac_bits and "
+                "clip for all values, or leave out fsl.l2_norm"
+            )
         if self.task and self.preset != "own":
             raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
         self._check_widths()
@@ -215,6 +227,15 @@ class Config:
             )
 
 
+_WORDS: Final = {
+    int: "a whole number, without quotes",
+    float: "a number, without quotes",
+    bool: "true or false, without quotes",
+    str: "a text in quotes",
+}
+_EXAMPLES: Final = {int: "1, 2", float: "1.0, 0.5", str: '"one", "two"'}
+
+
 def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
     """A copy of a settings dataclass with some fields replaced, sections recursively.
 
@@ -263,10 +284,11 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
         return value
     if isinstance(kind, types.GenericAlias):  # a tuple of some type
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} is {value!r}; it must be a list")
+            example = _EXAMPLES[kind.__args__[0]]
+            raise ConfigError(f"{where} is {value!r}; it must be a list, as [{example}]")
         return tuple(_checked(entry, kind.__args__[0], where) for entry in value)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where} is {value!r}; it must be of type {kind.__name__}")
+        raise ConfigError(f"{where} is {value!r}; it must be {_WORDS[kind]}")
     return value

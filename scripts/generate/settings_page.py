@@ -104,7 +104,7 @@ def _values(kind: type, name: str) -> str:
     if typing.get_origin(hint) is Literal:
         return ", ".join(f"`{toml(choice)}`" for choice in typing.get_args(hint))
     if isinstance(hint, types.GenericAlias):
-        return "list of numbers"
+        return f"list of {'texts' if hint.__args__[0] is str else 'numbers'}"
     return {int: "whole number", float: "number", str: "text", bool: "`true`, `false`"}[hint]
 
 

@@ -83,9 +83,23 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ("nonsense = 1", "unknown setting nonsense"),
         ("[local]\nspeed = 1", "unknown setting local.speed"),
         ("local = 3", "is a section"),
-        ("rounds = 'many'", "must be of type int"),
-        ("rounds = true", "must be of type int"),
+        ("rounds = 'many'", "must be a whole number, without quotes"),
+        ("rounds = true", "must be a whole number"),
         ("rounds = 0", "must be at least 1"),
+        (
+            '[encoding]\nring_bits = "32"',
+            "encoding.ring_bits is '32'; it must be a whole number, w",
+        ),
+        ("[encoding]\nrest_clips = {a = 1}", 'it must be a list, as ["one", "two"]'),
+        ("workers = 500", "workers is 500, clients_per_round"),
+        (
+            "[encoding]\nrest_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
+            "fsl.l2_norm is one norm in one unit, and encoding.rest_ring_bits gives a segment frac",
+        ),
+        (
+            "[encoding]\nrows_ring_bits = 16\n[fsl]\nl2_norm = 1.0",
+            "encoding.rows_ring_bits gives a",
+        ),
         (
             '[server]\noptimizer = "sgd"\nmomentum = 1',
             "server: the servers' momentum is 1.0: choose one in [0, 1)",
@@ -110,6 +124,34 @@ def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> No
     settings.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse("din", "--config", str(settings))
+
+
+@pytest.mark.parametrize(
+    ("preset", "text", "message"),
+    [
+        ("din", 'rest_ring_bits = 16\nrest_clips = ["*=0.1"]',
+         "rest_clips leaves no parameter for encoding.rest_clip: leave out the last pattern, '*=0.1'"),
+        ("din", 'rest_ring_bits = 16\nrest_clips = ["attn.*=0.1"]',
+         "encoding.rest_clips has 'attn.*', which fits no parameter outside tables"),
+        ("din", 'rest_ring_bits = 16\nrest_clips = ["item_embedding.*=0.1"]',
+         "encoding.rest_clips has 'item_embedding.*', which fits no parameter outside tables"),
+        ("din", 'rest_ring_bits = 16\nrest_clips = ["attention.*=0.1", "attention.4.*=0.01"]',
+         "encoding.rest_clips has 'attention.4.*'"),
+        ("din", "rest_ring_bits = 17", "encoding.rest_ring_bits and rest_clip: ring_bits is 17"),
+        ("din", "rest_ring_bits = 16\nrest_clip = 0",
+         "encoding.rest_ring_bits and rest_clip: clip is 0.0"),
+        ("din", "rows_ring_bits = 16\nrows_clip = 1e9", "encoding.rows_ring_bits and rows_clip: "),
+        ("din", "ring_bits = 17", "encoding.ring_bits, frac_bits and clip: ring_bits is 17"),
+        ("mf", "rest_ring_bits = 16", "encoding.rest_ring_bits is for parameters outside tables"),
+    ],
+)  # fmt: skip
+def test_an_encoding_that_does_not_fit_names_the_setting(
+    preset: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text(f"[encoding]\n{text}")
+    said = complaint(capsys, preset, "--data", "synthetic", "--config", str(tmp_path / "own.toml"),
+                     "--out", str(tmp_path / "out"))  # fmt: skip
+    assert message in said
 
 
 def test_mistakes_are_answered_in_one_line_with_a_remedy(
