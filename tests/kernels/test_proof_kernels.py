@@ -222,7 +222,7 @@ def job_of(leaves: int, trees: int, payload: int, seed: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("leaves", "trees", "values", "lifted"),
     [(1, 1, 1, 1), (7, 3, 2, 1), (65, 9, 19, 19), (130, 40, 20, 3), (600, 2, 33, 33),
-     (9000, 1, 19, 19), (200, 17, 3, 0)],
+     (9000, 1, 19, 19), (200, 17, 3, 0), (130, 17, 4, 4), (65, 40, 8, 5), (300, 17, 18, 18)],
 )  # fmt: skip
 def test_reports_are_added_and_their_leaves_summed_as_by_each_kernel_alone(
     width: int, leaves: int, trees: int, values: int, lifted: int

@@ -80,7 +80,7 @@ def uniform(key: bytes, count: int) -> list[int]:
     spare = 1
     while True:
         words = _words(kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes())
-        kept = _integers(words[~_beyond(words)][:count])
+        kept = integers(words[~_beyond(words)][:count])
         if len(kept) == count:
             return kept
         spare *= 2
@@ -107,7 +107,7 @@ def from_bytes(data: bytes | memoryview) -> list[int]:
     Raises:
         DecodeError: no whole number of elements, or one is not below p.
     """
-    return _integers(checked(data))
+    return integers(checked(data))
 
 
 def checked(data: bytes | memoryview) -> Words:
@@ -124,6 +124,12 @@ def checked(data: bytes | memoryview) -> Words:
     return words
 
 
+def integers(words: Words) -> list[int]:
+    """Elements as words `[n, 2]` in Python's integers; `checked` makes such words."""
+    blocks = np.ascontiguousarray(words, dtype="<u8").view("V16").reshape(-1)
+    return [int.from_bytes(block, "little") for block in blocks.tolist()]
+
+
 def _words(data: bytes | memoryview) -> Words:
     return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
 
@@ -133,10 +139,6 @@ def _beyond(words: Words) -> npt.NDArray[np.bool_]:
     low, high = words[:, 0], words[:, 1]
     beyond: npt.NDArray[np.bool_] = (high > _HIGH) | ((high == _HIGH) & (low >= _LOW))
     return beyond
-
-
-def _integers(words: Words) -> list[int]:
-    return [low | high << 64 for low, high in words.tolist()]
 
 
 _LOW, _HIGH = np.uint64(MODULUS & ((1 << 64) - 1)), np.uint64(MODULUS >> 64)

@@ -27,7 +27,7 @@ import numpy as np
 from torchfsl.crypto import field128
 from torchfsl.crypto.field128 import MODULUS
 from torchfsl.kernels.backends import kernels, num_threads
-from torchfsl.kernels.portable.proofs import Words, integers, words_of
+from torchfsl.kernels.portable.proofs import Words, words_of
 from torchfsl.types import Whole
 
 
@@ -170,7 +170,7 @@ def _transformed(coefficients: Sequence[int], root: int) -> list[int]:
     """A polynomial's values at the powers of a root of its number of coefficients, a power of 2."""
     words = words_of(np.array(coefficients, dtype=object))
     root_words = words_of(np.array([root], dtype=object))[0]
-    values: list[int] = integers(kernels().field_transform(words, root_words)).tolist()
+    values = field128.integers(kernels().field_transform(words, root_words))
     return values
 
 
@@ -180,14 +180,13 @@ def interpolated(values: Words) -> list[int]:
     back = pow(field128.root_of_unity(size), -1, MODULUS)
     found = kernels().field_transform(values, words_of(np.array([back], dtype=object))[0])
     scale = pow(size, -1, MODULUS)
-    return [number * scale % MODULUS for number in integers(found).tolist()]
+    return [number * scale % MODULUS for number in field128.integers(found)]
 
 
 def weighted_sums(weights: Words, matrix: Whole) -> list[int]:
     """`weights @ matrix` modulo p: one int a column; `int64[len(weights), columns]`."""
     found = kernels().weighted_sums(weights, np.ascontiguousarray(matrix), num_threads())
-    numbers: list[int] = integers(found).tolist()
-    return numbers
+    return field128.integers(found)
 
 
 def _words_of_signed(whole: Whole) -> Words:

@@ -112,29 +112,25 @@ void weighted_sums(const WeightedArgs& args, unsigned num_threads) {
   }
   // Integers are taken as unsigned, 2^63 more, which is subtracted at the end.
   const u128 beyond = multiply(weights, multiply(u128{1} << 63, square));
-  constexpr std::size_t kColumns = 64;
+  // Column by column, so that sums stay in registers; neighbours share the lines of a cache.
+  constexpr std::size_t kColumns = 8;
   const std::size_t tiles = (args.num_columns + kColumns - 1) / kColumns;
   for_trees(tiles, args.num_rows * kColumns, num_threads,
             [&](std::size_t first, std::size_t count) {
-              for (std::size_t tile = first; tile < first + count; ++tile) {
-                const std::size_t start = tile * kColumns;
-                const std::size_t size = std::min(kColumns, args.num_columns - start);
-                u128 low[kColumns] = {}, middle[kColumns] = {}, high[kColumns] = {};
+              const std::size_t end = std::min(args.num_columns, (first + count) * kColumns);
+              for (std::size_t column = first * kColumns; column < end; ++column) {
+                u128 low = 0, middle = 0, high = 0;
                 for (std::size_t k = 0; k < args.num_rows; ++k) {
-                  const u64 w0 = args.weights[2 * k], w1 = args.weights[2 * k + 1];
-                  const std::int64_t* row = args.values + k * args.num_columns + start;
-                  for (std::size_t i = 0; i < size; ++i) {
-                    const u64 value = static_cast<u64>(row[i]) ^ (u64{1} << 63);
-                    const u128 x = u128{w0} * value, y = u128{w1} * value;
-                    low[i] += static_cast<u64>(x);
-                    middle[i] += (x >> 64) + static_cast<u64>(y);
-                    high[i] += y >> 64;
-                  }
+                  const std::int64_t number = args.values[k * args.num_columns + column];
+                  const u64 value = static_cast<u64>(number) ^ (u64{1} << 63);
+                  const u128 x = u128{args.weights[2 * k]} * value;
+                  const u128 y = u128{args.weights[2 * k + 1]} * value;
+                  low += static_cast<u64>(x);
+                  middle += (x >> 64) + static_cast<u64>(y);
+                  high += y >> 64;
                 }
-                for (std::size_t i = 0; i < size; ++i) {
-                  const u128 whole = of_limbs(low[i], middle[i], high[i], square);
-                  store_element(subtract(whole, beyond), args.out + 2 * (start + i));
-                }
+                const u128 whole = of_limbs(low, middle, high, square);
+                store_element(subtract(whole, beyond), args.out + 2 * column);
               }
             });
 }

@@ -165,6 +165,7 @@ void add_registers(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
       lay_out_hints<V>(group);
       add_lanes<V, width, negate>(group, from);
       group.lane_hints += V::kLanes * group.hint_stride;
+      group.totals = group.totals.from(V::kLanes);
       from.acc += V::kLanes * group.lane_stride;
     }
   }
@@ -234,15 +235,16 @@ struct AccumulateSink {
     const std::size_t payload = a.conversion->payload;
     std::uint8_t* const acc = a.args->acc + (tree * a.num_leaves + first) * payload;
     self.group.lane_hints = a.args->hints + tree * payload;
+    self.group.ahead = &self.ahead;
     self.add_lanes(self.group, {static_cast<const R*>(nodes), stride, count, acc}, num_registers);
   }
 };
 
+// The sink of the units [begin, end), whose memory is the arena's.
 template <class V>
-void accumulate(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
-                const AccumulateArgs& args, void* memory) {
-  Arena arena(memory);
-  const Conversion<V> conversion(*args.key, args.payload, arena);
+AccumulateSink<V> make_sink(const Trees& trees, const Partition& partition, std::size_t begin,
+                            std::size_t end, const AccumulateArgs& args,
+                            const Conversion<V>& conversion, Arena& arena) {
   const std::size_t total = trees.num_trees * trees.num_leaves * conversion.blocks;
   AccumulateSink<V> sink = {};
   sink.state.args = &args;
@@ -260,8 +262,17 @@ void accumulate(const Trees& trees, const Partition& partition, std::size_t begi
                 args.payload,
                 partition.units_per_tree ? 0 : args.payload,
                 lane_leaves * args.payload,
-                &sink.ahead,
+                nullptr,
                 lane_leaves >= 8 && sink.ahead.often()};  // fewer fill no batch
+  return sink;
+}
+
+template <class V>
+void accumulate(const Trees& trees, const Partition& partition, std::size_t begin, std::size_t end,
+                const AccumulateArgs& args, void* memory) {
+  Arena arena(memory);
+  const Conversion<V> conversion(*args.key, args.payload, arena);
+  AccumulateSink<V> sink = make_sink(trees, partition, begin, end, args, conversion, arena);
   walk<V>(
       trees, partition, begin, end,
       {AccumulateSink<V>::take, sink.add_lanes ? AccumulateSink<V>::take_lanes : nullptr, &sink},

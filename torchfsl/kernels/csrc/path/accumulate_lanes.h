@@ -3,7 +3,8 @@
 // A register holds one leaf of kLanes trees, or of kLanes subtrees of one tree. Its conversion
 // needs no move between lanes, and only finished shares are transposed: kLanes registers of them
 // become one run of kLanes blocks for each lane, which is one addition to the accumulator. What
-// fills no run is added block by block.
+// fills no run is added block by block. Sums over leaves, where they are wanted, are made of the
+// shares before they are transposed.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include "arena.h"
 #include "conversion.h"
 #include "fused_steps.h"
+#include "lane_sums.h"
 #include "path.h"
 #include "ring_lanes.h"
 
@@ -36,6 +38,7 @@ struct LaneGroup {
   Ahead* ahead;
   bool often;  // whether batches bring what comes next: asked where they are, not compiled twice
   const std::uint8_t* lane_hints = nullptr;  // of the first lane
+  LaneTotals totals = {};
 };
 
 // Leaves from `nodes` on, `stride` registers apart, and where those of the first lane are summed.
@@ -156,9 +159,9 @@ FSL_INLINE void add_run(std::uint8_t* to, typename V::R share) {
 }
 
 // Adds registers [begin, end) of a batch with `blocks` blocks a leaf, in runs of kLanes.
-template <class V, unsigned width, bool negate, int blocks, int begin, int end>
+template <class V, unsigned width, bool negate, int blocks, int begin, int end, class Sums>
 FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                         std::size_t block, typename V::R* batch) {
+                         std::size_t block, typename V::R* batch, Sums& sums) {
   using R = typename V::R;
   FSL_UNROLL
   for (int i = begin; i < end; i += V::kLanes) {
@@ -166,6 +169,7 @@ FSL_INLINE void add_runs(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
     FSL_UNROLL
     for (int j = i; j < i + V::kLanes; ++j) {
       batch[j] = share_of<V, width>(group, from, leaf + j / blocks, block + j % blocks, batch[j]);
+      sums.add(j % blocks, batch[j]);
     }
     V::transpose(batch + i, 1, runs);
     std::uint8_t* to = from.acc + (leaf + i / blocks) * group.payload + block * 16;
@@ -189,12 +193,14 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, std::uint8_t* first, typenam
 
 // Adds one block of the leaves from `leaf` on, or its first `bytes` bytes; `fixed` are the bytes if
 // they are not 0.
-template <class V, unsigned width, bool negate, int fixed>
+template <class V, unsigned width, bool negate, int fixed, bool lifts>
 void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
                       std::size_t block, std::size_t bytes = fixed) {
   using R = typename V::R;
+  ColumnSums<V, width, lifts, 1> sums;
   const auto add = [&](std::size_t at, R encrypted) FSL_INLINE_LAMBDA {
     const R share = share_of<V, width>(group, from, at, block, encrypted);
+    sums.add(0, share);
     std::uint8_t* const first = from.acc + at * group.payload + block * 16;
     if constexpr (fixed == 0) {
       for_blocks<V>(share, [&]<int lane>(R piece) FSL_INLINE_LAMBDA {
@@ -215,40 +221,45 @@ void add_block_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
     batch.encrypt(group);
     add(leaf, batch.x[0]);
   }
+  sums.add_blocks_to(group.totals, 0, block * 16);
 }
 
 // Columns of `blocks` blocks: kLanes of a leaf, or fewer if they are the whole payload.
-template <class V, unsigned width, bool negate, int blocks>
+template <class V, unsigned width, bool negate, int blocks, bool lifts>
 void add_run_column(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int few = V::kLanes / blocks, many = 8 / blocks;
+  ColumnSums<V, width, lifts, blocks> sums;
   std::size_t leaf = 0;
   for_batches<V, many, blocks>(group, from, leaf, block,
                                [&]<int half>(std::size_t first, R* batch) FSL_INLINE_LAMBDA {
                                  add_runs<V, width, negate, blocks, 4 * half, 4 * half + 4>(
-                                     group, from, first, block, batch);
+                                     group, from, first, block, batch, sums);
                                });
   for (; leaf + few <= from.count; leaf += few) {
     Batch<V, few, blocks> batch;
     batch.start(group, from, leaf, block);
     batch.encrypt(group);
-    add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, batch.x);
+    add_runs<V, width, negate, blocks, 0, V::kLanes>(group, from, leaf, block, batch.x, sums);
   }
+  for (int b = 0; b < blocks; ++b) sums.add_blocks_to(group.totals, b, (block + b) * 16);
   for (int b = 0; leaf < from.count && b < blocks; ++b) {
-    add_block_column<V, width, negate, 16>(group, from, leaf, block + b);
+    add_block_column<V, width, negate, 16, lifts>(group, from, leaf, block + b);
   }
 }
 
 // The last kLanes blocks of every leaf and `tail` bytes behind them, together: additions of short
 // ends take long, and AES of whole blocks goes on beside them.
-template <class V, unsigned width, bool negate, int tail>
+template <class V, unsigned width, bool negate, int tail, bool lifts>
 void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t block) {
   using R = typename V::R;
   constexpr int kBlocks = V::kLanes + 1;
+  ColumnSums<V, width, lifts, kBlocks> sums;
   const auto finish = [&](std::size_t leaf, R* own) FSL_INLINE_LAMBDA {
-    add_runs<V, width, negate, V::kLanes, 0, V::kLanes>(group, from, leaf, block, own);
+    add_runs<V, width, negate, V::kLanes, 0, V::kLanes>(group, from, leaf, block, own, sums);
     const std::size_t last = block + V::kLanes;
     const R share = share_of<V, width>(group, from, leaf, last, own[V::kLanes]);
+    sums.add(V::kLanes, share);
     std::uint8_t* const first = from.acc + leaf * group.payload + last * 16;
     add_ends<V, width, negate, tail>(group, first, share);
   };
@@ -263,13 +274,15 @@ void add_run_and_tail(const LaneGroup<V> group, const LaneLeaves<V> from, std::s
     batch.encrypt(group);
     finish(leaf, batch.x);
   }
+  for (int b = 0; b < kBlocks; ++b) sums.add_blocks_to(group.totals, b, (block + b) * 16);
 }
 
 // Payloads of 8 bytes: two registers of one block a leaf become half a register each.
-template <class V, unsigned width, bool negate>
+template <class V, unsigned width, bool negate, bool lifts>
 void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
   using R = typename V::R;
   constexpr int kLanes = V::kLanes;
+  ColumnSums<V, width, lifts, 1> sums;
   R first[kLanes];
   std::size_t leaf = 0;
   for_batches<V, 2 * kLanes, 1>(
@@ -278,6 +291,7 @@ void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
         FSL_UNROLL
         for (int i = half * kLanes; i < (half + 1) * kLanes; ++i) {
           batch[i] = share_of<V, width>(group, from, at + i, 0, batch[i]);
+          sums.add(0, batch[i]);
         }
         V::transpose(batch + half * kLanes, 1, runs);
         std::uint8_t* to = from.acc + at * 8;
@@ -289,43 +303,53 @@ void add_halves(const LaneGroup<V> group, const LaneLeaves<V> from) {
           }
         }
       });
-  add_block_column<V, width, negate, 8>(group, from, leaf, 0);
+  sums.add_blocks_to(group.totals, 0, 0);
+  add_block_column<V, width, negate, 8, lifts>(group, from, leaf, 0);
+}
+
+// Adds the column from `block` on, and returns the block behind it: as many blocks as fill runs, or
+// else one. The end of a payload goes along with such blocks before it.
+template <class V, unsigned width, bool negate, bool lifts>
+std::size_t add_column_at(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t block) {
+  const std::size_t payload = group.payload, left = payload - block * 16;
+  if constexpr (width <= 8) {
+    if (payload == 8) return add_halves<V, width, negate, lifts>(group, from), 1;
+  }
+  if constexpr (V::kLanes > 1) {
+    if (payload == 16) return add_run_column<V, width, negate, 1, lifts>(group, from, 0), 1;
+  }
+  if constexpr (V::kLanes > 2) {
+    if (payload == 32) return add_run_column<V, width, negate, 2, lifts>(group, from, 0), 2;
+  }
+  if (left >= V::kLanes * 16) {
+    if constexpr (V::kLanes > 1 && width <= 8) {
+      const auto with_tail = [&]<int tail>() FSL_INLINE_LAMBDA {
+        add_run_and_tail<V, width, negate, tail, lifts>(group, from, block);
+        return block + V::kLanes + 1;
+      };
+      if (left == V::kLanes * 16 + 8) return with_tail.template operator()<8>();
+      if constexpr (width == 4) {
+        if (left == V::kLanes * 16 + 4) return with_tail.template operator()<4>();
+        if (left == V::kLanes * 16 + 12) return with_tail.template operator()<12>();
+      }
+    }
+    add_run_column<V, width, negate, V::kLanes, lifts>(group, from, block);
+    return block + V::kLanes;
+  }
+  if (left >= 16)
+    return add_block_column<V, width, negate, 16, lifts>(group, from, 0, block), block + 1;
+  for_end<width>(left, [&]<int fixed>() FSL_INLINE_LAMBDA {
+    add_block_column<V, width, negate, fixed, lifts>(group, from, 0, block, left);
+  });
+  return block + 1;
 }
 
 template <class V, unsigned width, bool negate>
 void add_lanes(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
-  const std::size_t payload = group.payload;
-  if constexpr (width <= 8) {
-    if (payload == 8) return add_halves<V, width, negate>(group, from);
-  }
-  if constexpr (V::kLanes > 1) {
-    if (payload == 16) return add_run_column<V, width, negate, 1>(group, from, 0);
-  }
-  if constexpr (V::kLanes > 2) {
-    if (payload == 32) return add_run_column<V, width, negate, 2>(group, from, 0);
-  }
-  std::size_t block = 0;
-  for (; (block + V::kLanes) * 16 <= payload; block += V::kLanes) {
-    if constexpr (V::kLanes > 1 && width <= 8) {
-      if (payload - block * 16 == V::kLanes * 16 + 8) {
-        return add_run_and_tail<V, width, negate, 8>(group, from, block);
-      }
-    }
-    add_run_column<V, width, negate, V::kLanes>(group, from, block);
-  }
-  for (; block * 16 < payload; ++block) {
-    const std::size_t left = payload - block * 16;
-    if (left >= 16) {
-      add_block_column<V, width, negate, 16>(group, from, 0, block);
-      continue;
-    }
-    if constexpr (width <= 8) {
-      if (width == 8 || left == 8) {
-        add_block_column<V, width, negate, 8>(group, from, 0, block);
-        continue;
-      }
-    }
-    if constexpr (width < 8) add_block_column<V, width, negate, 0>(group, from, 0, block, left);
+  for (std::size_t block = 0; block * 16 < group.payload;) {
+    with_sums<width>(group.totals, block * 16, [&]<bool lifts>() FSL_INLINE_LAMBDA {
+      block = add_column_at<V, width, negate, lifts>(group, from, block);
+    });
   }
 }
 

@@ -1,6 +1,7 @@
 // Output shares added to the accumulator and, read as signed integers, summed over the leaves of
-// each tree, as a proof wants them. Shares of a chunk of leaves stay in the first-level cache
-// between the one and the other.
+// each tree, as a proof wants them. Whole registers of lanes go through the loops of `accumulate`,
+// which sum shares where they have them. Of what is left, and of other widths, a chunk of leaves is
+// converted first, which stays in the first-level cache, and then added column by column.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include "ahead.h"
 #include "arena.h"
 #include "conversion.h"
+#include "lane_sums.h"
 #include "path.h"
 #include "ring_lanes.h"
 #include "tree_walk.h"
@@ -23,52 +25,6 @@ struct LeafTotals {
   std::size_t lifted;
   std::int64_t* low;
   std::int64_t* high;
-};
-
-using FourWords = std::int32_t __attribute__((vector_size(16)));
-using EightWords = std::int32_t __attribute__((vector_size(32)));
-using SixteenWords = std::int32_t __attribute__((vector_size(64)));
-
-template <std::size_t bytes>
-struct WordsOf;
-template <>
-struct WordsOf<16> {
-  using Type = FourWords;
-};
-template <>
-struct WordsOf<32> {
-  using Type = EightWords;
-};
-template <>
-struct WordsOf<64> {
-  using Type = SixteenWords;
-};
-
-// Sums of values of two or four bytes, halves of 32-bit words side by side, which do not overflow
-// over a chunk of leaves.
-template <unsigned width, class Words>
-struct HalfSums {
-  Words lower = {};
-  Words upper = {};
-
-  FSL_INLINE void add(const void* shares) {
-    Words word;
-    std::memcpy(&word, shares, sizeof(Words));
-    lower += width == 2 ? (word << 16) >> 16 : word & 0xffff;
-    upper += word >> 16;
-  }
-
-  // To the values from `first` on.
-  void add_to(const LeafTotals& to, std::size_t first) const {
-    for (std::size_t i = 0; i < sizeof(Words) / 4; ++i) {
-      if constexpr (width == 2) {
-        if (first + 2 * i < to.lifted) to.low[first + 2 * i] += lower[i];
-        if (first + 2 * i + 1 < to.lifted) to.low[first + 2 * i + 1] += upper[i];
-      } else if (first + i < to.lifted) {
-        to.low[first + i] += lower[i] + std::int64_t{upper[i]} * 65536;
-      }
-    }
-  }
 };
 
 // Adds a register of each of `count` converted leaves, from byte `at` on, to `acc`, and sums it up.
@@ -84,11 +40,11 @@ void add_column(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc, 
   std::memset(ones, 0xff, bytes);
   const R keep = B::load(ones), hint = B::load(a.hint + at);
   const bool lifts = at < to.lifted * width;
-  HalfSums<width, typename WordsOf<sizeof(R)>::Type> sums;
+  HalfSums<width, sizeof(R)> sums;
   const auto share_of = [&](std::size_t leaf) FSL_INLINE_LAMBDA {
     const R word = B::bit_and(hint, B::template spread<1>(conversion.masks + leaf * 16));
     const R share = B::template add<width>(B::load(a.conv + leaf * stride + at), word);
-    if (lifts) sums.add(&share);
+    if (lifts) sums.add(share);
     return B::bit_and(share, keep);
   };
   // Whole registers while they lie within these leaves' sums.
@@ -101,7 +57,8 @@ void add_column(const Accumulation<V>& a, std::size_t count, std::uint8_t* acc, 
   for (std::size_t leaf = whole; leaf < count; ++leaf, acc += payload) {
     add_short<B, width>(acc, share_of(leaf), bytes, negate);
   }
-  if (lifts) sums.add_to(to, at / width);
+  const auto summed = sums;  // a copy, or the sums would be in memory all the time
+  if (lifts) summed.add_to(to.low, to.lifted, at / width, 0, sizeof(R) / width);
 }
 
 // All columns: as wide as a register, then blocks.
@@ -182,27 +139,38 @@ AddLifted<V> choose_lifted(bool negate) {
 
 template <class V>
 struct LiftedSink {
-  Accumulation<V> state;
+  AccumulateSink<V> plain;
   AddLifted<V> add;
-  Ahead ahead;
   const LiftedArgs* args;
+
+  std::size_t first_of(std::size_t tree) const { return (tree - args->first_tree) * args->lifted; }
 
   static void take(void* context, std::size_t tree, std::size_t first, const std::uint8_t* states,
                    std::size_t count) {
     LiftedSink& self = *static_cast<LiftedSink*>(context);
-    const Accumulation<V>& a = self.state;
+    const Accumulation<V>& a = self.plain.state;
     const LiftedArgs& args = *self.args;
     const std::size_t payload = a.conversion->payload, chunk = a.conversion->chunk;
     std::memcpy(a.hint, a.args->hints + tree * payload, payload);
     std::uint8_t* acc = a.args->acc + (tree * a.num_leaves + first) * payload;
-    const std::size_t at = (tree - args.first_tree) * args.lifted;
+    const std::size_t at = self.first_of(tree);
     const LeafTotals totals = {args.lifted, args.low + at, args.high + at};
-    self.ahead.bring_beside(count * a.conversion->blocks);
+    self.plain.ahead.bring_beside(count * a.conversion->blocks);
     for (std::size_t i = 0; i < count; i += chunk) {
       const std::size_t now = count - i < chunk ? count - i : chunk;
       a.conversion->prepare(states + i * 16, now);
       self.add(a, now, acc + i * payload, totals);
     }
+  }
+
+  static void take_lanes(void* context, std::size_t tree, std::size_t first, const void* nodes,
+                         std::size_t stride, std::size_t count, int num_registers) {
+    LiftedSink& self = *static_cast<LiftedSink*>(context);
+    // Lanes of one tree have one hint, and one sum.
+    const std::size_t apart = self.plain.group.hint_stride ? self.args->lifted : 0;
+    const LaneTotals totals = {self.args->low + self.first_of(tree), apart, self.args->lifted};
+    self.plain.group.totals = totals;
+    AccumulateSink<V>::take_lanes(&self.plain, tree, first, nodes, stride, count, num_registers);
   }
 };
 
@@ -212,22 +180,18 @@ void accumulate_lifted(const Trees& trees, const Partition& partition, std::size
   Arena arena(memory);
   const AccumulateArgs& own = args.own;
   const Conversion<V> conversion(*own.key, own.payload, arena);
-  const std::size_t total = trees.num_trees * trees.num_leaves * conversion.blocks;
   LiftedSink<V> sink = {};
   sink.args = &args;
-  sink.state.args = &own;
-  sink.state.conversion = &conversion;
-  sink.state.num_leaves = trees.num_leaves;
-  sink.ahead = Ahead(own, total / partition.num_units * (end - begin));
-  sink.state.conv = conversion.take_output(arena);
-  const std::size_t room = own.payload + 2 * sizeof(typename V::R);
-  sink.state.hint = arena.take<std::uint8_t>(room);
-  std::memset(sink.state.hint, 0, room);
+  sink.plain = make_sink(trees, partition, begin, end, own, conversion, arena);
+  std::memset(sink.plain.state.hint, 0, own.payload + 2 * sizeof(typename V::R));
   if (own.width == 2) sink.add = choose_lifted<V, 2>(own.party);
   if (own.width == 3) sink.add = choose_lifted<V, 3>(own.party);
   if (own.width == 4) sink.add = choose_lifted<V, 4>(own.party);
   if (own.width == 6) sink.add = choose_lifted<V, 6>(own.party);
-  walk<V>(trees, partition, begin, end, {LiftedSink<V>::take, nullptr, &sink}, arena);
+  static_assert(kStageRegisters <= kMaxSummed);
+  const bool by_lanes = sink.plain.add_lanes && is_summed_in_registers(own.width);
+  walk<V>(trees, partition, begin, end,
+          {LiftedSink<V>::take, by_lanes ? LiftedSink<V>::take_lanes : nullptr, &sink}, arena);
 }
 
 }  // namespace

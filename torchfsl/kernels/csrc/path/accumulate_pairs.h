@@ -14,6 +14,7 @@
 #include "accumulate_lanes.h"
 #include "accumulate_pieces.h"
 #include "arena.h"
+#include "lane_sums.h"
 #include "path.h"
 #include "ring_lanes.h"
 
@@ -21,9 +22,10 @@ namespace fsl {
 namespace {
 
 // Two blocks from `block` on, or four, of `leaves` leaves in the registers [k, k + registers).
-template <class V, unsigned width, bool negate, int pairs, int k, int registers, int leaves>
+template <class V, unsigned width, bool negate, int pairs, int k, int registers, int leaves,
+          class Sums>
 FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                          std::size_t block, const typename V::R (&counters)[pairs]) {
+                          std::size_t block, const typename V::R (&counters)[pairs], Sums& sums) {
   using R = typename V::R;
   constexpr int kLanes = 2 * registers, kStates = kLanes * leaves;
   const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
@@ -53,6 +55,7 @@ FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
       std::uint8_t* const to =
           from.acc + (leaf + i / kLanes) * group.payload + lane * group.lane_stride + at;
       const R share = add_chosen<V, width>(x[i * pairs + j], word, control);
+      sums.add(lane * pairs + j, share);
       V::store(to, with_share<V, width, negate>(V::load(to), share));
     }
   }
@@ -60,10 +63,11 @@ FSL_INLINE void add_pairs(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
 
 // The same blocks of the leaves [leaf, end) in `side` registers, eight registers of blocks at a
 // time.
-template <class V, unsigned width, bool negate, int side, int pairs>
+template <class V, unsigned width, bool negate, int side, int pairs, bool lifts>
 FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>& from,
                                  std::size_t leaf, std::size_t end, std::size_t block) {
   constexpr int registers = 4 / pairs < side ? 4 / pairs : side, leaves = 4 / pairs / registers;
+  ColumnSums<V, width, lifts, 2 * side * pairs> sums;
   typename V::R counters[pairs];
   FSL_UNROLL
   for (int j = 0; j < pairs; ++j) {
@@ -71,15 +75,19 @@ FSL_INLINE void add_pair_columns(const LaneGroup<V>& group, const LaneLeaves<V>&
   }
   for (; leaf + leaves <= end; leaf += leaves) {
     if (group.often) group.ahead->bring_beside(4 * side * pairs * leaves);
-    add_pairs<V, width, negate, pairs, 0, registers, leaves>(group, from, leaf, block, counters);
+    add_pairs<V, width, negate, pairs, 0, registers, leaves>(group, from, leaf, block, counters,
+                                                             sums);
     if constexpr (registers < side) {
       add_pairs<V, width, negate, pairs, registers, registers, leaves>(group, from, leaf, block,
-                                                                       counters);
+                                                                       counters, sums);
     }
   }
   for (; leaf < end; ++leaf) {
     if (group.often) group.ahead->bring_beside(4 * side * pairs);
-    add_pairs<V, width, negate, pairs, 0, side, 1>(group, from, leaf, block, counters);
+    add_pairs<V, width, negate, pairs, 0, side, 1>(group, from, leaf, block, counters, sums);
+  }
+  for (int i = 0; i < 2 * side * pairs; ++i) {
+    sums.add_lane_to(group.totals, i, i / pairs, (block + 2 * (i % pairs)) * 16);
   }
 }
 
@@ -105,9 +113,9 @@ struct EndColumn {
 };
 
 // The shares of n registers of such blocks: leaf `leaf` + i / side in register i % side.
-template <class V, unsigned width, int side, int n>
+template <class V, unsigned width, int side, int n, class Sums>
 FSL_INLINE void share_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                           const EndColumn<V, side>& column, typename V::R (&x)[n]) {
+                           const EndColumn<V, side>& column, typename V::R (&x)[n], Sums& sums) {
   typename V::R last[n];
   const auto state_of = [&](int i) FSL_INLINE_LAMBDA {
     return states_at(from, leaf + i / side, i % side);
@@ -123,18 +131,19 @@ FSL_INLINE void share_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from,
   for (int i = 0; i < n; ++i) {
     const auto control = V::control_from(V::doubled(state_of(i)));
     x[i] = add_chosen<V, width>(x[i], column.hints[i % side], control);
+    sums.add(i % side, x[i]);
   }
 }
 
 // Adds these, a lane at a time; `fixed` are the bytes if they are not 0.
-template <class V, unsigned width, bool negate, int side, int leaves, int fixed>
+template <class V, unsigned width, bool negate, int side, int leaves, int fixed, class Sums>
 FSL_INLINE void add_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                         const EndColumn<V, side>& column) {
+                         const EndColumn<V, side>& column, Sums& sums) {
   using Half = typename V::Packed;  // one block
   using Ring = Lanes<Half, width>;
   constexpr int n = leaves * side;
   typename V::R x[n];
-  share_ends<V, width>(group, from, leaf, column, x);
+  share_ends<V, width>(group, from, leaf, column, x, sums);
   FSL_UNROLL
   for (int i = 0; i < n; ++i) {
     alignas(64) std::uint8_t shares[2 * sizeof x[i]];  // read in whole registers, so twice the size
@@ -154,19 +163,21 @@ FSL_INLINE void add_ends(const LaneGroup<V>& group, const LaneLeaves<V>& from, s
 }
 
 // The same of the leaves [leaf, end), eight registers at a time.
-template <class V, unsigned width, bool negate, int side, int fixed>
+template <class V, unsigned width, bool negate, int side, int fixed, bool lifts>
 FSL_INLINE void add_end_column(const LaneGroup<V>& group, const LaneLeaves<V>& from,
                                std::size_t leaf, std::size_t end,
                                const EndColumn<V, side>& column) {
   constexpr int kLeaves = 8 / side;
+  ColumnSums<V, width, lifts, side> sums;
   for (; leaf + kLeaves <= end; leaf += kLeaves) {
     if (group.often) group.ahead->bring_beside(16);
-    add_ends<V, width, negate, side, kLeaves, fixed>(group, from, leaf, column);
+    add_ends<V, width, negate, side, kLeaves, fixed>(group, from, leaf, column, sums);
   }
   for (; leaf < end; ++leaf) {
     if (group.often) group.ahead->bring_beside(2 * side);
-    add_ends<V, width, negate, side, 1, fixed>(group, from, leaf, column);
+    add_ends<V, width, negate, side, 1, fixed>(group, from, leaf, column, sums);
   }
+  for (int k = 0; k < side; ++k) sums.add_blocks_to(group.totals.from(2 * k), k, column.block * 16);
 }
 
 // The leaves [leaf, end) in `side` registers: blocks in pairs, and then what is left.
@@ -174,27 +185,30 @@ template <class V, unsigned width, bool negate, int side>
 void add_chunk(const LaneGroup<V> group, const LaneLeaves<V> from, std::size_t leaf,
                std::size_t end) {
   std::size_t block = 0;
+  const auto summed = [&](auto column)
+                          FSL_INLINE_LAMBDA { with_sums<width>(group.totals, block * 16, column); };
   for (; (block + 4) * 16 <= group.payload; block += 4) {
-    add_pair_columns<V, width, negate, side, 2>(group, from, leaf, end, block);
+    summed([&]<bool lifts>() FSL_INLINE_LAMBDA {
+      add_pair_columns<V, width, negate, side, 2, lifts>(group, from, leaf, end, block);
+    });
   }
   if ((block + 2) * 16 <= group.payload) {
-    add_pair_columns<V, width, negate, side, 1>(group, from, leaf, end, block);
+    summed([&]<bool lifts>() FSL_INLINE_LAMBDA {
+      add_pair_columns<V, width, negate, side, 1, lifts>(group, from, leaf, end, block);
+    });
     block += 2;
   }
   for (; block * 16 < group.payload; ++block) {
     const EndColumn<V, side> column(group, block);
+    const auto add = [&]<int fixed>() FSL_INLINE_LAMBDA {
+      summed([&]<bool lifts>() FSL_INLINE_LAMBDA {
+        add_end_column<V, width, negate, side, fixed, lifts>(group, from, leaf, end, column);
+      });
+    };
     if (column.bytes == 16) {
-      add_end_column<V, width, negate, side, 16>(group, from, leaf, end, column);
-      continue;
-    }
-    if constexpr (width <= 8) {
-      if (width == 8 || column.bytes == 8) {
-        add_end_column<V, width, negate, side, 8>(group, from, leaf, end, column);
-        continue;
-      }
-    }
-    if constexpr (width < 8) {
-      add_end_column<V, width, negate, side, 0>(group, from, leaf, end, column);
+      add.template operator()<16>();
+    } else {
+      for_end<width>(column.bytes, add);
     }
   }
 }
@@ -210,13 +224,13 @@ void add_side(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
 
 // Payloads of one block, or of half of one: what neighbouring leaves of a lane get lies together
 // and is added together.
-template <class V, unsigned width, bool negate, int payload, int n>
+template <class V, unsigned width, bool negate, int payload, int n, class Sums>
 FSL_INLINE void add_dense(const LaneGroup<V>& group, const LaneLeaves<V>& from, std::size_t leaf,
-                          const EndColumn<V, 1>& column) {
+                          const EndColumn<V, 1>& column, Sums& sums) {
   using R = typename V::R;
   constexpr int kLeaves = sizeof(R) / payload;  // of one lane in a register
   R x[n];
-  share_ends<V, width>(group, from, leaf, column, x);
+  share_ends<V, width>(group, from, leaf, column, x, sums);
   FSL_UNROLL
   for (int i = 0; i < n; i += kLeaves) {
     if constexpr (payload == 8) {
@@ -234,20 +248,28 @@ FSL_INLINE void add_dense(const LaneGroup<V>& group, const LaneLeaves<V>& from, 
 }
 
 // The leaves of one register.
-template <class V, unsigned width, bool negate, int payload>
-void add_all_dense(const LaneGroup<V> group, const LaneLeaves<V> from) {
+template <class V, unsigned width, bool negate, int payload, bool lifts>
+void add_dense_column(const LaneGroup<V> group, const LaneLeaves<V> from) {
+  ColumnSums<V, width, lifts, 1> sums;
   constexpr std::size_t kFew = sizeof(typename V::R) / payload;
   const EndColumn<V, 1> column(group, 0);
   std::size_t leaf = 0;
   for (; leaf + 8 <= from.count; leaf += 8) {
     if (group.often) group.ahead->bring_beside(16);
-    add_dense<V, width, negate, payload, 8>(group, from, leaf, column);
+    add_dense<V, width, negate, payload, 8>(group, from, leaf, column, sums);
   }
   for (; leaf + kFew <= from.count; leaf += kFew) {
     if (group.often) group.ahead->bring_beside(2 * kFew);
-    add_dense<V, width, negate, payload, kFew>(group, from, leaf, column);
+    add_dense<V, width, negate, payload, kFew>(group, from, leaf, column, sums);
   }
-  add_end_column<V, width, negate, 1, payload>(group, from, leaf, from.count, column);
+  sums.add_blocks_to(group.totals, 0, 0);
+  add_end_column<V, width, negate, 1, payload, lifts>(group, from, leaf, from.count, column);
+}
+template <class V, unsigned width, bool negate, int payload>
+void add_all_dense(const LaneGroup<V>& group, const LaneLeaves<V>& from) {
+  with_sums<width>(group.totals, 0, [&]<bool lifts>() FSL_INLINE_LAMBDA {
+    add_dense_column<V, width, negate, payload, lifts>(group, from);
+  });
 }
 
 // All leaves of `num_registers` registers beside each other.
@@ -258,6 +280,7 @@ void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
     for (int k = 0; k < num_registers; ++k, ++from.nodes) {
       add(group, from);
       group.lane_hints += 2 * group.hint_stride;
+      group.totals = group.totals.from(2);
       from.acc += 2 * group.lane_stride;
     }
   };
@@ -268,6 +291,7 @@ void add_all_pairs(LaneGroup<V> group, LaneLeaves<V> from, int num_registers) {
   for (; num_registers >= 2; num_registers -= 2, from.nodes += 2) {
     add_side<V, width, negate, 2>(group, from);
     group.lane_hints += 4 * group.hint_stride;
+    group.totals = group.totals.from(4);
     from.acc += 4 * group.lane_stride;
   }
   one_by_one(add_side<V, width, negate, 1>);

@@ -30,5 +30,19 @@ __attribute__((noinline)) void add_short(std::uint8_t* to, typename V::R share,
   });
 }
 
+// Calls `end.template operator()<fixed>()` for an end of `left` < 16 bytes: as many bytes where
+// there is code for it, or else 0, for `add_short`.
+template <unsigned width, class F>
+FSL_INLINE void for_end(std::size_t left, F end) {
+  if constexpr (width <= 8) {
+    if (width == 8 || left == 8) return end.template operator()<8>();
+  }
+  if constexpr (width == 4) {
+    if (left == 4) return end.template operator()<4>();
+    return end.template operator()<12>();
+  }
+  if constexpr (width < 4) end.template operator()<0>();
+}
+
 }  // namespace
 }  // namespace fsl

@@ -414,34 +414,47 @@ void run_proofs(Digests& digests, Random& random) {
 }
 
 // Sums over leaves beside accumulation are those of the leaves, and what is added does not change.
+// Returns what is added.
+Bytes check_lifted(const TreeSet& trees, std::size_t num_trees, std::size_t num_leaves,
+                   unsigned width, std::size_t values, std::size_t lifted, Random& random) {
+  const std::size_t payload = values * width;
+  const Bytes hints = random.bytes(num_trees * payload);
+  Bytes plain = random.bytes(num_trees * num_leaves * payload), acc = plain;
+  AccumulateArgs args = {&trees.key, hints.data(), payload, 1, width, plain.data()};
+  accumulate(trees.view(0), args, 1);
+  Bytes states(16 * num_trees * num_leaves);
+  tree_eval(trees.view(0), states.data());
+  std::vector<std::int64_t> low(num_trees * values), high(low.size());
+  leaf_sums({&trees.key, states.data(), num_trees, num_leaves, hints.data(), payload, 0}, width,
+            low.data(), high.data(), 1);
+  for (const unsigned num_threads : {1u, 3u}) {
+    Bytes own = acc;
+    std::vector<std::int64_t> lower(num_trees * lifted), upper(lower.size());
+    args.acc = own.data();
+    accumulate_lifted({{trees.view(0), args}},
+                      {lifted, lower.data(), width > 4 ? upper.data() : nullptr}, num_threads);
+    require(own == plain, "lifted: another accumulator");
+    for (std::size_t i = 0; i < lower.size(); ++i) {
+      const std::size_t at = i / lifted * values + i % lifted;
+      require(lower[i] == low[at] && upper[i] == high[at], "lifted: another sum");
+    }
+  }
+  return plain;
+}
+
 void run_lifted(Digests& digests, Random& random) {
+  Random more(7);  // of its own, as others' numbers follow
   for (const std::size_t num_leaves : {1u, 65u, 700u, 9000u}) {
     const std::size_t num_trees = num_leaves > 1000 ? 1 : 11;
     const TreeSet trees(num_trees, num_leaves, random);
     for (const unsigned width : {2u, 3u, 4u, 6u}) {
-      const std::size_t values = 19, payload = values * width, lifted = 18;
-      const Bytes hints = random.bytes(num_trees * payload);
-      Bytes plain = random.bytes(num_trees * num_leaves * payload), acc = plain;
-      AccumulateArgs args = {&trees.key, hints.data(), payload, 1, width, plain.data()};
-      accumulate(trees.view(0), args, 1);
-      Bytes states(16 * num_trees * num_leaves);
-      tree_eval(trees.view(0), states.data());
-      std::vector<std::int64_t> low(num_trees * values), high(low.size());
-      leaf_sums({&trees.key, states.data(), num_trees, num_leaves, hints.data(), payload, 0}, width,
-                low.data(), high.data(), 1);
-      for (const unsigned num_threads : {1u, 3u}) {
-        Bytes own = acc;
-        std::vector<std::int64_t> lower(num_trees * lifted), upper(lower.size());
-        args.acc = own.data();
-        accumulate_lifted({{trees.view(0), args}},
-                          {lifted, lower.data(), width > 4 ? upper.data() : nullptr}, num_threads);
-        require(own == plain, "lifted: another accumulator");
-        for (std::size_t i = 0; i < lower.size(); ++i) {
-          const std::size_t at = i / lifted * values + i % lifted;
-          require(lower[i] == low[at] && upper[i] == high[at], "lifted: another sum");
-        }
+      digests.note("lifted " + std::to_string(width),
+                   check_lifted(trees, num_trees, num_leaves, width, 19, 18, random));
+      // Every kind of column: halves, one block, two, four and their ends.
+      for (const std::size_t values : {1u, 2u, 4u, 8u, 17u, 18u, 33u, 38u}) {
+        check_lifted(trees, num_trees, num_leaves, width, values, (values + 1) / 2, more);
+        check_lifted(trees, num_trees, num_leaves, width, values, values, more);
       }
-      digests.note("lifted " + std::to_string(width), plain);
     }
   }
 }
