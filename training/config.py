@@ -151,15 +151,9 @@ class Config:
                 f"workers is {self.workers}, clients_per_round {self.clients_per_round}: choose at "
                 "most as many workers, since each trains whole clients"
             )
-        own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
-        if self.fsl.l2_norm and own_rings:
-            raise ConfigError(
-                f"fsl.l2_norm is one norm in one unit, and encoding.{own_rings[0]} gives a segment "
-                "frac_bits of its own: set it to 0 and choose encoding.ring_bits, frac_bits and "
-                "clip for all values, or leave out fsl.l2_norm"
-            )
         if self.task and self.preset != "own":
             raise ConfigError(f"task is {self.task!r}: it is for the preset own, not {self.preset}")
+        self._check_units()
         self._check_widths()
         for name in ("threads", "torch_threads", "patience"):
             if getattr(self, name) < 0:
@@ -189,6 +183,16 @@ class Config:
     def num_dropouts(self) -> int:
         """Clients of a cohort that drop out."""
         return round(self.dropouts * self.clients_per_round)
+
+    def _check_units(self) -> None:
+        """Refuse a norm over segments of different units."""
+        own_rings = [n for n in ("rest_ring_bits", "rows_ring_bits") if getattr(self.encoding, n)]
+        if self.fsl.l2_norm and own_rings:
+            raise ConfigError(
+                f"fsl.l2_norm is one norm in one unit, and encoding.{own_rings[0]} gives a segment "
+                "frac_bits of its own: set it to 0 and choose encoding.ring_bits, frac_bits and "
+                "clip for all values, or leave out fsl.l2_norm"
+            )
 
     def _check_widths(self) -> None:
         """Refuse what needs clients of different widths elsewhere, and what one server cannot."""

@@ -71,4 +71,23 @@ def test_a_good_plan_gets_no_advice() -> None:
         SegmentSpec("rows18", "rows", (TABLE,), 419, 18, True),
         SegmentSpec("rest", "blocks", (TensorSpec("w", (1 << 20,)),), 1000, 32),
     )
-    assert len(explain(plan).splitlines()) == 6
+    assert len(explain(plan).splitlines()) == 7
+    assert "instead of" not in explain(plan)
+
+
+def test_it_says_how_values_of_each_segment_travel() -> None:
+    narrow = FixedPoint(16, 8, 0.5)
+    specs = [
+        SegmentSpec("rows4", "rows", (TensorSpec("e", (500, 4)),), 5, 4, True),
+        SegmentSpec("rest", "dense", (TensorSpec("w", (20,)),), encoding=narrow),
+        SegmentSpec("*.bias", "dense", (TensorSpec("b", (4,)),), encoding=narrow),
+    ]
+    encoding = FixedPoint(32, 20, 4.0)
+    text = explain(build_plan(specs, encoding=encoding, max_clients=9, download="float16"))
+    said = [line for line in text.splitlines() if ": values in " in line]
+    assert said == [
+        "rows4: values in 32 bits, 20 of them behind the point, cut beyond 4, rounded nearest; "
+        "downloads float16",
+        "rest, *.bias: values in 16 bits, 8 of them behind the point, cut beyond 0.5, rounded "
+        "nearest; downloads float16",
+    ]

@@ -130,7 +130,7 @@ def test_wrong_settings_are_named(text: str, message: str, tmp_path: Path) -> No
     ("preset", "text", "message"),
     [
         ("din", 'rest_ring_bits = 16\nrest_clips = ["*=0.1"]',
-         "rest_clips leaves no parameter for encoding.rest_clip: leave out the last pattern, '*=0.1'"),
+         "leaves no parameter for encoding.rest_clip: leave out the last pattern, '*=0.1'"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["attn.*=0.1"]',
          "encoding.rest_clips has 'attn.*', which fits no parameter outside tables"),
         ("din", 'rest_ring_bits = 16\nrest_clips = ["item_embedding.*=0.1"]',

@@ -49,7 +49,7 @@ class TrainingRound:
             kept in the residual.
         clip_report: after `submit`, what clipping did to the update.
         receipt: after `submit`.
-        update: after `submit`, the quantised update as it was sent.
+        update: after `submit`, the quantised update as it was sent, before its weight.
     """
 
     def __init__(

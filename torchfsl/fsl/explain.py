@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -29,7 +30,20 @@ def explain(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     lines += [f"{s.name}: {text}" for s in plan.segments for text in _advice(plan, s)]
-    return "\n".join([*lines, *_costs(plan)])
+    return "\n".join([*lines, *_numbers(plan), *_costs(plan)])
+
+
+def _numbers(plan: Plan) -> list[str]:
+    """A line for segments whose values travel alike."""
+    alike: dict[tuple[FixedPoint, str], list[str]] = {}
+    for segment in plan.segments:
+        alike.setdefault((plan.encoding_of(segment), segment.download), []).append(segment.name)
+    return [
+        f"{', '.join(names)}: values in {encoding.ring_bits} bits, {encoding.frac_bits} of them "
+        f"behind the point, cut beyond {encoding.clip:g}, rounded {encoding.rounding}; downloads "
+        f"{download}"
+        for (encoding, download), names in alike.items()
+    ]
 
 
 def _costs(plan: Plan) -> list[str]:

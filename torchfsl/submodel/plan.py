@@ -43,7 +43,8 @@ class SubmodelPlan:
         segments: the parts of the update; names are unique.
         lane: `count` or `weight` adds one lane to each position, which opens how many clients
             (or which weight) contributed to it. Off by default: it discloses more.
-        max_weight: largest weight a client may claim; 1 without the weight lane.
+        max_weight: largest weight a client may claim, at least 1; 1 without the weight lane. Proofs
+            let a client claim 0, which adds nothing; `submit` takes 1 and more.
         max_rounds: most rounds whose sums may be opened under this plan, which bounds what all of
             them tell together; 0 for no bound.
         min_contributors: fewest clients that must have sent a position for its values to be

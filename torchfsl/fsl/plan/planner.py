@@ -84,7 +84,7 @@ def build_plan(
             client's update.
         lane: `count` or `weight` opens, for every position, how many clients (which weight) sent
             it, so that rows are averaged by who sent them: it discloses these numbers.
-        max_weight: largest weight of a client under `lane="weight"`.
+        max_weight: largest weight of a client under `lane="weight"`; clients give 1 to it.
         max_epochs: rounds that a client's trees serve, for a fixed submodel: they go up once and
             later rounds upload hints only. Above 1 there is no early termination, to keep hints
             small.
