@@ -24,8 +24,9 @@ from torchfsl.fsl.suite import FOLD_BYTES
 from torchfsl.kernels.portable.proofs import HALF
 from torchfsl.types import Whole
 
-Lifted: TypeAlias = Callable[[Report, TreeSegment], tuple[Whole, Whole] | None]
-"""Sums over the leaves of a report's trees where they are at hand, see `lifts.tree_sums`."""
+Lifted: TypeAlias = Callable[[Report, TreeSegment], tuple[Whole, ...] | None]
+"""Sums over the leaves of a report's trees where they are at hand, see `lifts.tree_sums`; of rings
+whose sums fit the low part, perhaps that alone."""
 
 
 class Questions:
@@ -104,7 +105,7 @@ class Questions:
             if parts is None:
                 given = loaded.contribution(segment)
                 parts = lifts.tree_sums(segment, given, width, count, self._party)
-            for half, part in zip(trees, parts, strict=True):
+            for half, part in zip(trees, parts, strict=False):
                 half[segment.name] = part.reshape(shape)
         dense = {}
         if statement.reads_dense:

@@ -74,17 +74,17 @@ class RunningSums:
         """The report to compute with: the one that waits to be added, else a new one."""
         return self._waiting.get(report.client) or LoadedReport(self._party, report)
 
-    def lifted(self, report: Report, segment: TreeSegment) -> tuple[Whole, Whole] | None:
+    def lifted(self, report: Report, segment: TreeSegment) -> tuple[Whole, ...] | None:
         """What `lifts.tree_sums` gives of a report under proofs, kept since it was added.
 
-        None of one that was not: it has to be made then.
+        Low parts alone of rings whose sums fit them. None of a report that was not added: it has to
+        be made then.
         """
         kept = self._lifted.get((report.client, segment.name))
         if kept is None or self._added.get(report.client) is not report:
             return None
         parts = np.frombuffer(kept, np.int64).reshape(-1, segment.num_trees, self._values(segment))
-        high = parts[1] if len(parts) > 1 else np.zeros_like(parts[0])
-        return parts[0], high
+        return tuple(parts)
 
     def settle(self, reports: Iterable[Report]) -> None:
         """Make the sums those over exactly these reports."""
