@@ -18,7 +18,7 @@ from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.policies import Fixed, Rows, TopK
 from torchfsl.engine.residual import Residual
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import psr
@@ -662,3 +662,22 @@ def test_a_finished_round_holds_no_memory() -> None:
         assert 0 < held <= 2 * rows * (4 * 4 + 8) + 50
     assert set(handle.status().saved_bytes.values()) == {0}
     rnd.submit()
+
+
+def test_a_second_block_on_one_model_and_a_wrong_number_are_told_what_to_do() -> None:
+    engine = SubmodelEngine()
+    task = Task(engine)
+    link, handle = task.begin(), task.handles[0]
+    first, second = (
+        engine.round(task.client(link, number), rows={"item": [1]}, handle=handle)
+        for number in (0, 1)
+    )
+    with (
+        first,
+        pytest.raises(ProtocolError, match="another client on this model begins after this one's"),
+        second,
+    ):
+        pass
+    wrong = engine.round(task.client(link, 1), rows={"item": [1]}, handle=handle, number=5)
+    with pytest.raises(RejectedSubmission, match=r"round 5, open is \d+: give the open round's"):
+        wrong.ask()
