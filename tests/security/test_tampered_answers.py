@@ -135,7 +135,7 @@ def test_without_authentication_a_client_that_fails_shows_which_bins_are_occupie
         opened, _, failure = play(plan, alter)
         if not np.array_equal(opened.sums["bias"], honest.sums["bias"]):
             found.append(tree)
-            assert failure is ParameterError
+            assert failure is ProtocolError
     assert found == sorted(occupied(plan))
 
 
