@@ -99,7 +99,7 @@ def observe(party: int, rng: np.random.Generator) -> tuple[Views, list[bool], li
         size = FOLD_BYTES + 16 * statement.said_elements
         start = HEADER_BYTES + client * size + FOLD_BYTES
         verdicts = [bytes(one[start : start + size - FOLD_BYTES]) for one in said]
-        both = field128.add(*(field128.from_bytes(one) for one in verdicts))
+        both = field128.add(*(field128.checked(one) for one in verdicts))
         views["slack"].append(slack.tobytes())
         views["elements"].append(field128.to_bytes(elements))
         views["carry trees"].append(bytes(public[:trees]))
@@ -149,7 +149,7 @@ def planted(fault: str) -> Iterator[None]:
 
     def no_mask(self: ReportContext, seed: bytes, party: int) -> Any:
         slack, elements = mask(self, seed, party)
-        return np.zeros_like(slack), [0] * len(elements)
+        return np.zeros_like(slack), np.zeros_like(elements)
 
     def idle(statement: Any, context: Any, seeds: Any, wrapped: Whole) -> Any:
         grown = grow(statement, context, seeds, wrapped)

@@ -129,8 +129,10 @@ def turn(one: OneReport) -> dict[str, float]:
         context, seed = loaded.report.context, loaded.report.trees.master_seed
         assert seed is not None
         view = memoryview(b"".join(drawn.public))[-plan.statement.public_bytes :]
+        segment = plan.statement.carries
+        keys, roots = context.carry_keys(segment), context.roots(segment, seed, 0)
         times["server: of it carry trees"], _ = seconds(
-            lambda: carries.evaluate(plan.statement, context, seed, view, 0)  # type: ignore[arg-type]
+            lambda: carries.evaluate(plan.statement, keys, roots, view, 0)  # type: ignore[arg-type]
         )
     return times
 

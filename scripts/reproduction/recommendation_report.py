@@ -69,8 +69,8 @@ def opening() -> str:
     told = []
     tests = [run for run in read_runs() if run["evaluate"] == "test" and run["preset"] == "din"]
     for dataset in dict.fromkeys(run["dataset"] for run in tests):
-        ours = [r for r in tests if r["cell"] == f"din-{dataset}"]
-        central = [r for r in tests if r["cell"] == f"central-din-{dataset}"]
+        ours = _longest([r for r in tests if r["cell"] == f"din-{dataset}"])
+        central = _longest([r for r in tests if r["cell"] == f"central-din-{dataset}"])
         if ours and central:
             told.append(
                 f"**{_mean(ours, 'metrics', 'mean_auc')}** on Amazon {dataset.capitalize()} (central "
@@ -157,14 +157,20 @@ def _above(tests: list[Figures]) -> str:
     """By how much each model beats ranking by popularity."""
     told = []
     for preset in dict.fromkeys(run["preset"] for run in tests):
-        runs = [
+        runs = _longest([
             r for r in tests
             if r["preset"] == preset and r["dataset"] == "beauty" and not _kind(r)
-        ]  # fmt: skip
+        ])  # fmt: skip
         above = [_best_auc(run) - run["baselines"]["popularity_auc"] for run in runs]
         if above:
             told.append(f"`{preset}` {statistics.fmean(above):+.3f} ({runs[0]['rounds']} rounds)")
-    return "AUC on Beauty above that of popularity: " + ", ".join(told) + ".\n\n"
+    return "AUC on Beauty above that of popularity: " + ", ".join(told) + ".\n\n" if told else ""
+
+
+def _longest(runs: list[Figures]) -> list[Figures]:
+    """Of these the runs of most rounds."""
+    most = max((run["rounds"] for run in runs), default=0)
+    return [run for run in runs if run["rounds"] == most]
 
 
 def _mean(group: list[Figures], part: str, name: str) -> str:

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from tests.support.reference import flp_reference
-from torchfsl.crypto import field128, flp
+from torchfsl.crypto import field128
 from torchfsl.crypto.field128 import MODULUS as P
+from torchfsl.crypto.field128 import integers, words
 from torchfsl.crypto.flp import Inputs, SumsOfSquares
-from torchfsl.kernels.portable.proofs import words_of
 
 SHAPES = [(1, 1, 0), (0, 1, 1), (3, 2, 0), (5, 4, 3), (12, 3, 3), (20, 17, 4)]
 
 
 def drawn(name: str, count: int) -> list[int]:
-    return field128.uniform(name.encode().ljust(16, b"\0"), count)
+    return field128.integers(field128.uniform(name.encode().ljust(16, b"\0"), count))
 
 
 def case(body: int, arity: int, tail: int) -> tuple[SumsOfSquares, Inputs, list[list[int]]]:
@@ -49,12 +49,12 @@ def asked(
 ) -> tuple[bool, list[int]]:
     """Whether both verifiers accept, and the outputs."""
     point = shape.point(key)
-    share = drawn("proof", shape.num_elements)
+    share = words(drawn("proof", shape.num_elements))
     parts = shares_of(inputs, 1)
-    proofs = share, field128.subtract(proof, share)
+    proofs = share, field128.subtract(words(proof), share)
     one, two = (shape.query(*each, point) for each in zip(parts, proofs, strict=True))
-    passed = shape.accepts(field128.add(one.wires, two.wires), one.at_point + two.at_point)
-    return passed, field128.add(one.outputs, two.outputs)
+    passed = shape.accepts(field128.add(one.opened, two.opened))
+    return passed, [(x + y) % P for x, y in zip(one.outputs, two.outputs, strict=True)]
 
 
 @pytest.mark.parametrize(("body", "arity", "tail"), SHAPES)
@@ -63,13 +63,13 @@ def test_the_proof_is_that_of_the_slow_one(body: int, arity: int, tail: int) -> 
     seeds = drawn("seeds", arity)
     w = field128.root_of_unity(shape.order)
     slow = flp_reference.prove(calls, seeds, w, shape.order, P)
-    assert shape.prove(inputs, seeds) == [*seeds, *slow]
+    assert integers(shape.prove(inputs, words(seeds))) == [*seeds, *slow]
     assert len(slow) + arity == shape.num_elements
     point = shape.point(b"r" * 16)
     wires = flp_reference.wires(calls, seeds, w, shape.order, P)
-    query = shape.query(inputs, [*seeds, *slow], point)
-    assert query.wires == [flp_reference.at(wire, point, P) for wire in wires]
-    assert query.at_point == flp_reference.at(slow, point, P)
+    query = shape.query(inputs, words([*seeds, *slow]), point)
+    at_point = [flp_reference.at(polynomial, point, P) for polynomial in (*wires, slow)]
+    assert integers(query.opened) == at_point
 
 
 @pytest.mark.parametrize(("body", "arity", "tail"), SHAPES)
@@ -77,7 +77,9 @@ def test_an_honest_proof_passes_and_gives_every_sum_of_squares(
     body: int, arity: int, tail: int
 ) -> None:
     shape, inputs, calls = case(body, arity, tail)
-    passed, outputs = asked(shape, inputs, shape.prove(inputs, drawn("seeds", arity)))
+    passed, outputs = asked(
+        shape, inputs, integers(shape.prove(inputs, words(drawn("seeds", arity))))
+    )
     assert passed
     assert outputs == [sum(x * x for x in call) % P for call in calls]
 
@@ -85,7 +87,7 @@ def test_an_honest_proof_passes_and_gives_every_sum_of_squares(
 @pytest.mark.parametrize(("body", "arity", "tail"), SHAPES)
 def test_a_proof_of_other_values_or_an_altered_one_fails(body: int, arity: int, tail: int) -> None:
     shape, inputs, _ = case(body, arity, tail)
-    proof = shape.prove(inputs, drawn("seeds", arity))
+    proof = integers(shape.prove(inputs, words(drawn("seeds", arity))))
     for place in range(shape.num_elements):
         wrong = list(proof)
         wrong[place] = (wrong[place] + 1) % P
@@ -105,18 +107,22 @@ def test_a_root_of_unity_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None
     shape = SumsOfSquares(3, 1)
     root = field128.root_of_unity(4)
     stream = [1, P - 1, root, root * root % P, 77, 5]
-    monkeypatch.setattr(field128, "uniform", lambda _, count: stream[:count])
+    monkeypatch.setattr(field128, "uniform", lambda _, count: words(stream[:count]))
     assert shape.point(bytes(16)) == 77
 
 
-def test_weighted_sums_are_exact_at_the_largest_values() -> None:
+def test_a_query_is_exact_at_the_largest_values() -> None:
+    """Every weight and value at its end; and a scale."""
     most, least = (1 << 63) - 1, -(1 << 63)
-    matrix = np.array([[most, least, 0, -1]] * 300, dtype=np.int64)
-    weights = [P - 1] * 150 + [P - 2, 1, 0] * 50
-    expected = [
-        sum(w * int(x) for w, x in zip(weights, column, strict=True)) % P for column in matrix.T
-    ]
-    assert flp.weighted_sums(words_of(np.array(weights, dtype=object)), matrix) == expected
+    matrix = np.array([[most, least, 0, -1]] * 30, dtype=np.int64)
+    shape = SumsOfSquares(30, 4)
+    proof, point = [P - 1] * shape.num_elements, P - 2
+    scale, w = -(1 << 48), field128.root_of_unity(shape.order)
+    calls = [[int(x) * scale % P for x in row] for row in matrix]
+    wires = flp_reference.wires(calls, proof[:4], w, shape.order, P)
+    query = shape.query(Inputs([(matrix, scale)]), words(proof), point)
+    expected = [flp_reference.at(polynomial, point, P) for polynomial in (*wires, proof[4:])]
+    assert integers(query.opened) == expected
 
 
 # --- everything there is, in a field of 13 elements, two points and one call ------------------

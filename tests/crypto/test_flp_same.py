@@ -10,6 +10,7 @@ import pytest
 from tests.support.reference import flp_reference
 from torchfsl.crypto import field128, flp_same
 from torchfsl.crypto.field128 import MODULUS as P
+from torchfsl.crypto.field128 import integers, words
 from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.types import Whole
 
@@ -17,7 +18,7 @@ SHAPES = [(1, 1), (2, 1), (3, 2), (7, 3), (40, 6)]
 
 
 def drawn(name: str, count: int) -> list[int]:
-    return field128.uniform(name.encode().ljust(16, b"\0"), count)
+    return field128.integers(field128.uniform(name.encode().ljust(16, b"\0"), count))
 
 
 def case(num_values: int, same: int) -> Whole:
@@ -30,14 +31,14 @@ def asked(
 ) -> tuple[bool, int]:
     """Whether both verifiers accept, and the output; shares beyond 64 bits on both sides."""
     point = shape.point(key)
-    share = drawn("proof", shape.num_elements)
+    share = words(drawn("proof", shape.num_elements))
     rng = np.random.default_rng(1)
     high, low = (rng.integers(-(1 << 61), 1 << 61, values.shape) for _ in range(2))
-    other = drawn("w", 1)[0]
-    one = shape.query([(low, 1), (high, 1 << 32)], other, share, point)
-    rest = [(values, 1), (low, -1), (high, -(1 << 32))]
-    two = shape.query(rest, same - other, field128.subtract(proof, share), point)
-    passed = shape.accepts(field128.add(one.wires, two.wires), one.at_point + two.at_point)
+    near, far = (np.int64(drawn(name, 1)[0] >> 67) for name in ("near", "far"))
+    one = shape.query([(low, near, 1), (high, far, 1 << 32)], share, point)
+    rest = [(values, np.int64(same), 1), (low, near, -1), (high, far, -(1 << 32))]
+    two = shape.query(rest, field128.subtract(words(proof), share), point)
+    passed = shape.accepts(field128.add(one.opened, two.opened))
     return passed, (one.output + two.output) % P
 
 
@@ -56,11 +57,11 @@ def test_the_proof_is_that_of_the_slow_one(num_values: int, arity: int) -> None:
         root = flp_reference.times(wire, away, P)
         square = flp_reference.times(root, root, P)
         slow = [(a + b) % P for a, b in zip(slow, square, strict=True)]
-    assert shape.prove(values, same, seeds) == [*seeds, *slow]
+    assert integers(shape.prove(values, same, words(seeds))) == [*seeds, *slow]
     assert shape.num_elements == len(seeds) + len(slow)
-    query = shape.query([(values, 1)], same, [*seeds, *slow], 12345)
-    assert query.wires == [flp_reference.at(wire, 12345, P) for wire in (own, *wires)]
-    assert query.at_point == flp_reference.at(slow, 12345, P)
+    query = shape.query([(values, np.int64(same), 1)], words([*seeds, *slow]), 12345)
+    opened = [flp_reference.at(polynomial, 12345, P) for polynomial in (own, *wires, slow)]
+    assert integers(query.opened) == opened
     assert query.output == sum(int(c) ** 2 * (int(c) - same) ** 2 for c in values) % P
 
 
@@ -68,14 +69,14 @@ def test_the_proof_is_that_of_the_slow_one(num_values: int, arity: int) -> None:
 @pytest.mark.parametrize(("num_values", "arity"), SHAPES)
 def test_an_honest_proof_passes_with_output_zero(num_values: int, arity: int, same: int) -> None:
     shape, values = ZeroOrSame(num_values, arity), case(num_values, same)
-    proof = shape.prove(values, same, drawn("seeds", shape.num_wires))
+    proof = integers(shape.prove(values, same, words(drawn("seeds", shape.num_wires))))
     assert asked(shape, values, same, proof) == (True, 0)
 
 
 @pytest.mark.parametrize(("num_values", "arity"), SHAPES[:4])
 def test_an_altered_proof_or_one_of_other_values_fails(num_values: int, arity: int) -> None:
     shape, values = ZeroOrSame(num_values, arity), case(num_values, 5)
-    proof = shape.prove(values, 5, drawn("seeds", shape.num_wires))
+    proof = integers(shape.prove(values, 5, words(drawn("seeds", shape.num_wires))))
     for place in range(shape.num_elements):
         wrong = list(proof)
         wrong[place] = (wrong[place] + 1) % P
@@ -93,7 +94,7 @@ def test_every_value_but_zero_and_the_number_has_an_output() -> None:
     assert sum(c * (c - 2) for c in (1, 1, 1, -1)) == 0
     for values in [(1, 1, 1, -1), *itertools.product(range(-2, 4), (0, 2), (0, 2), (2,))]:
         given = np.array(values, dtype=np.int64)
-        proof = shape.prove(given, 2, drawn("seeds", 3))
+        proof = integers(shape.prove(given, 2, words(drawn("seeds", 3))))
         passed, output = asked(shape, given, 2, proof)
         assert passed
         assert (output == 0) == all(c in (0, 2) for c in values)
@@ -104,7 +105,8 @@ def test_large_integers_can_meet_it_modulo_p_and_so_want_a_bound() -> None:
     total = sum(c**4 for c in LARGE)
     assert total % P == 0 < total
     shape = flp_same.cheapest(len(LARGE))
-    proof = shape.prove(np.array(LARGE, dtype=np.int64), 0, drawn("seeds", shape.num_wires))
+    seeds = words(drawn("seeds", shape.num_wires))
+    proof = integers(shape.prove(np.array(LARGE, dtype=np.int64), 0, seeds))
     assert asked(shape, np.array(LARGE, dtype=np.int64), 0, proof) == (True, 0)
 
 

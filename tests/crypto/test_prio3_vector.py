@@ -68,7 +68,7 @@ def elements(seed: bytes, usage: int, binder: bytes, count: int) -> list[int]:
 
 def shares() -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
     """Of leader and helper: share of the measurement and of the proof."""
-    leader = field128.from_bytes(LEADER[:-32])
+    leader = field128.integers(field128.checked(LEADER[:-32]))
     helper_seed = RANDOM[:32]
     helper = (
         elements(helper_seed, MEAS_SHARE, b"\x01", len(MEASUREMENT)),
@@ -77,11 +77,18 @@ def shares() -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
     return (leader[: len(MEASUREMENT)], leader[len(MEASUREMENT) :]), helper
 
 
+def total(ours: list[int], theirs: list[int]) -> list[int]:
+    """Both shares added."""
+    return field128.integers(field128.add(field128.words(ours), field128.words(theirs)))
+
+
 def joint_randomness() -> list[int]:
     """Bound to both shares; meets the public share and the message of the vector on the way."""
     blinds = RANDOM[64:96], RANDOM[32:64]
     parts = b"".join(
-        expand(blind, JOINT_PART, bytes([party]) + NONCE + field128.to_bytes(share), 32)
+        expand(
+            blind, JOINT_PART, bytes([party]) + NONCE + field128.to_bytes(field128.words(share)), 32
+        )
         for party, (blind, (share, _)) in enumerate(zip(blinds, shares(), strict=True))
     )
     assert parts == PUBLIC
@@ -109,7 +116,7 @@ def wires(measurement: list[int], first: list[int], parties: int) -> np.ndarray:
 
 def test_shares_are_those_of_the_measurement() -> None:
     (leader, _), (helper, _) = shares()
-    assert field128.add(leader, helper) == MEASUREMENT
+    assert total(leader, helper) == MEASUREMENT
 
 
 def test_the_proof_is_made_as_published() -> None:
@@ -121,7 +128,7 @@ def test_the_proof_is_made_as_published() -> None:
     products = np.array([[gadget(list(row))] for row in values], dtype=object)
     polynomial = [int(value) for value in field128.interpolate(products)[:, 0]]
     assert polynomial.pop() == 0  # of degree 6
-    assert random + polynomial == field128.add(leader, helper)
+    assert random + polynomial == total(leader, helper)
 
 
 def test_both_verifiers_are_as_published_and_accept() -> None:
@@ -131,16 +138,15 @@ def test_both_verifiers_are_as_published_and_accept() -> None:
     for (measurement, proof), published in zip(shares(), VERIFIERS, strict=True):
         polynomial = proof[WIRES:]
         outputs = [field128.evaluate(polynomial, pow(root, call, P)) for call in (1, 2)]
-        total = sum(measurement) - field128.inverses([SHARES])[0]
-        checks = [sum(outputs), total]
+        checks = [sum(outputs), sum(measurement) - field128.inverses([SHARES])[0]]
         columns = wires(measurement, proof[:WIRES], SHARES).T
         verifier = [
             sum(w * c for w, c in zip(weights, checks, strict=True)) % P,
             *(field128.evaluate([int(c) for c in column], point) for column in columns),
             field128.evaluate(polynomial, point),
         ]
-        assert field128.to_bytes(verifier) == published
+        assert field128.to_bytes(field128.words(verifier)) == published
         said.append(verifier)
-    first, *opened, last = field128.add(*said)
+    first, *opened, last = total(*said)
     assert first == 0
     assert gadget(opened) == last

@@ -415,7 +415,7 @@ def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.Mo
     assert handle.residual.pending("rows4").tolist() == [lost]
 
 
-def test_after_a_bad_weight_nothing_is_lost_and_a_good_one_is_taken() -> None:
+def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken() -> None:
     engine = SubmodelEngine()
     task = Task(engine, lane="weight", max_weight=3)
     link, weights, updates = task.begin(), (2, 3), []
@@ -423,7 +423,7 @@ def test_after_a_bad_weight_nothing_is_lost_and_a_good_one_is_taken() -> None:
         batch, client = make_batch(number), task.client(link, number)
         with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
             train(handle.model, handle.optimizers, [batch])
-        for bad in (4, 0, -1, 1.5, 2.0, "2", True):
+        for bad in (1.5, 2.0, "2", True):
             with pytest.raises(ParameterError, match=r"lane='weight' and max_weight=3.*1\.\.3"):
                 rnd.submit(weight=bad)  # type: ignore[arg-type]
         rnd.submit(weight=np.int64(weights[number]))  # type: ignore[arg-type]
@@ -436,6 +436,30 @@ def test_after_a_bad_weight_nothing_is_lost_and_a_good_one_is_taken() -> None:
     assert opened.total_weight == 5
     for name, total in plain_sum(task.plan, updates).items():
         np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
+
+
+@pytest.mark.parametrize("bad", [4, 0, -1, np.int64(1 << 40)])
+def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(bad: int) -> None:
+    """How much a client weighs is its own: silence would tell both servers."""
+    engine = SubmodelEngine()
+    task = Task(engine, lane="weight", max_weight=3)
+    link = task.begin()
+    for number, handle in enumerate(task.handles):
+        batch, client = make_batch(number), task.client(link, number)
+        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
+            train(handle.model, handle.optimizers, [batch])
+        if number:
+            rnd.submit(weight=2)
+            continue
+        with pytest.raises(ParameterError, match=r"max_weight=3.*give min\(weight, 3\)"):
+            rnd.submit(weight=bad)
+        with pytest.raises(ProtocolError, match="once a round"):
+            rnd.submit(weight=2)
+        assert rnd.update is None
+    assert all(len(server.reports.complete()) == len(task.handles) for server in task.servers)
+    opened = task.finish()
+    assert opened.clients == tuple(range(len(task.handles)))
+    assert opened.total_weight == 2 * (len(task.handles) - 1)
 
 
 def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:

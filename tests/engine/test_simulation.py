@@ -13,6 +13,7 @@ import torchfsl
 from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.engine.simulation import History
 from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.submodel.plain import Plain
 
 ITEMS, CLIENTS = 400, 6
 
@@ -136,8 +137,10 @@ def planned(**options: Any) -> Any:
 def test_weights_count_alike_under_both_aggregations_and_in_the_model() -> None:
     weigh = {"weight": lambda batches: 1 + int(batches[0][0][0]) % 3}  # of the client's number
     digests = {}
+    numpy = {"weight": lambda batches: np.int64(weigh["weight"](batches))}
     for name, lane, weight in (
         ("weighted", {"lane": "weight", "max_weight": 3}, weigh),
+        ("of NumPy", None, numpy),
         ("by default", None, weigh),
         ("all 1", {"lane": "weight", "max_weight": 3}, {}),
     ):
@@ -149,12 +152,29 @@ def test_weights_count_alike_under_both_aggregations_and_in_the_model() -> None:
     assert len({digests["weighted"], digests["all 1"]}) == 2
     for weight, plan, message in (
         (lambda _: 4, planned(lane="weight", max_weight=3), r"client 0: weight is 4.*max_weight=3"),
-        (lambda _: True, planned(lane="weight", max_weight=3), "weight is True"),
+        (lambda _: True, planned(lane="weight", max_weight=3), r"client 0: weight\(\) gives True"),
+        (lambda _: 0, None, r"client 0: weight\(\) gives 0"),
+        (lambda _: 1.5, None, r"client 0: weight\(\) gives 1.5"),
         (lambda _: 2, planned(), r"lane is 'none'.*lane='weight'"),
     ):
         for kind in ("fsl", "plain"):
             with pytest.raises(ParameterError, match=message):
                 run(aggregation=kind, plan=plan, weight=weight)
+
+
+def test_counts_that_are_not_those_of_the_clients_are_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where what they withhold would fit them."""
+    plan, real = planned(lane="count", min_contributors=2), Plain.close_round
+
+    def few(self: Plain) -> Any:
+        for lane in self._lanes.values():
+            lane[lane > 0] = 1
+        return real(self)
+
+    monkeypatch.setattr(Plain, "close_round", few)
+    assert not any(r.exact for r in run(aggregation="plain", plan=plan)[0].rounds)
 
 
 def test_values_of_few_are_withheld_alike_under_both_aggregations() -> None:

@@ -73,7 +73,12 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
         (
             Dense(),
             ["2.*", "2.bias"],
-            r"'2\.bias': .*taken by '2\.\*', which stands before it.*first",
+            r"'2\.bias': .*taken by '2\.\*' before it.*or put it before",
+        ),
+        (
+            Dense(),
+            ["1.weight", "1.bias", "1.*"],
+            r"'1\.\*': .*taken by '1\.weight', '1\.bias' before",
         ),
         (TopK(0.5), ["2.*"], r"'2\.\*': it fits 2\.weight, and only a dense rest has parts"),
         (
@@ -88,6 +93,14 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
         with pytest.raises(ParameterError, match=f"encodings names {why}"):
             odd.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
         handle.remove()
+
+
+def test_an_encoding_of_tables_wants_one_that_goes_by_rows() -> None:
+    model = make_model()
+    engine = SubmodelEngine(rows=None, encodings={"rows": FixedPoint(16, 14, 0.01)})
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ParameterError, match="encodings names 'rows': no table goes by rows"):
+        engine.plan(handle, max_clients=3)
 
 
 def test_encodings_are_a_mapping_from_names_to_encodings() -> None:

@@ -18,7 +18,6 @@ from torchfsl.fsl.estimates import measuring
 from torchfsl.fsl.estimates.estimate import estimate, traffic
 from torchfsl.fsl.estimates.measuring import (
     Rates,
-    Spent,
     measured_rates,
     num_trees,
     rows_plan,
@@ -149,10 +148,14 @@ def test_rates_that_are_none_are_refused() -> None:
 def test_rates_are_those_by_which_the_rounds_took_their_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spent(plan: Plan, clients: int, repeat: int) -> Spent:
-        return Spent(RATES.client(plan), RATES.server(plan, clients))
+    def client(plan: Plan, clients: int, repeat: int) -> float:
+        return RATES.client(plan)
 
-    monkeypatch.setattr(measuring, "spent_in_round", spent)
+    def server(plan: Plan, clients: int, repeat: int) -> float:
+        return RATES.server(plan, clients)
+
+    monkeypatch.setattr(measuring, "client_seconds", client)
+    monkeypatch.setattr(measuring, "server_seconds", server)
     found = dataclasses.asdict(measured_rates())
     assert found == pytest.approx(dataclasses.asdict(RATES), rel=1e-3)
 

@@ -408,5 +408,5 @@ def test_the_masks_of_a_proof_differ_by_party_report_and_use() -> None:
     masks = [c.proof_mask(bytes(16), party) for c in (context, again) for party in (0, 1)]
     for (slack, elements), (other, others) in itertools.combinations(masks, 2):
         assert not np.array_equal(slack, other)
-        assert not set(elements) & set(others)
+        assert not set(field128.integers(elements)) & set(field128.integers(others))
     assert kdf.LABEL_PROOF not in (kdf.LABEL_DENSE, kdf.LABEL_FOLD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 from collections.abc import Callable
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pytest
@@ -29,6 +29,9 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server.loaded import LoadedReport
+from torchfsl.fsl.server.proofs import Questions
+from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.running_sums import RunningSums
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.spool import Spool
@@ -283,9 +286,8 @@ def test_a_message_that_a_full_disk_refused_can_come_again() -> None:
     assert_sums(plan, finish_round(servers), updates)
 
 
-def test_sums_kept_for_proofs_that_a_full_disk_refused_are_made_anew_and_nothing_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _proven() -> tuple[Plan, list[Report], RunningSums]:
+    """Three reports with proofs, and sums over them that are as they should be."""
     plan = plan_with("norm")
     servers = make_servers(plan)
     begin_round(servers, 1)
@@ -295,24 +297,66 @@ def test_sums_kept_for_proofs_that_a_full_disk_refused_are_made_anew_and_nothing
             "bias": SegmentUpdate(None, np.full((3, 1), 7)),
         }
         Client(plan, servers, client_id=client).start_round(1).submit(update)
-    reports = list(servers[0].reports.complete().values())
-    twin, sums = (RunningSums(plan, 0, lambda: None) for _ in range(2))
-    twin.settle(reports)
-    hold, kept = sums._spool.hold, []
+    reports, right = servers[0].reports.complete().values(), RunningSums(plan, 0, lambda: None)
+    for report in reports:
+        right.take(report)
+    right.add_waiting()
+    return plan, list(reports), right
 
-    def refuse(data: bytes) -> bytes | memoryview:
-        if len(kept) == 1:  # of the second report of the window: all are in the table's sums
+
+def _shares(sums: RunningSums) -> dict[str, bytes]:
+    return {segment.name: bytes(share) for segment, share in sums.shares()}
+
+
+def test_sums_for_proofs_that_a_full_disk_refuses_are_made_anew_and_the_round_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, reports, right = _proven()
+    sums, kept = RunningSums(plan, 0, lambda: None), []
+
+    def refuse(data: bytes) -> bytes:
+        if len(kept) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         kept.append(data)
-        return hold(data)
+        return data
 
     monkeypatch.setattr(sums._spool, "hold", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        sums.settle(reports)
-    monkeypatch.setattr(sums._spool, "hold", hold)
+    for report in reports:
+        sums.take(report)
+    sums.add_waiting()
+    assert "No space left" in caplog.text
+    table = plan.with_trees[0]
+    known = [sums.lifted(report, table) for report in reports]
+    assert [one is None for one in known] == [False, True, True]
+    said = [
+        [Questions(plan, 0, bytes(32), one.lifted).ask(one.loaded(report)) for report in reports]
+        for one in (sums, right)
+    ]
+    assert said[0] == said[1]
+    assert _shares(sums) == _shares(right)
+
+
+def test_reports_that_are_added_after_the_proofs_leave_no_sums_for_them() -> None:
+    plan, reports, right = _proven()
+    sums = RunningSums(plan, 0, lambda: None)
     sums.settle(reports)
-    expected = {segment.name: bytes(share) for segment, share in twin.shares()}
-    assert {segment.name: bytes(share) for segment, share in sums.shares()} == expected
+    assert sums.lifted(reports[0], plan.with_trees[0]) is None
+    assert _shares(sums) == _shares(right)
+
+
+def test_after_a_failure_nothing_is_added_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, reports, right = _proven()
+    sums = RunningSums(plan, 0, lambda: None)
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadedReport, "dense_share", fail)  # the table's sums have them all by then
+        with pytest.raises(MemoryError):
+            sums.settle(reports)
+    sums.settle(reports)
+    assert _shares(sums) == _shares(right)
 
 
 def test_a_spool_keeps_bytes_and_leaves_views_alone() -> None:

@@ -176,7 +176,7 @@ def test_native_and_portable_give_the_same_bytes(threads: int) -> None:
             assert found.tobytes() == expected.tobytes()
     for party in (0, 1):
         one = proofs.carry_sums(K_CONVERT, states, hints, party)
-        two = native.carry_sums(K_CONVERT, states, hints, party, threads)
+        two = native.carry_sums(K_CONVERT, states, hints, party)
         assert [part.tobytes() for part in one] == [part.tobytes() for part in two]
     words = words_of(elements((32, 40), 3).reshape(-1)).reshape(32, 40, 2)
     root = words_of(np.array([root_of(64)], dtype=object))[0]
@@ -206,9 +206,17 @@ def test_native_kernels_refuse_malformed_arguments(change: dict[str, Any], messa
             "party": 0, "num_threads": 1}  # fmt: skip
     with pytest.raises(ValueError, match=message):
         native.leaf_sums(**{**good, "width": 4, **change})
-    if "width" not in change:
+    if not {"width", "num_threads"} & set(change):
+        del good["num_threads"]
         with pytest.raises(ValueError, match=message):
             native.carry_sums(**{**good, **change})
+
+
+@both
+def test_carries_are_one_a_leaf_or_even_in_number(kernels: Any) -> None:
+    for slots in (0, 3, 5):
+        with pytest.raises(ValueError, match=r"even number|payload"):
+            kernels.carry_sums(K_CONVERT, states_of(4, 2, 0), hints_of(2, 7 * slots), 0)
 
 
 def job_of(leaves: int, trees: int, payload: int, seed: int) -> tuple[Any, ...]:
@@ -249,20 +257,66 @@ def test_reports_are_added_and_their_leaves_summed_as_by_each_kernel_alone(
             assert found.shape == sums.shape == (1 + (width > 4), 3, trees, lifted)
 
 
+def queried(num_wires: int, order: int, rows: int, tail: int, parts: int) -> dict[str, Any]:
+    """Arguments of a query, elements and integers at their ends among them."""
+    rng = np.random.default_rng([num_wires, order, rows, tail, parts])
+    size = num_wires + 2 * order - 1
+
+    def elements(count: int) -> Any:
+        drawn = [int.from_bytes(rng.bytes(16), "little") % MODULUS for _ in range(count)]
+        return words_of(np.array([*EDGES, *drawn][:count], dtype=object))
+
+    matrices = rng.integers(-(1 << 63), (1 << 63) - 1, (parts, rows, num_wires), endpoint=True)
+    matrices[:1, :1], matrices[1:2, :1] = (1 << 63) - 1, -(1 << 63)
+    return {
+        "proof": elements(size),
+        "num_wires": num_wires,
+        "order": order,
+        "root": words_of(np.array([root_of(order)], dtype=object))[0],
+        "point": elements(40)[-1],
+        "parts": list(matrices),
+        "scales": elements(parts + 2)[2:],
+        "tail": elements(tail * num_wires).reshape(tail, num_wires, 2),
+    }
+
+
+@pytest.mark.skipif(native is None, reason="no native kernels")
+@pytest.mark.parametrize(
+    ("num_wires", "order", "rows", "tail", "parts"),
+    [(1, 2, 1, 0, 1), (1, 1, 0, 0, 0), (3, 8, 0, 7, 0), (5, 16, 9, 3, 2), (25, 32, 24, 0, 3),
+     (303, 256, 248, 4, 2)],
+)  # fmt: skip
+def test_a_query_is_that_of_the_portable_kernel(
+    num_wires: int, order: int, rows: int, tail: int, parts: int
+) -> None:
+    given = queried(num_wires, order, rows, tail, parts)
+    found, expected = native.query_proof(**given), portable.query_proof(**given)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in expected]
+    assert [one.shape for one in found] == [(num_wires + 1, 2), (order, 2)]
+
+
 @both
-def test_weighted_sums_are_those_of_integers(kernels: Any) -> None:
-    weights = EDGES * 30
-    rng = np.random.default_rng(5)
-    matrix = rng.integers(-(1 << 63), (1 << 63) - 1, (len(weights), 70), endpoint=True)
-    matrix[:, 0], matrix[:, 1], matrix[:, 2] = (1 << 63) - 1, -(1 << 63), -1
-    words = words_of(np.array(weights, dtype=object))
-    for threads in (1, 3):
-        found = integers(kernels.weighted_sums(words, matrix, threads)).tolist()
-        assert found == [
-            sum(w * int(x) for w, x in zip(weights, column, strict=True)) % MODULUS
-            for column in matrix.T
-        ]
-    assert not kernels.weighted_sums(np.zeros((0, 2), np.uint64), np.zeros((0, 3), np.int64)).any()
+def test_a_query_refuses_what_does_not_fit(kernels: Any) -> None:
+    good, beyond = queried(3, 8, 4, 2, 2), np.full(2, (1 << 64) - 1, dtype=np.uint64)
+    long = np.zeros((6, 3, 2), dtype=np.uint64)
+    for change, message in (
+        ({"num_wires": 0}, "seed"),
+        ({"num_wires": len(good["proof"])}, "seed"),
+        ({"order": 12}, "power of two"),
+        ({"order": 1 << 24}, "power of two"),
+        ({"parts": [good["parts"][0], good["parts"][1][:3]]}, "part must"),
+        ({"parts": [part[:, :2].copy() for part in good["parts"]]}, "part must"),
+        ({"tail": good["tail"][:, :2].copy()}, "tail"),
+        ({"tail": long}, "fewer"),
+        ({"scales": good["scales"][:1]}, "scales"),
+        ({"point": beyond}, "modulus"),
+        ({"root": beyond}, "modulus"),
+        ({"scales": np.stack([beyond, beyond])}, "modulus"),
+        ({"proof": np.tile(beyond, (9, 1))}, "modulus"),
+        ({"tail": long[:2] - np.uint64(1)}, "modulus"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernels.query_proof(**{**good, **change})
 
 
 @both
@@ -279,15 +333,11 @@ def test_a_transform_gives_the_values_of_a_polynomial(kernels: Any, order: int) 
 
 
 @both
-def test_weighted_sums_and_transforms_refuse_elements_out_of_the_field(kernels: Any) -> None:
+def test_transforms_refuse_elements_out_of_the_field(kernels: Any) -> None:
     wrong = np.full((2, 2), (1 << 64) - 1, dtype=np.uint64)
     root = words_of(np.array([root_of(2)], dtype=object))[0]
     with pytest.raises(ValueError, match="modulus"):
-        kernels.weighted_sums(wrong, np.zeros((2, 1), dtype=np.int64))
-    with pytest.raises(ValueError, match="modulus"):
         kernels.field_transform(wrong, root)
-    with pytest.raises(ValueError, match=r"weights|shape"):
-        kernels.weighted_sums(np.zeros((3, 2), np.uint64), np.zeros((2, 1), dtype=np.int64))
     with pytest.raises(ValueError, match="power of two"):
         kernels.field_transform(np.zeros((3, 2), dtype=np.uint64), root)
 

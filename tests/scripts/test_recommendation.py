@@ -128,12 +128,14 @@ def test_the_opening_sentence_needs_runs_and_central_training(tmp_path: Path) ->
     folder = tmp_path / "results" / "recommendation"
     folder.mkdir(parents=True)
     assert recommendation_report.opening() == ""
-    for cell, auc in (("din-beauty", 0.75), ("central-din-beauty", 0.875)):
+    for cell, auc, rounds in (
+        ("din-beauty", 0.75, 600), ("din-beauty", 0.6, 100), ("central-din-beauty", 0.875, 600)
+    ):  # fmt: skip
         run = {
             "cell": cell, "preset": "din", "dataset": "beauty", "evaluate": "test",
-            "metrics": {"mean_auc": auc}, "baselines": {"popularity_auc": 0.5},
+            "metrics": {"mean_auc": auc}, "baselines": {"popularity_auc": 0.5}, "rounds": rounds,
         }  # fmt: skip
-        (folder / f"{cell}.json").write_text(json.dumps(run))
+        (folder / f"{cell}-{rounds}.json").write_text(json.dumps(run))
     said = "**0.7500** on Amazon Beauty (central training 0.8750, popularity 0.5000)"
     assert said in recommendation_report.opening()
 

@@ -271,7 +271,7 @@ def test_any_bytes_in_place_of_a_part_are_refused_and_nothing_else(
         mine = bytearray(b"".join(made.public if PARTS.index(part) < 3 else made.masked[-1:]))
         size = len(mine[span])
         drawn = {"random": 3**99, "zeros": 0, "ones": MODULUS - 1}[kind] % MODULUS
-        elements = field128.to_bytes([drawn] * (size // 16))
+        elements = field128.to_bytes(field128.words([drawn] * (size // 16)))
         mine[span] = elements if part == "elements" else raw(kind, size)
         if PARTS.index(part) < 3:
             return dataclasses.replace(made, public=(memoryview(mine),))

@@ -154,7 +154,7 @@ def test_any_bytes_in_the_place_of_a_weight_or_its_proof_are_refused(
             ]
         else:
             drawn = {"random": 3**99, "zeros": 0, "largest": MODULUS - 1}[kind] % MODULUS
-            mine[-size:] = field128.to_bytes([drawn] * (size // 16))
+            mine[-size:] = field128.to_bytes(field128.words([drawn] * (size // 16)))
         return dataclasses.replace(made, masked=(*made.masked[:-1], memoryview(mine)))
 
     servers = make_servers(plan)

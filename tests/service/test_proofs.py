@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,15 @@ def points(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, bytes, type], set
     """By server, report and kind, where its proof was asked."""
     asked: dict[tuple[int, bytes, type], set[int]] = defaultdict(set)
     real_ask, real_point = Questions.ask, flp.draw_point
-    at_work: list[tuple[int, bytes]] = []
+    at_work = threading.local()  # reports are asked side by side
 
     def ask(self: Questions, loaded: Any) -> Any:
-        at_work[:] = [(self._party, loaded.report.hint_nonce)]
+        at_work.on = self._party, loaded.report.hint_nonce
         return real_ask(self, loaded)
 
     def point(self: SumsOfSquares | ZeroOrSame, key: bytes) -> int:
         found = real_point(self.order, key)
-        asked[*at_work[0], type(self)].add(found)
+        asked[*at_work.on, type(self)].add(found)
         return found
 
     monkeypatch.setattr(proofs.Questions, "ask", ask)

@@ -1,8 +1,8 @@
 """The prime field modulo p = 2**128 - 7 * 2**66 + 1, the VDAF draft's Field128.
 
-An element is a Python int in [0, p); on the wire 16 little-endian bytes. p - 1 is a multiple of
-2**66, so that there are roots of unity of every order that a proof wants (`flp`). Arrays of
-elements have dtype `object`.
+An element is a Python int in [0, p), or two words, the lower first: on the wire 16 little-endian
+bytes. p - 1 is a multiple of 2**66, so that there are roots of unity of every order that a proof
+wants (`flp`). Arrays of ints have dtype `object`; elements as words are `uint64[n, 2]`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def evaluate(coefficients: Iterable[int], point: int) -> int:
     return total
 
 
-def uniform(key: bytes, count: int) -> list[int]:
+def uniform(key: bytes, count: int) -> Words:
     """`count` independent uniform elements: the blocks below p among those of the key's stream.
 
     Blocks from p on are left out, which happens once in 2**59. Law: a shorter draw of one key is a
@@ -79,35 +79,41 @@ def uniform(key: bytes, count: int) -> list[int]:
     """
     spare = 1
     while True:
-        words = _words(kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes())
-        kept = integers(words[~_beyond(words)][:count])
+        drawn = _words(kdf.stream(key, ELEMENT_BYTES * (count + spare)).tobytes())
+        kept: Words = drawn[~_beyond(drawn)][:count]
         if len(kept) == count:
             return kept
         spare *= 2
 
 
-def add(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """`a + b`, element by element."""
-    return [(x + y) % MODULUS for x, y in zip(a, b, strict=True)]
+def add(a: Words, b: Words) -> Words:
+    """`a + b`, element by element. No branch and no address depends on an element."""
+    low, high = a[..., 0] + b[..., 0], a[..., 1] + b[..., 1]
+    over = high < a[..., 1]
+    carry = low < a[..., 0]
+    high += carry
+    over |= (high == 0) & carry  # the sum is 2**128 or more
+    take = (over | _beyond_words(low, high)).astype(np.uint64)
+    borrow = (low < take).astype(np.uint64)
+    return np.stack([low - take, high - take * _HIGH - borrow], axis=-1)
 
 
-def subtract(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """`a - b`, element by element."""
-    return [(x - y) % MODULUS for x, y in zip(a, b, strict=True)]
+def negative(a: Words) -> Words:
+    """`-a`, element by element; as `add`."""
+    low, high = a[..., 0], a[..., 1]
+    some = ((low | high) != 0).astype(np.uint64)
+    borrow = (some * _LOW < low).astype(np.uint64)
+    return np.stack([some * _LOW - low, some * _HIGH - high - borrow], axis=-1)
 
 
-def to_bytes(values: Iterable[int]) -> bytes:
+def subtract(a: Words, b: Words) -> Words:
+    """`a - b`, element by element; as `add`."""
+    return add(a, negative(b))
+
+
+def to_bytes(words: Words) -> bytes:
     """Little-endian bytes, 16 an element."""
-    return b"".join(value.to_bytes(ELEMENT_BYTES, "little") for value in values)
-
-
-def from_bytes(data: bytes | memoryview) -> list[int]:
-    """Inverse of `to_bytes`.
-
-    Raises:
-        DecodeError: no whole number of elements, or one is not below p.
-    """
-    return integers(checked(data))
+    return np.ascontiguousarray(words, dtype="<u8").tobytes()
 
 
 def checked(data: bytes | memoryview) -> Words:
@@ -130,13 +136,21 @@ def integers(words: Words) -> list[int]:
     return [int.from_bytes(block, "little") for block in blocks.tolist()]
 
 
+def words(elements: Iterable[int]) -> Words:
+    """Inverse of `integers`."""
+    return _words(b"".join(element.to_bytes(ELEMENT_BYTES, "little") for element in elements))
+
+
 def _words(data: bytes | memoryview) -> Words:
     return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
 
 
 def _beyond(words: Words) -> npt.NDArray[np.bool_]:
     """Which are p or more."""
-    low, high = words[:, 0], words[:, 1]
+    return _beyond_words(words[..., 0], words[..., 1])
+
+
+def _beyond_words(low: Words, high: Words) -> npt.NDArray[np.bool_]:
     beyond: npt.NDArray[np.bool_] = (high > _HIGH) | ((high == _HIGH) & (low >= _LOW))
     return beyond
 

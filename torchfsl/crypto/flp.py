@@ -14,7 +14,7 @@ all that is opened is uniform but for p(r), which follows from the rest; at two 
 proof is queried once, ever.
 
 Values may be given as integers: a share is then a sum of `int64` matrices, each times a scale, and
-shares add up over the integers or modulo p, as the caller likes.
+shares add up over the integers or modulo p, as the caller likes. Elements are words `[n, 2]`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One verifier's share of what is opened, `wires` at r and `at_point` = p(r), and of outputs.
+    """One verifier's share of what is opened, all wires at r and p(r) behind them, and of outputs.
 
     `outputs` are shares of every call's sum of squares, which stay with the verifier.
     """
 
-    wires: list[int] = field(repr=False)
-    at_point: int = field(repr=False)
+    opened: Words = field(repr=False)
     outputs: list[int] = field(repr=False)
 
 
@@ -78,47 +77,38 @@ class SumsOfSquares:
         """Field elements of a proof: a seed a wire and 2 P - 1 coefficients."""
         return self.arity + 2 * self.order - 1
 
-    def prove(self, inputs: Inputs, seeds: Sequence[int]) -> list[int]:
+    def prove(self, inputs: Inputs, seeds: Words) -> Words:
         """The proof, `num_elements` of the field.
 
         Args:
             inputs: the values themselves.
             seeds: `arity` uniform secret elements, used once.
         """
-        root = words_of(np.array([field128.root_of_unity(2 * self.order)], dtype=object))[0]
+        (root,) = field128.words([field128.root_of_unity(2 * self.order)])
         squares = kernels().square_sums(self._points(inputs, seeds), root, num_threads())
         coefficients = interpolated(squares)
-        assert coefficients[-1] == 0  # the degree is 2 P - 2
-        return [*seeds, *coefficients[:-1]]
+        assert not coefficients[-1].any()  # the degree is 2 P - 2
+        return np.concatenate([seeds, coefficients[:-1]])
 
-    def query(self, inputs: Inputs, proof: Sequence[int], point: int) -> Query:
+    def query(self, inputs: Inputs, proof: Words, point: int) -> Query:
         """One verifier's share of wires and p at the point, and of the calls' sums of squares."""
-        seeds, coefficients = proof[: self.arity], proof[self.arity :]
-        weights = interpolation_weights(self.order, point)
-        words = words_of(np.array(weights, dtype=object))
-        totals = [weights[0] * seed for seed in seeds]
-        for part, scale in inputs.parts:
-            sums = weighted_sums(words[1 : 1 + len(part)], part)
-            totals = [total + scale * more for total, more in zip(totals, sums, strict=True)]
-        first = self.num_calls - len(inputs.tail) + 1
-        for weight, call in zip(weights[first:], inputs.tail, strict=False):
-            for wire, value in enumerate(call):
-                totals[wire] += weight * value
-        wires = [total % MODULUS for total in totals]
-        return Query(wires, field128.evaluate(coefficients, point), self._outputs(coefficients))
+        tail = self._tail(inputs)
+        opened, values = ask(proof, self.arity, self.order, point, inputs.parts, tail)
+        return Query(opened, field128.integers(values[1 : 1 + self.num_calls]))
 
-    def accepts(self, wires: Sequence[int], at_point: int) -> bool:
+    def accepts(self, opened: Words) -> bool:
         """Whether what was opened, both shares added, fits."""
-        return sum(wire * wire for wire in wires) % MODULUS == at_point % MODULUS
+        *wires, at_point = field128.integers(opened)
+        return sum(wire * wire for wire in wires) % MODULUS == at_point
 
     def point(self, key: bytes) -> int:
         """See `draw_point`."""
         return draw_point(self.order, key)
 
-    def _points(self, inputs: Inputs, seeds: Sequence[int]) -> Words:
+    def _points(self, inputs: Inputs, seeds: Words) -> Words:
         """The wires at the powers of w, `uint64[P, arity, 2]`: seeds, calls, zeros."""
         points = np.zeros((self.order, self.arity, 2), dtype=np.uint64)
-        points[0] = words_of(np.array(seeds, dtype=object))
+        points[0] = seeds
         if [scale for _, scale in inputs.parts] == [1]:
             body = _words_of_signed(inputs.parts[0][0])
         else:
@@ -127,18 +117,51 @@ class SumsOfSquares:
             body = words_of(numbers.reshape(-1)).reshape(*numbers.shape, 2)
         points[1 : 1 + len(body)] = body
         first = self.num_calls - len(inputs.tail) + 1
-        for k, call in enumerate(inputs.tail, first):
-            numbers = np.array([value % MODULUS for value in call], dtype=object)
-            points[k, : len(call)] = words_of(numbers)
+        points[first : 1 + self.num_calls] = self._tail(inputs)
         return points
 
-    def _outputs(self, coefficients: Sequence[int]) -> list[int]:
-        """Values at w**1 ... w**num_calls: modulo x**P - 1 the coefficients fold together."""
-        order = self.order
-        folded = list(coefficients[:order])
-        folded[: order - 1] = field128.add(folded[: order - 1], coefficients[order:])
-        values = _transformed(folded, field128.root_of_unity(order))
-        return values[1 : 1 + self.num_calls]
+    def _tail(self, inputs: Inputs) -> Words:
+        """The tail's calls as elements, `uint64[calls, arity, 2]`."""
+        tail = np.zeros((len(inputs.tail), self.arity, 2), dtype=np.uint64)
+        for own, call in zip(tail, inputs.tail, strict=True):
+            own[: len(call)] = field128.words(value % MODULUS for value in call)
+        return tail
+
+
+def ask(
+    proof: Words,
+    num_wires: int,
+    order: int,
+    point: int,
+    parts: Sequence[tuple[Whole, int]],
+    tail: Words,
+) -> tuple[Words, Words]:
+    """What one verifier opens of its share of a proof; see the kernel `query_proof`.
+
+    Args:
+        proof: a seed a wire, then coefficients of p.
+        num_wires: how many wires there are.
+        order: P.
+        point: r.
+        parts: `(int64[calls, num_wires], scale)`.
+        tail: further calls, `[calls, num_wires, 2]`.
+
+    Returns:
+        All wires and p at r, and p at the powers of w.
+    """
+    w = field128.root_of_unity(order)
+    root, at, *scales = field128.words([w, point, *(scale % MODULUS for _, scale in parts)])
+    found: tuple[Words, Words] = kernels().query_proof(
+        np.ascontiguousarray(proof, dtype=np.uint64),
+        num_wires,
+        order,
+        root,
+        at,
+        [np.ascontiguousarray(part) for part, _ in parts],
+        np.array(scales, dtype=np.uint64).reshape(-1, 2),
+        tail,
+    )
+    return found
 
 
 def draw_point(order: int, key: bytes) -> int:
@@ -148,45 +171,19 @@ def draw_point(order: int, key: bytes) -> int:
     """
     count = 1
     while True:
-        drawn = field128.uniform(key, count)[-1]
+        drawn = field128.integers(field128.uniform(key, count)[-1:])[0]
         if pow(drawn, order, MODULUS) != 1:
             return drawn
         count += 1
 
 
-def interpolation_weights(order: int, point: int) -> list[int]:
-    """u_k with f(point) = sum u_k f(w**k) for f of degree below P: sum over j of (r / w**k)**j / P.
-
-    `point`: r.
-    """
-    scaled, value = [], pow(order, -1, MODULUS)
-    for _ in range(order):
-        scaled.append(value)
-        value = value * point % MODULUS
-    return _transformed(scaled, pow(field128.root_of_unity(order), -1, MODULUS))
-
-
-def _transformed(coefficients: Sequence[int], root: int) -> list[int]:
-    """A polynomial's values at the powers of a root of its number of coefficients, a power of 2."""
-    words = words_of(np.array(coefficients, dtype=object))
-    root_words = words_of(np.array([root], dtype=object))[0]
-    values = field128.integers(kernels().field_transform(words, root_words))
-    return values
-
-
-def interpolated(values: Words) -> list[int]:
+def interpolated(values: Words) -> Words:
     """Coefficients from values `[n, 2]` at the powers of `root_of_unity(n)`."""
     size = len(values)
-    back = pow(field128.root_of_unity(size), -1, MODULUS)
-    found = kernels().field_transform(values, words_of(np.array([back], dtype=object))[0])
+    (back,) = field128.words([pow(field128.root_of_unity(size), -1, MODULUS)])
+    found = field128.integers(kernels().field_transform(values, back))
     scale = pow(size, -1, MODULUS)
-    return [number * scale % MODULUS for number in field128.integers(found)]
-
-
-def weighted_sums(weights: Words, matrix: Whole) -> list[int]:
-    """`weights @ matrix` modulo p: one int a column; `int64[len(weights), columns]`."""
-    found = kernels().weighted_sums(weights, np.ascontiguousarray(matrix), num_threads())
-    return field128.integers(found)
+    return field128.words(number * scale % MODULUS for number in found)
 
 
 def _words_of_signed(whole: Whole) -> Words:

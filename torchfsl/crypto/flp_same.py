@@ -17,19 +17,18 @@ import numpy as np
 from torchfsl.crypto import field128, flp
 from torchfsl.crypto.field128 import MODULUS
 from torchfsl.kernels.backends import kernels, num_threads
-from torchfsl.kernels.portable.proofs import words_of
+from torchfsl.kernels.portable.proofs import Words, words_of
 from torchfsl.types import Whole
 
 
 @dataclass(frozen=True, slots=True)
 class SameQuery:
-    """One verifier's share of what is opened, `wires` (that of w first) and `at_point`; `output`.
+    """One verifier's share of what is opened, that of w, the other wires, p; and `output`.
 
     `output` is a share of the sum that must be 0.
     """
 
-    wires: list[int] = field(repr=False)
-    at_point: int = field(repr=False)
+    opened: Words = field(repr=False)
     output: int = field(repr=False)
 
 
@@ -65,7 +64,7 @@ class ZeroOrSame:
         """Field elements of a proof: a seed a wire and 4 P - 3 coefficients."""
         return self.num_wires + 4 * self.order - 3
 
-    def prove(self, values: Whole, same: int, seeds: Sequence[int]) -> list[int]:
+    def prove(self, values: Whole, same: int, seeds: Words) -> Words:
         """The proof, `num_elements` of the field.
 
         Args:
@@ -75,7 +74,7 @@ class ZeroOrSame:
         """
         order = self.order
         points = np.zeros((order, self.num_wires), dtype=object)
-        points[0] = seeds
+        points[0] = field128.integers(seeds)
         points[1 : 1 + self.num_calls, 0] = same % MODULUS
         points[1 : 1 + self.num_calls, 1:] = self._calls(values).astype(object) % MODULUS
         polynomials = field128.interpolate(points)
@@ -83,43 +82,38 @@ class ZeroOrSame:
         at = field128.transform(longer, field128.root_of_unity(2 * order))
         roots = at[:, 1:] * (at[:, 1:] - at[:, :1]) % MODULUS
         words = words_of(roots.reshape(-1)).reshape(*roots.shape, 2)
-        root = words_of(np.array([field128.root_of_unity(4 * order)], dtype=object))[0]
+        (root,) = field128.words([field128.root_of_unity(4 * order)])
         squares = kernels().square_sums(words, root, num_threads())
         coefficients = flp.interpolated(squares)
-        assert not any(coefficients[-3:])  # the degree is 4 P - 4
-        return [*seeds, *coefficients[:-3]]
+        assert not coefficients[-3:].any()  # the degree is 4 P - 4
+        return np.concatenate([seeds, coefficients[:-3]])
 
     def query(
-        self, parts: Sequence[tuple[Whole, int]], same: int, proof: Sequence[int], point: int
+        self, parts: Sequence[tuple[Whole, Whole, int]], proof: Words, point: int
     ) -> SameQuery:
         """One verifier's share of wires and p at the point, and of the sum.
 
         Args:
-            parts: `(int64[n], scale)`; their sum, each times its scale, is the share of the values.
-            same: the share of w.
+            parts: `(int64[n], int64[], scale)`; their sum, each times its scale, is the share of
+                the values, and of w.
             proof: the share of the proof.
             point: of `flp.draw_point`, for `order`.
         """
-        seeds, coefficients = proof[: self.num_wires], proof[self.num_wires :]
-        weights = flp.interpolation_weights(self.order, point)
-        inner = weights[1 : 1 + self.num_calls]
-        words = words_of(np.array(inner, dtype=object))
-        wires = [weights[0] * seed for seed in seeds]
-        wires[0] += same * sum(inner)
-        for part, scale in parts:
-            sums = flp.weighted_sums(words, self._calls(part))
-            wires[1:] = [wire + scale * more for wire, more in zip(wires[1:], sums, strict=True)]
-        return SameQuery(
-            [wire % MODULUS for wire in wires],
-            field128.evaluate(coefficients, point),
-            self._output(coefficients),
-        )
+        laid = []
+        for values, same, scale in parts:
+            calls = np.empty((self.num_calls, self.num_wires), dtype=np.int64)
+            calls[:, 0], calls[:, 1:] = same, self._calls(values)
+            laid.append((calls, scale))
+        none = np.empty((0, self.num_wires, 2), dtype=np.uint64)
+        opened, at_roots = flp.ask(proof, self.num_wires, self.order, point, laid, none)
+        outputs = field128.integers(at_roots[1 : 1 + self.num_calls])
+        return SameQuery(opened, sum(outputs) % MODULUS)
 
-    def accepts(self, wires: Sequence[int], at_point: int) -> bool:
+    def accepts(self, opened: Words) -> bool:
         """Whether what was opened, both shares added, fits."""
-        same, *values = wires
+        same, *values, at_point = field128.integers(opened)
         total = sum((value * (value - same)) ** 2 % MODULUS for value in values)
-        return total % MODULUS == at_point % MODULUS
+        return total % MODULUS == at_point
 
     def point(self, key: bytes) -> int:
         """See `flp.draw_point`."""
@@ -130,14 +124,6 @@ class ZeroOrSame:
         laid = np.zeros(self.num_calls * self.arity, dtype=np.int64)
         laid[: self.num_values] = values
         return laid.reshape(self.num_calls, self.arity)
-
-    def _output(self, coefficients: Sequence[int]) -> int:
-        """The sum of p at w**1 ... w**num_calls; modulo x**P - 1 its coefficients fold together."""
-        order = self.order
-        padded = np.array([*coefficients, 0, 0, 0], dtype=object)
-        folded = padded.reshape(4, order).sum(axis=0) % MODULUS
-        values = field128.transform(folded, field128.root_of_unity(order))
-        return int(values[1 : 1 + self.num_calls].sum() % MODULUS)
 
 
 def cheapest(num_values: int) -> ZeroOrSame:

@@ -30,7 +30,7 @@ from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import SubmodelPlan, check_number
-from torchfsl.submodel.update import RawSegment, Update, check_weight, quantise
+from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole, quantise
 
 log = logging.getLogger("torchfsl.engine")
 
@@ -180,9 +180,10 @@ class TrainingRound:
             weight: this client's weight, under a plan with a weight lane; 1..max_weight.
 
         Raises:
-            ParameterError: the plan takes no such weight: nothing was sent, and `submit` with
-                another one works. Or the update cannot be encoded: a report that adds nothing was
-                sent.
+            ParameterError: the weight is a number beyond 1..max_weight, or the update cannot be
+                encoded: a report that adds nothing was sent, since both are private. Or the weight
+                is no whole number, or the plan has no weight lane, which is nothing of this
+                client's: nothing was sent, and `submit` with another weight works.
             ProtocolError: the block was not finished, failed, or was submitted before.
         """
         if self._raw is None or self._session is None:
@@ -190,7 +191,14 @@ class TrainingRound:
                 "nothing to submit: leave the with block first, and submit once a round"
             )
         residual, plan = self._residual, self._client.plan
-        weight = check_weight(plan, weight)
+        try:
+            weight = check_weight(plan, weight)
+        except ParameterError:
+            if plan.lane == "weight" and is_whole(weight):  # silence would tell how it is weighted
+                self._raw = None
+                residual.discard()
+                self._abort()
+            raise
         raw, self._raw = self._raw, None
         seed = None
         if plan.encoding.rounding == "stochastic":

@@ -26,7 +26,7 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plain import add_to, withhold
 from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.update import check_weight
+from torchfsl.submodel.update import check_weight, is_whole
 
 Data = TypeVar("Data")
 OptimizerState = Literal["fresh", "own"]
@@ -140,7 +140,7 @@ def simulate(
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
     _check(data, size, rounds, evaluate_every, optimizer_state)
-    weights = None if weight is None else {client: weight(one) for client, one in data.items()}
+    weights = None if weight is None else _weights(data, weight)
     plan = _planned(engine, handle, data, rows, size, weights) if plan is None else plan
     _check_plan(plan, size, weights or {})
     home = engine.aggregation(plan, handle.server_state(), aggregation, server_model)
@@ -179,6 +179,20 @@ def _check(
         raise ParameterError("rounds and evaluate_every are at least 1")
     if state not in ("fresh", "own"):
         raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
+
+
+def _weights(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict[int, int]:
+    """Every client's weight; those of a plan that is to be made are not checked elsewhere."""
+    found: dict[int, int] = {}
+    for client, one in data.items():
+        given = weight(one)
+        if not is_whole(given) or given < 1:
+            raise ParameterError(
+                f"client {client}: weight() gives {given!r}; give whole numbers from 1, such as "
+                "the number of its examples"
+            )
+        found[client] = int(given)
+    return found
 
 
 def _check_plan(plan: SubmodelPlan, size: int, weights: Mapping[int, int]) -> None:
@@ -300,12 +314,20 @@ class _Federation(Generic[Data]):
     def _is_exact(self, finished: Mapping[int, TrainingRound], opened: Opened) -> bool:
         """Whether the sums are those of the clients' updates times their weights."""
         plan = self.home.plan
+        lanes = {name: np.zeros_like(lane) for name, lane in opened.lanes.items()}
+        sent = [
+            (rnd.update, self.weights.get(client, 1))
+            for client, rnd in finished.items()
+            if rnd.update is not None
+        ]
+        for name, lane in lanes.items():
+            for update, weight in sent:
+                lane[update[name].positions] += weight
         for segment in plan.segments:
             total = np.zeros((segment.index_space, segment.tau), dtype=np.int64)
-            for client, rnd in finished.items():
-                if rnd.update is not None:
-                    add_to(total, rnd.update, segment, self.weights.get(client, 1))
-            withhold(plan, {segment.name: total}, opened.lanes)
+            for update, weight in sent:
+                add_to(total, update, segment, weight)
+            withhold(plan, {segment.name: total}, lanes)
             if not np.array_equal(opened.sums[segment.name].reshape(total.shape), total):
                 return False
-        return True
+        return all(np.array_equal(opened.lanes[name], lane) for name, lane in lanes.items())

@@ -55,6 +55,8 @@ def segment_specs(
             fetch = _fetches(rows) if retrieve is None else retrieve
             specs.append(SegmentSpec(name, "rows", tensors, k_max, tensors[0].shape[1], fetch))
     outside = {*exchange.parts, BUFFERS}
+    if ROWS in encodings and not any(spec.name not in outside for spec in specs):
+        raise ParameterError(f"encodings names {ROWS!r}: no table goes by rows, leave it out")
     for name in encodings:
         if name != ROWS and name not in segments:
             why = _why_odd(name, specs, outside, is_dense=isinstance(rest, Dense))
@@ -77,10 +79,10 @@ def _why_odd(
                 f"it fits {found[0]}, and only a dense rest has parts: take rest=Dense(), or give "
                 f"{REST!r} the encoding"
             )
-        owner = next(s.name for s in specs if found[0] in [t.name for t in s.tensors])
+        owners = [s.name for s in specs if not {t.name for t in s.tensors}.isdisjoint(found)]
         return (
-            f"all that it fits is taken by {owner!r}, which stands before it, and the first that "
-            "fits counts: put the narrower pattern first"
+            f"all that it fits is taken by {', '.join(map(repr, owners))} before it, and the first "
+            "that fits counts: leave it out, or put it before one that is wider"
         )
     if found := fnmatch.filter(tables, name):
         owner = next(s.name for s in specs if found[0] in [t.name for t in s.tensors])

@@ -12,6 +12,7 @@ machine has, or the one named by the environment variable `TORCHFSL_CPU_PATH` (`
 first call.
 """
 
+from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
@@ -272,7 +273,7 @@ def leaf_sums(
     """
 
 def carry_sums(
-    key: bytes, states: _Bytes, hints: _Bytes, party: int, num_threads: int = 1
+    key: bytes, states: _Bytes, hints: _Bytes, party: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Lifted shares of seven bytes over trees and over leaves; see `portable.proofs`."""
 
@@ -281,10 +282,17 @@ def square_sums(
 ) -> npt.NDArray[np.uint64]:
     """Sums of squares of polynomials, `uint64[P, L, 2]` to `[2 P, 2]`; see `portable.proofs`."""
 
-def weighted_sums(
-    weights: npt.NDArray[np.uint64], values: npt.NDArray[np.int64], num_threads: int = 1
-) -> npt.NDArray[np.uint64]:
-    """`[K, 2]` times `[K, C]` modulo p: `uint64[C, 2]`; see `portable.proofs`.
+def query_proof(
+    proof: npt.NDArray[np.uint64],
+    num_wires: int,
+    order: int,
+    root: npt.NDArray[np.uint64],
+    point: npt.NDArray[np.uint64],
+    parts: Sequence[npt.NDArray[np.int64]],
+    scales: npt.NDArray[np.uint64],
+    tail: npt.NDArray[np.uint64],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Wires and a polynomial at a point, `[L + 1, 2]`, and its values `[P, 2]`: `portable.proofs`.
 
     Running time and addresses depend on the shapes alone, as for the next one.
     """

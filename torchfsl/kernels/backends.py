@@ -21,7 +21,7 @@ KERNELS: Final = (
     "tree_gen", "tree_eval", "tree_path", "convert", "hint_gen", "accumulate", "accumulate_batch",
     "answer", "answer_bits", "gather", "match", "check_gen", "verify", "authenticate",
     "authenticate_batch", "tags", "row_digests", "stable_order", "field_multiply", "ring_multiply",
-    "leaf_sums", "carry_sums", "square_sums", "accumulate_lifted", "weighted_sums",
+    "leaf_sums", "carry_sums", "square_sums", "accumulate_lifted", "query_proof",
     "field_transform",
 )  # fmt: skip
 """What a backend must offer; `portable` documents each."""

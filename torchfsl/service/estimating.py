@@ -12,7 +12,7 @@ from torchfsl.fsl.plan.plan import Plan
 _DESCRIPTION = """\
 Say what a round will take: bytes, core-hours, memory, disk and machines of each server. Of a plan
 in a file (Plan.to_json), or of one table whose rows clients fetch and train. Bytes and memory are
-counted; seconds come from rates that are measured on this machine first, which takes seconds, too.
+counted; seconds come from rates that are measured on this machine first, which takes half a minute.
 Not counted: TLS, disks and Python's part of the network, and the clients' training.
 
   torchfsl estimate --rows 1000000 --width 16 --rows-per-client 256 --clients 10000 --cores 16

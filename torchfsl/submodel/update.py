@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -92,22 +93,25 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     return rows
 
 
+def is_whole(weight: object) -> TypeGuard[int | np.integer]:
+    """Whether it is a whole number, of Python or NumPy."""
+    return isinstance(weight, int | np.integer) and not isinstance(weight, bool)
+
+
 def check_weight(plan: SubmodelPlan, weight: object) -> int:
     """A client's weight as an int.
 
     Raises:
         ParameterError: no whole number in 1..max_weight.
     """
-    whole = (
-        0 if isinstance(weight, bool) or not isinstance(weight, int | np.integer) else int(weight)
-    )
+    whole = int(weight) if is_whole(weight) else 0
     if 1 <= whole <= plan.max_weight:
         return whole
     if plan.lane == "weight":
         raise ParameterError(
             f"weight is {weight!r}: a plan with lane='weight' and max_weight={plan.max_weight} "
-            f"takes whole numbers in 1..{plan.max_weight}; give one, or plan with a larger "
-            "max_weight"
+            f"takes whole numbers in 1..{plan.max_weight}; give min(weight, {plan.max_weight}), or "
+            "plan with a larger max_weight"
         )
     raise ParameterError(
         f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "

@@ -16,6 +16,7 @@ from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.statement import Statement
 from torchfsl.kernels import ring
+from torchfsl.kernels.portable.proofs import Words
 from torchfsl.submodel.norm_bound import four_squares, norm_squared
 from torchfsl.types import Bytes, Whole
 
@@ -77,7 +78,9 @@ def prove(
     bits = proof_shape.chosen_parts(statement.num_carries, sum(total**2 for total in totals))
     seeds = field128.uniform(random_bytes(16), statement.shape.arity)
     proof = statement.shape.prove(statement.inputs([(vector, 1)], totals, bits), seeds)
-    elements = [*bits, *proof, *_of_weights(statement, vector, sent.weight)]
+    elements = np.concatenate(
+        [field128.words(bits), proof, _of_weights(statement, vector, sent.weight)]
+    )
     for _, mask in masks:
         elements = field128.subtract(elements, mask)
     public = [piece for part in carry_trees for piece in part.pieces()]
@@ -85,10 +88,10 @@ def prove(
     return Proven([*public, dpf.bytes_of(hints)], b"".join(said))
 
 
-def _of_weights(statement: Statement, vector: Whole, weight: int) -> list[int]:
+def _of_weights(statement: Statement, vector: Whole, weight: int) -> Words:
     """The proof that every lane is 0 or the weight; nothing without weights."""
     if statement.same is None:
-        return []
+        return field128.words([])
     seeds = field128.uniform(random_bytes(16), statement.same.num_wires)
     return statement.same.prove(statement.lanes(vector), weight, seeds)
 

@@ -46,8 +46,9 @@ SomeBody = TypeVar("SomeBody", bound=Body)
 class ClientRound:
     """One client in one round. Use as a context manager: an exception submits dummies.
 
-    Once `download` or `retrieve` has failed, whatever the reason, the client has withdrawn from
-    the round and sends nothing more in it.
+    Once `download` or `retrieve` has failed, the client has withdrawn from the round and sends
+    nothing more in it, but after retrieved rows that are not finite, which are private: then it
+    submits dummies, see `retrieve`.
 
         client                    S_a = server (client mod 2)           S_b, the other one
           |-- TREES_COMMIT ---------------------------------------------------->|
@@ -282,7 +283,7 @@ def _check_finite(
     for name, values in tensors.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             why = ": the servers go back to an earlier model"
-            if download == "float16":
+            if download == "float16" and not np.isnan(values).any():
                 why = (
                     ", and download='float16' ends at 65504: plan with download='bfloat16' or "
                     "'full'"

@@ -14,10 +14,10 @@ import numpy as np
 
 from torchfsl.crypto.entropy import random_below
 from torchfsl.fsl.dpf import trees as dpf
-from torchfsl.fsl.dpf.keys import ReportContext
+from torchfsl.fsl.dpf.keys import CarryKeys, ReportContext
 from torchfsl.fsl.dpf.trees import SelectedLeaves, Trees
 from torchfsl.fsl.plan.statement import CARRY_BITS, Statement
-from torchfsl.kernels.backends import kernels, num_threads
+from torchfsl.kernels.backends import kernels
 from torchfsl.kernels.portable.proofs import HALF, Words, signed, wide
 from torchfsl.kernels.portable.trees import bits_of
 from torchfsl.types import Bytes, Whole
@@ -60,14 +60,14 @@ def grow(
 
 
 def evaluate(
-    statement: Statement, context: ReportContext, seed: bytes, public: memoryview, party: int
+    statement: Statement, keys: CarryKeys, roots: Bytes, public: memoryview, party: int
 ) -> tuple[list[Trees], Whole, list[int]]:
     """One server's carry trees, its shares of what they carry, and of the sums E.
 
     Args:
         statement: gives their shape.
-        context: of the report.
-        seed: this server's master seed.
+        keys: of the report's carry trees.
+        roots: this server's, `[T, 16]`.
         public: carry trees and hints, the end of a report's public part.
         party: of this server.
 
@@ -77,12 +77,9 @@ def evaluate(
     segment = statement.carries
     trees = dpf.decode_groups(segment, public, 0)
     hints = np.frombuffer(public[segment.tree_bytes :], np.uint8).reshape(segment.num_trees, -1)
-    keys, active, threads = context.carry_keys(segment), kernels(), num_threads()
-    roots, (part,) = context.roots(segment, seed, party), trees
-    states = active.tree_eval(
-        keys.tree, roots, part.cw, part.cw_right, part.group.num_leaves, threads
-    )
-    carried, halves = active.carry_sums(keys.convert, states, hints, party, threads)
+    (part,), active = trees, kernels()
+    states = active.tree_eval(keys.tree, roots, part.cw, part.cw_right, part.group.num_leaves)
+    carried, halves = active.carry_sums(keys.convert, states, hints, party)
     sums = [(int(high) << HALF) + int(low) for low, high in halves.reshape(-1, 2).tolist()]
     return trees, carried[: statement.num_values], sums
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from torchfsl.crypto import field128, kdf
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.kernels.portable.proofs import Words
 from torchfsl.types import Bytes
 
 FETCH_ROUND: Final = (1 << 64) - 1
@@ -163,7 +164,7 @@ class ReportContext:
         labels = kdf.LABEL_TREE, kdf.LABEL_CHECK, kdf.LABEL_CONVERT
         return CarryKeys(*(kdf.derive(self.hint_nonce, label, context) for label in labels))
 
-    def proof_mask(self, master_seed: bytes, party: int) -> tuple[Bytes, list[int]]:
+    def proof_mask(self, master_seed: bytes, party: int) -> tuple[Bytes, Words]:
         """One party's masks of slack, `[values, l/8]`, and of the proof's field elements.
 
         As `dense_mask`; of plans with proofs.

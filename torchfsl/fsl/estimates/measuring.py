@@ -141,16 +141,16 @@ def rows_plan(
 
 
 def measured_rates() -> Rates:
-    """Rates of this machine and this process's threads; takes some seconds."""
+    """Rates of this machine and this process's threads; takes half a minute."""
     counts, clients, servers, closing = [], [], [], []
     for rows, k_max in _SIZES:
         plan = rows_plan(rows, 8, k_max, max(_COHORTS))
-        few, many = (spent_in_round(plan, cohort, _REPEAT) for cohort in _COHORTS)
-        each = (many.server - few.server) / (_COHORTS[1] - _COHORTS[0])
+        few, many = (server_seconds(plan, cohort, _REPEAT) for cohort in _COHORTS)
+        each = (many - few) / (_COHORTS[1] - _COHORTS[0])
         counts.append((1.0, num_trees(plan), predict(plan).server_aes_blocks))
-        clients.append(many.client)
+        clients.append(client_seconds(plan, _COHORTS[1], _REPEAT))
         servers.append(each)
-        closing.append((share_bytes(plan), max(few.server - _COHORTS[0] * each, 1e-9)))
+        closing.append((share_bytes(plan), max(few - _COHORTS[0] * each, 1e-9)))
     fixed, tree, block = _fit(np.array(counts), np.array(servers))
     client_fixed, client_tree = _fit(np.array(counts)[:, :2], np.array(clients))
     share, seconds = closing[-1]  # the longest table
@@ -198,26 +198,38 @@ def _fit(counts: Float64, seconds: Float64) -> list[float]:
 
 
 def spent_in_round(plan: Plan, clients: int, repeat: int = 2) -> Spent:
-    """Core-seconds of a round of this plan, of some rounds and of more where they are short.
+    """Core-seconds of a round of this plan, of some rounds and of more where they are short."""
+    return Spent(client_seconds(plan, clients, repeat), server_seconds(plan, clients, repeat))
 
-    A server's are those of the best round. A client's are those that a quarter of the clients stay
-    below: with empty caches, neighbours on the machine disturb each of them.
+
+def client_seconds(plan: Plan, clients: int, repeat: int) -> float:
+    """Those that a quarter of the clients stay below, each with empty caches.
+
+    With these, neighbours on the machine disturb each of them.
     """
+    other = np.ones(_CACHES // 8)
+    rounds = _rounds(plan, min(clients, _COLD), repeat, other)
+    return float(np.quantile([seconds for each, _ in rounds for seconds in each], 0.25))
+
+
+def server_seconds(plan: Plan, clients: int, repeat: int) -> float:
+    """Those of the best round."""
+    return min(served for _, served in _rounds(plan, clients, repeat, None))
+
+
+def _rounds(
+    plan: Plan, clients: int, repeat: int, other: Float64 | None
+) -> list[tuple[list[float], float]]:
+    """What `_round` gives of as many rounds as `repeat`, and of more where they are short."""
     state = {t.name: np.zeros(t.shape, t.dtype) for s in plan.segments for t in s.tensors}
     first, second = (Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
-    other, numbers = np.ones(_CACHES // 8), itertools.count()
-
-    def rounds(count: int, read: Float64 | None) -> list[tuple[list[float], float]]:
-        _round((first, second), count, next(numbers), read)  # warms memory up
-        runs: list[tuple[list[float], float]] = []
-        end = time.monotonic() + _LEAST_SECONDS
-        while len(runs) < repeat or time.monotonic() < end:
-            runs.append(_round((first, second), count, next(numbers), read))
-        return runs
-
-    server = min(served for _, served in rounds(clients, None))
-    own = [seconds for each, _ in rounds(min(clients, _COLD), other) for seconds in each]
-    return Spent(float(np.quantile(own, 0.25)), server)
+    numbers = itertools.count()
+    _round((first, second), clients, next(numbers), other)  # warms memory up
+    runs: list[tuple[list[float], float]] = []
+    end = time.monotonic() + _LEAST_SECONDS
+    while len(runs) < repeat or time.monotonic() < end:
+        runs.append(_round((first, second), clients, next(numbers), other))
+    return runs
 
 
 def _round(

@@ -40,6 +40,7 @@ from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.proof_groups import Group, Proven, carry_residues, residues
 from torchfsl.fsl.suite import CHECK_BYTES, FOLD_BYTES
+from torchfsl.kernels.portable.proofs import Words
 from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import TensorSpec, ceil_div
 from torchfsl.types import Whole
@@ -230,15 +231,12 @@ class Statement:
         found += carry_residues(behind, self.carry_weights, bits)
         return [*found, ("weights", same)] if self.same else found
 
-    def accepts(self, ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    def accepts(self, ours: Words, theirs: Words) -> bool:
         """Whether two servers' verdicts, `said_elements` each, say that all is true."""
-        *said, output = field128.add(ours, theirs)
-        wires, at_point, rest = (
-            said[: self.shape.arity], said[self.shape.arity], said[self.shape.arity + 1 :],
-        )  # fmt: skip
-        if self.same is not None and not self.same.accepts(rest[:-1], rest[-1]):
+        said, first = field128.add(ours, theirs), self.shape.arity + 1
+        if self.same is not None and not self.same.accepts(said[first:-1]):
             return False
-        return self.shape.accepts(wires, at_point) and output == 0
+        return self.shape.accepts(said[:first]) and not said[-1].any()
 
 
 def proof_public_bytes(statement: Statement | None) -> int:

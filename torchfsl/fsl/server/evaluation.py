@@ -131,25 +131,28 @@ class LocalEvaluator:
         if self._plan.statement is not None:
             self.sums.add_waiting()
             questions = Questions(self._plan, self._party, verify_key, self.sums.lifted)
-        folds = {}
+        folds: dict[int, bytes] = {}
         workers = max(1, min(num_threads(), len(reports)))
-        fold = functools.partial(self._folded, masks, num_threads() // workers)
+        fold = functools.partial(self._folded, masks, questions, num_threads() // workers)
         with contextlib.ExitStack() as stack:
-            each: Callable[..., Iterable[tuple[LoadedReport, bytes]]] = map
+            each: Callable[..., Iterable[bytes]] = map
             if workers > 1:  # else a thread would only take time
                 each = stack.enter_context(ThreadPoolExecutor(workers)).map
             rest = iter(reports.values())
             while window := list(itertools.islice(rest, workers)):  # so many are loaded at once
-                for loaded, folded in each(fold, window):
-                    verdict = questions.verdict(folded, loaded) if questions else folded
-                    folds[loaded.report.client] = verdict
+                clients = [report.client for report in window]
+                folds |= zip(clients, each(fold, window), strict=True)
                 self._release()
         return folds
 
     def _folded(
-        self, masks: Mapping[str, checks.FoldMasks], threads: int, report: Report
-    ) -> tuple[LoadedReport, bytes]:
-        """One report and its fold; several are made side by side, each by its own threads."""
+        self,
+        masks: Mapping[str, checks.FoldMasks],
+        questions: Questions | None,
+        threads: int,
+        report: Report,
+    ) -> bytes:
+        """One report's fold and all else; several are made side by side, each by its threads."""
         loaded, total = self.sums.loaded(report), 0
         for segment in self._checked if not report.trees.verified else ():
             trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
@@ -157,7 +160,8 @@ class LocalEvaluator:
                 segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public,
                 threads,
             )  # fmt: skip
-        return loaded, total.to_bytes(FOLD_BYTES, "little")
+        fold = total.to_bytes(FOLD_BYTES, "little")
+        return fold if questions is None else questions.verdict(fold, loaded)
 
     def settle(self, reports: Sequence[Report]) -> bool:
         """See `Evaluator.settle`."""

@@ -14,6 +14,7 @@ from torchfsl.fsl.dpf.trees import Trees, decode_groups
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.server.reports import Report
 from torchfsl.kernels import ring
+from torchfsl.kernels.portable.proofs import Words
 from torchfsl.types import Bytes
 
 
@@ -70,7 +71,7 @@ class LoadedReport:
         masked = np.frombuffer(report.masked[plan.dense.index(segment)], np.uint8)
         return ring.add(masked.reshape(mask.shape), mask)
 
-    def proof_share(self) -> tuple[Bytes, list[int]]:
+    def proof_share(self) -> tuple[Bytes, Words]:
         """This server's share of the proof's slack, `[values, l/8]`, and of its field elements."""
         report, statement = self.report, self.report.plan.statement
         assert statement is not None
@@ -80,7 +81,7 @@ class LoadedReport:
             return slack, elements
         sent, others = uploads.slack_and_elements(statement, report.masked[-1])
         masked = np.frombuffer(sent, np.uint8).reshape(slack.shape)
-        return ring.add(masked, slack), field128.add(field128.from_bytes(others), elements)
+        return ring.add(masked, slack), field128.add(field128.checked(others), elements)
 
     def _open_trees(self, segment: TreeSegment) -> ServerTrees:
         report, plan = self.report, self.report.plan

@@ -33,7 +33,7 @@ from torchfsl.submodel.segments import subset_array
 
 log = logging.getLogger("torchfsl.server")
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 17
 """Values that are decoded at once."""
 
 

@@ -21,7 +21,7 @@ from torchfsl.fsl.plan.statement import Statement
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.suite import FOLD_BYTES
-from torchfsl.kernels.portable.proofs import HALF
+from torchfsl.kernels.portable.proofs import HALF, Words
 from torchfsl.types import Whole
 
 Lifted: TypeAlias = Callable[[Report, TreeSegment], tuple[Whole, ...] | None]
@@ -62,37 +62,37 @@ class Questions:
         context, seed = report.context, report.trees.master_seed
         assert report.public is not None
         assert seed is not None
-        segment, keys = statement.carries, context.carry_keys(statement.carries)
-        public = uploads.carries(self._plan, report.public)
-        trees, carried, sums = carries.evaluate(statement, context, seed, public, party)
-        roots = context.roots(segment, seed, party)
+        segment, public = statement.carries, uploads.carries(self._plan, report.public)
+        keys, roots = context.carry_keys(segment), context.roots(segment, seed, party)
+        trees, carried, sums = carries.evaluate(statement, keys, roots, public, party)
         fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
         slack, elements = loaded.proof_share()
         first, last = len(statement.carry_weights), len(elements) - statement.same_elements
-        bits, proof, of_weights = elements[:first], elements[first:last], elements[last:]
+        bits = field128.integers(elements[:first])
+        proof, of_weights = elements[first:last], elements[last:]
         vectors = self._values(loaded, lifts.lift(slack, party))
         parts = [(carried, -(1 << statement.ring_bits)), *zip(vectors, lifts.SCALES, strict=False)]
         point = statement.shape.point(self._derived(report.client, b"point"))
         query = statement.shape.query(statement.inputs(parts, sums, bits), proof, point)
-        said, same = self._of_weights(report.client, parts, of_weights)
-        rho = field128.uniform(self._derived(report.client, b"rho"), 1)[0]
+        of_same, same = self._of_weights(report.client, parts, of_weights)
+        (rho,) = field128.integers(field128.uniform(self._derived(report.client, b"rho"), 1))
         zeros = statement.residues(parts, query.outputs, same, bits, party)
         output = field128.evaluate([0, *(share for _, share in zeros)], rho)
-        return fold, field128.to_bytes([*query.wires, query.at_point, *said, output])
+        said = np.concatenate([query.opened, of_same, field128.words([output])])
+        return fold, field128.to_bytes(said)
 
     def _of_weights(
-        self, client: int, parts: list[tuple[Whole, int]], proof: list[int]
-    ) -> tuple[list[int], int]:
+        self, client: int, parts: list[tuple[Whole, int]], proof: Words
+    ) -> tuple[Words, int]:
         """What is opened of the proof of weights, and this server's share of its output."""
         statement = self._statement
         if statement.same is None:
-            return [], 0
+            return field128.words([]), 0
         (group,) = (group for group in statement.groups if group.kind == "weight")
-        weight = sum(int(vector[group.start]) * scale for vector, scale in parts)
-        lanes = [(statement.lanes(vector), scale) for vector, scale in parts]
+        laid = [(statement.lanes(part), part[group.start], scale) for part, scale in parts]
         point = statement.same.point(self._derived(client, b"weights"))
-        found = statement.same.query(lanes, weight, proof, point)
-        return [*found.wires, found.at_point], found.output
+        found = statement.same.query(laid, proof, point)
+        return found.opened, found.output
 
     def _values(self, loaded: LoadedReport, slack: Whole) -> list[Whole]:
         """The vector of this server's lifted shares: low parts, and high ones of wide rings."""
@@ -130,5 +130,5 @@ def passes(plan: Plan, ours: bytes, theirs: bytes) -> bool:
         return False
     if plan.statement is None:
         return True
-    said = (field128.from_bytes(verdict[FOLD_BYTES:]) for verdict in (ours, theirs))
+    said = (field128.checked(verdict[FOLD_BYTES:]) for verdict in (ours, theirs))
     return plan.statement.accepts(*said)

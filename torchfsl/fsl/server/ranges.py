@@ -77,8 +77,10 @@ def cut(
         lane[far] = most
     if statement.norm:
         limit = _limit(plan, segment, num_clients, lane)
-        far |= ((values > limit) | (values < -limit)).any(axis=1)
-        np.clip(values, -limit, limit, out=values)
+        beyond = _beyond(values, limit)
+        if beyond.any():
+            np.clip(values, -limit, limit, out=values)
+        far |= beyond
     return far
 
 
@@ -112,16 +114,20 @@ def zero_out_of_range(
     Returns:
         `bool[positions]`: which were zeroed.
     """
-    limit, wrong = _limit(plan, segment, num_clients, lane), ~fits
-    if lane is None and fits.all() and _within(values, limit):
-        return wrong  # as in every honest round: none
+    wrong = ~fits
     if lane is not None:
         wrong |= (lane < -noise_tail(plan.lane_sigma)) | (lane > most_lane(plan, num_clients))
-    wrong = wrong | ((values > limit) | (values < -limit)).any(axis=1)
-    values[wrong] = 0
+    wrong = wrong | _beyond(values, _limit(plan, segment, num_clients, lane))
+    if wrong.any():
+        values[wrong] = 0
     return wrong
 
 
-def _within(values: Whole, limit: int | Whole) -> bool:
-    """Whether no value is larger than `limit`; two passes over whole arrays, which are quick."""
-    return values.size == 0 or bool((values.max() <= limit) & (values.min() >= -limit))
+def _beyond(values: Whole, limit: int | Whole) -> npt.NDArray[np.bool_]:
+    """Which positions hold a value of larger magnitude: one pass where none does, as mostly."""
+    magnitudes = np.abs(values).view(np.uint64)  # |-2**63| wraps to the right word
+    most = np.uint64(min(limit, 1 << 63)) if isinstance(limit, int) else limit.view(np.uint64)
+    beyond = magnitudes > most
+    if not beyond.any():
+        return np.zeros(len(values), dtype=np.bool_)
+    return np.asarray(beyond.any(axis=1))

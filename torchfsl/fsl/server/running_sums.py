@@ -9,6 +9,7 @@ leaves its sums over leaves behind, which its proof will ask for: trees are expa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -22,6 +23,8 @@ from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.server.spool import Spool
 from torchfsl.kernels import ring
 from torchfsl.types import Bytes, Whole
+
+log = logging.getLogger("torchfsl.server")
 
 
 class RunningSums:
@@ -93,7 +96,7 @@ class RunningSums:
         missing = [r for client, r in wanted.items() if client not in self._added]
         for reports, subtract in ((rejected, True), (missing, False)):
             if reports:
-                self._change(reports, subtract=subtract)
+                self._change(reports, subtract=subtract, keeping=False)  # proofs have been asked
         self._waiting = {}
 
     def shares(self) -> Iterator[tuple[TreeSegment, Bytes]]:
@@ -111,24 +114,25 @@ class RunningSums:
         if not self._keeps:
             self.reset()
 
-    def _change(self, reports: list[Report], *, subtract: bool) -> None:
+    def _change(self, reports: list[Report], *, subtract: bool, keeping: bool = True) -> None:
         """Add or subtract reports, a window of them at a time.
 
-        Where that fails, a disk for `_keep` is full, all is forgotten: a window that is in the sums
-        of some segments would be added to them again.
+        Where that fails all is forgotten: a window that is in the sums of some segments would be
+        added to them again. With `keeping`, sums over leaves of reports that are added are kept.
         """
         try:
             for start in range(0, len(reports), self._window):
-                self._change_by(reports[start : start + self._window], subtract=subtract)
+                window = reports[start : start + self._window]
+                self._change_by(window, subtract=subtract, keeping=keeping and not subtract)
         except BaseException:
             self.reset()
             raise
 
-    def _change_by(self, window: list[Report], *, subtract: bool) -> None:
+    def _change_by(self, window: list[Report], *, subtract: bool, keeping: bool) -> None:
         loaded = [self.loaded(report) for report in window]
         for segment in self._with_hints:
             contributions = [part.contribution(segment) for part in loaded]
-            lifted = 0 if subtract else self._values(segment)
+            lifted = self._values(segment) if keeping else 0
             found = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
             if found is not None:
                 self._keep(window, segment, found)
@@ -146,12 +150,18 @@ class RunningSums:
         self._release()
 
     def _keep(self, reports: list[Report], segment: TreeSegment, found: Whole) -> None:
-        """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file."""
+        """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file.
+
+        Where the file cannot be written they are not kept, and made once more when asked for.
+        """
         signed = -found if self._party else found
-        for place, report in enumerate(reports):
-            held = self._spool.hold(signed[:, place].tobytes())
-            self._lifted[report.client, segment.name] = held
-        self._spool.release()
+        try:
+            for place, report in enumerate(reports):
+                held = self._spool.hold(signed[:, place].tobytes())
+                self._lifted[report.client, segment.name] = held
+            self._spool.release()
+        except OSError as error:
+            log.warning("sums over leaves are not kept, which costs time alone: %s", error)
 
     def _values(self, segment: TreeSegment) -> int:
         """Values of each leaf that a proof wants summed."""

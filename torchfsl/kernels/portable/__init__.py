@@ -21,7 +21,7 @@ from torchfsl.kernels.portable.field import field_multiply
 from torchfsl.kernels.portable.paths import tree_path
 
 from torchfsl.kernels.portable.proofs import (  # isort: skip
-    accumulate_lifted, carry_sums, field_transform, leaf_sums, square_sums, weighted_sums,
+    accumulate_lifted, carry_sums, field_transform, leaf_sums, query_proof, square_sums,
 )  # fmt: skip
 from torchfsl.kernels.portable.ring_products import ring_multiply
 from torchfsl.kernels.portable.trees import (
@@ -41,6 +41,6 @@ __all__ = [
     "accumulate", "accumulate_batch", "accumulate_lifted", "answer", "answer_bits",
     "authenticate", "authenticate_batch", "carry_sums", "check_gen", "convert", "field_multiply",
     "field_transform", "gather", "hint_gen", "inner_product", "leaf_hash", "leaf_sums", "match",
-    "ring_multiply", "row_digests", "square_sums", "stable_order", "tags", "tree_eval",
-    "tree_gen", "tree_path", "verify", "weighted_sums",
+    "query_proof", "ring_multiply", "row_digests", "square_sums", "stable_order", "tags",
+    "tree_eval", "tree_gen", "tree_path", "verify",
 ]  # fmt: skip

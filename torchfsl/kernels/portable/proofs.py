@@ -8,6 +8,7 @@ little-endian words, `uint64[..., 2]`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -102,23 +103,25 @@ def _lifted_sums(shares: Bytes) -> Whole:
     return np.stack([(whole & ((1 << HALF) - 1)).sum(axis=1), (whole >> HALF).sum(axis=1)])
 
 
-def carry_sums(
-    key: bytes, states: Bytes, hints: Bytes, party: int, num_threads: int = 1
-) -> tuple[Whole, Whole]:
+def carry_sums(key: bytes, states: Bytes, hints: Bytes, party: int) -> tuple[Whole, Whole]:
     """Lifted shares of seven bytes, over trees and over leaves.
 
     Args:
         key: K_convert of the carry trees, 16 bytes.
         states: `[T, N, 16]`, N below 2**30.
-        hints: `[T, 7 slots]`.
+        hints: `[T, 7 slots]`, of one slot or an even number of them.
         party: as for `leaf_sums`.
-        num_threads: for the native twin.
 
     Returns:
         `int64[N slots]`, the sum over all trees at every slot of every leaf, and
         `int64[T, slots, 2]`, over the leaves of each tree, the low 32 bits of the sum and the rest.
+
+    Raises:
+        ValueError: hints of another size.
     """
     slots = hints.shape[1] // CARRY_BYTES
+    if hints.shape[1] % CARRY_BYTES or not slots or (slots > 1 and slots % 2):
+        raise ValueError("hints must hold one whole value of 7 bytes, or an even number of them")
     carried = np.zeros((states.shape[1], slots), dtype=np.int64)
     sums = np.zeros((len(states), slots, 2), dtype=np.int64)
     for tree, leaves in enumerate(states):
@@ -180,21 +183,68 @@ def square_sums(values: Words, root: Words, num_threads: int = 1) -> Words:
     return words_of((both * both).sum(axis=1) % MODULUS)
 
 
-def weighted_sums(weights: Words, values: Whole, num_threads: int = 1) -> Words:
-    """`weights [K, 2]`, elements, times `values int64[K, C]` modulo p: `[C, 2]`.
+def query_proof(
+    proof: Words,
+    num_wires: int,
+    order: int,
+    root: Words,
+    point: Words,
+    parts: Sequence[Whole],
+    scales: Words,
+    tail: Words,
+) -> tuple[Words, Words]:
+    """What one verifier opens of its share of a proof at a point; see `torchfsl.crypto.flp`.
 
-    K is below 2**24.
+    Args:
+        proof: `[L + C, 2]`, a seed for each of L wires, then coefficients of a polynomial.
+        num_wires: L, at least 1.
+        order: P, a power of two up to 2**23.
+        root: `[2]`, w of order P.
+        point: `[2]`, r.
+        parts: `int64[K, L]` each.
+        scales: `[len(parts), 2]`.
+        tail: `[t, L, 2]`, elements, K + t below P.
+
+    Returns:
+        `[L + 1, 2]`, at r the polynomial of degree below P of each wire, which goes at w**0
+        through its seed, at w**1 to w**K through the sum of the parts' rows, each times its scale,
+        then through the rows of the tail, and at all further powers through 0; and the polynomial
+        of the coefficients at r. `[P, 2]`, the latter at all powers of w.
 
     Raises:
-        ValueError: other shapes, or a weight that is not below p.
+        ValueError: other shapes, or an element that is not below p.
     """
-    if values.ndim != 2 or weights.shape != (len(values), 2) or len(values) >> 24:
-        raise ValueError("weights are [K, 2] and values [K, C], K below 2**24")
-    numbers = integers(weights)
-    if len(numbers) and numbers.max() >= MODULUS:
+    if proof.ndim != 2 or proof.shape[1:] != (2,) or not 0 < num_wires < len(proof):
+        raise ValueError("a proof has a seed a wire, and coefficients, of two words each")
+    if order < 1 or order & (order - 1) or order >> 24:
+        raise ValueError("the number of points must be a power of two up to 2**23")
+    num_rows = len(parts[0]) if parts else 0
+    if any(part.shape != (num_rows, num_wires) for part in parts):
+        raise ValueError(f"each part must be [{num_rows}, {num_wires}]")
+    if tail.ndim != 3 or tail.shape[1:] != (num_wires, 2):
+        raise ValueError(f"tail must be [t, {num_wires}, 2]")
+    if num_rows + len(tail) >= order:
+        raise ValueError("rows of parts and tail must be fewer than the order")
+    if scales.shape != (len(parts), 2) or root.shape != (2,) or point.shape != (2,):
+        raise ValueError("scales are [parts, 2], root and point [2]")
+    given = [integers(words) for words in (proof, scales, tail, root[None], point[None])]
+    if any(numbers.size and numbers.max() >= MODULUS for numbers in given):
         raise ValueError("a field element must be below the modulus")
-    sums = (numbers[:, None] * values.astype(object)).sum(axis=0) % MODULUS
-    return words_of(np.asarray(sums, dtype=object).reshape(-1))
+    numbers, factors, behind, (w,), (r,) = given
+    start = pow(order, -1, MODULUS)
+    scaled = np.array([start * power % MODULUS for power in powers(r, order)], dtype=object)
+    weights = transform(scaled, pow(w, -1, MODULUS))[:, None]
+    wires = weights[0] * numbers[:num_wires]
+    for part, scale in zip(parts, factors, strict=True):
+        wires = wires + scale * (weights[1 : 1 + num_rows] * part.astype(object)).sum(axis=0)
+    first = 1 + num_rows
+    wires = (wires + (weights[first : first + len(tail)] * behind).sum(axis=0)) % MODULUS
+    coefficients = numbers[num_wires:].tolist()
+    at_point = sum(c * power for c, power in zip(coefficients, powers(r, len(coefficients)),
+                                                 strict=True)) % MODULUS  # fmt: skip
+    folded = np.array([sum(coefficients[k::order]) % MODULUS for k in range(order)], dtype=object)
+    opened = np.array([*wires.tolist(), at_point], dtype=object)
+    return words_of(opened), words_of(transform(folded, w))
 
 
 def field_transform(values: Words, root: Words) -> Words:
@@ -208,11 +258,13 @@ def field_transform(values: Words, root: Words) -> Words:
         ValueError: other shapes, or an element that is not below p.
     """
     order = len(values)
-    if values.shape != (order, 2) or root.shape != (2,) or not order or order & (order - 1):
-        raise ValueError("values are [n, 2], n a power of two, and a root [2]")
+    if values.shape != (order, 2) or root.shape != (2,):
+        raise ValueError("values are [n, 2] and a root [2]")
+    if not order or order & (order - 1) or order >> 24:
+        raise ValueError("the number of points must be a power of two up to 2**23")
     numbers, own = integers(values), int(integers(root[None])[0])
-    if order >> 24 or own >= MODULUS or numbers.max() >= MODULUS:
-        raise ValueError("a field element must be below the modulus, and n at most 2**23")
+    if own >= MODULUS or numbers.max() >= MODULUS:
+        raise ValueError("a field element must be below the modulus")
     return words_of(transform(numbers, own))
 
 

@@ -1,7 +1,11 @@
 #include "binding_proofs.h"
 
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "arguments.h"
 #include "proofs.h"
@@ -44,12 +48,12 @@ Out<std::int64_t> leaf_sums(const nb::bytes& key, const In& states, const In& hi
   return out.release();
 }
 
-nb::tuple carry_sums(const nb::bytes& key, const In& states, const In& hints, std::int64_t party,
-                     std::int64_t num_threads) {
+nb::tuple carry_sums(const nb::bytes& key, const In& states, const In& hints, std::int64_t party) {
   const fsl::KeySchedule schedule = schedule_of(key);
   const fsl::LeafArgs args = leaves_of(schedule, states, hints, party);
-  if (args.payload % 7) refuse("hints must hold whole values of 7 bytes");
-  checked_threads(num_threads);
+  if (args.payload != 7 && args.payload % 14) {
+    refuse("hints must hold one whole value of 7 bytes, or an even number of them");
+  }
   const std::size_t slots = args.payload / 7;
   Buffer<std::int64_t> carried({args.num_leaves * slots});
   Buffer<std::int64_t> sums({args.num_trees, slots, 2});
@@ -69,6 +73,13 @@ void check_elements(const std::uint64_t* words, std::size_t count) {
               (static_cast<std::uint64_t>(high == 0xffffffffffffffe4ull) & (low > 0));
   }
   if (beyond) refuse("a field element must be below the modulus");
+}
+
+std::size_t checked_order(std::int64_t order) {
+  if (order < 1 || (order & (order - 1)) || order >> 24) {
+    refuse("the number of points must be a power of two up to 2**23");
+  }
+  return static_cast<std::size_t>(order);
 }
 
 Out<std::uint64_t> square_sums(const In& values, const In& root, std::int64_t num_threads) {
@@ -95,22 +106,48 @@ Out<std::uint64_t> square_sums(const In& values, const In& root, std::int64_t nu
   return out.release();
 }
 
-Out<std::uint64_t> weighted_sums(const In& weights, const In& values, std::int64_t num_threads) {
-  fsl::WeightedArgs args = {};
-  args.values = data_of<std::int64_t>(values, "values", 2);
-  args.num_rows = values.shape(0);
-  args.num_columns = values.shape(1);
-  if (args.num_rows >> 24) refuse("values must have fewer than 2**24 rows");
-  args.weights = data_of<std::uint64_t>(weights, "weights", {args.num_rows, 2});
-  check_elements(args.weights, args.num_rows);
-  const unsigned threads = checked_threads(num_threads);
-  Buffer<std::uint64_t> out({args.num_columns, 2});
-  args.out = out.data();
+nb::tuple query_proof(const In& proof, std::int64_t num_wires, std::int64_t order, const In& root,
+                      const In& point, const std::vector<In>& parts, const In& scales,
+                      const In& tail) {
+  fsl::QueryArgs args = {};
+  args.proof = data_of<std::uint64_t>(proof, "proof", 2);
+  if (proof.shape(1) != 2) refuse("a field element has two words");
+  if (num_wires < 1 || static_cast<std::size_t>(num_wires) >= proof.shape(0)) {
+    refuse("a proof has a seed a wire, and coefficients");
+  }
+  args.num_wires = static_cast<std::size_t>(num_wires);
+  args.num_coefficients = proof.shape(0) - args.num_wires;
+  args.order = checked_order(order);
+  args.tail = data_of<std::uint64_t>(tail, "tail", 3);
+  args.num_tail = tail.shape(0);
+  data_of<std::uint64_t>(tail, "tail", {args.num_tail, args.num_wires, 2});
+  for (const In& part : parts) {
+    args.parts.push_back(data_of<std::int64_t>(part, "part", 2));
+    if (args.parts.size() == 1) args.num_rows = part.shape(0);
+    data_of<std::int64_t>(part, "part", {args.num_rows, args.num_wires});
+  }
+  if (args.num_tail >= args.order || args.num_rows >= args.order - args.num_tail) {
+    refuse("rows of parts and tail must be fewer than the order");
+  }
+  args.scales = data_of<std::uint64_t>(scales, "scales", {parts.size(), 2});
+  const std::uint64_t* const own = data_of<std::uint64_t>(root, "root", {2});
+  const std::uint64_t* const at = data_of<std::uint64_t>(point, "point", {2});
+  check_elements(own, 1);
+  check_elements(at, 1);
+  check_elements(args.scales, parts.size());
+  check_elements(args.proof, proof.shape(0));
+  check_elements(args.tail, args.num_tail * args.num_wires);
+  std::copy_n(own, 2, args.root);
+  std::copy_n(at, 2, args.point);
+  Buffer<std::uint64_t> opened({args.num_wires + 1, 2});
+  Buffer<std::uint64_t> values({args.order, 2});
+  args.opened = opened.data();
+  args.values = values.data();
   {
     nb::gil_scoped_release release;
-    fsl::weighted_sums(args, threads);
+    fsl::query_proof(args);
   }
-  return out.release();
+  return nb::make_tuple(opened.release(), values.release());
 }
 
 Out<std::uint64_t> field_transform(const In& values, const In& root) {
@@ -118,9 +155,7 @@ Out<std::uint64_t> field_transform(const In& values, const In& root) {
   args.values = data_of<std::uint64_t>(values, "values", 2);
   args.order = values.shape(0);
   if (values.shape(1) != 2) refuse("a field element has two words");
-  if (args.order < 1 || (args.order & (args.order - 1)) || args.order >> 24) {
-    refuse("the number of values must be a power of two up to 2**23");
-  }
+  checked_order(static_cast<std::int64_t>(args.order));
   const std::uint64_t* words = data_of<std::uint64_t>(root, "root", {2});
   check_elements(words, 1);
   check_elements(args.values, args.order);
@@ -140,8 +175,9 @@ Out<std::uint64_t> field_transform(const In& values, const In& root) {
 void define_proofs(nb::module_& m) {
   m.def("leaf_sums", leaf_sums, "key"_a, "states"_a, "hints"_a, "width"_a, "party"_a,
         "num_threads"_a = 1);
-  m.def("carry_sums", carry_sums, "key"_a, "states"_a, "hints"_a, "party"_a, "num_threads"_a = 1);
+  m.def("carry_sums", carry_sums, "key"_a, "states"_a, "hints"_a, "party"_a);
   m.def("square_sums", square_sums, "values"_a, "root"_a, "num_threads"_a = 1);
-  m.def("weighted_sums", weighted_sums, "weights"_a, "values"_a, "num_threads"_a = 1);
+  m.def("query_proof", query_proof, "proof"_a, "num_wires"_a, "order"_a, "root"_a, "point"_a,
+        "parts"_a, "scales"_a, "tail"_a);
   m.def("field_transform", field_transform, "values"_a, "root"_a);
 }

@@ -1,9 +1,10 @@
-// Polynomials over the field of p = 2^128 - 7 * 2^66 + 1 elements, and weighted sums of integers.
+// Polynomials over the field of p = 2^128 - 7 * 2^66 + 1 elements.
 // No branch and no address depends on an element or an integer.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "field128.h"
@@ -65,15 +66,130 @@ class Transform {
   std::vector<u128> turns_;
 };
 
-// low + 2^64 middle + 2^128 high modulo p, where `high` is below 2^64 and the others below 2^127.
-u128 of_limbs(u128 low, u128 middle, u128 high, u128 square) {
-  const u128 upper = high + (middle >> 64);
-  const u128 sum = low + (middle << 64);
-  const u64 carry = static_cast<u64>(sum < low);
-  const u128 small = reduced(sum, 0);
-  const u128 shifted = multiply(upper + carry, square);
-  return add(small, shifted);
+// root^0 to root^(order - 1) in Montgomery's form.
+std::vector<u128> powers_of(u128 root, std::size_t order) {
+  const u128 square = radix_squared();
+  const u128 step = multiply(root, square);
+  std::vector<u128> powers(order);
+  powers[0] = multiply(1, square);
+  for (std::size_t i = 1; i < order; ++i) powers[i] = multiply(powers[i - 1], step);
+  return powers;
 }
+
+// A polynomial's values at the powers of a root from its coefficients, in place.
+void transform(std::vector<u128>& x, const std::vector<u128>& powers) {
+  const std::size_t order = x.size();
+  for (std::size_t i = 0, reversed = 0; i < order; ++i) {
+    if (i < reversed) std::swap(x[i], x[reversed]);
+    for (std::size_t bit = order / 2; bit && !((reversed ^= bit) & bit);) bit /= 2;
+  }
+  for (std::size_t half = 1; half < order; half *= 2) {
+    const std::size_t stride = order / (2 * half);
+    for (std::size_t start = 0; start < order; start += 2 * half) {
+      for (std::size_t j = 0; j < half; ++j) {
+        const u128 u = x[start + j], v = multiply(x[start + j + half], powers[j * stride]);
+        x[start + j] = add(u, v);
+        x[start + j + half] = subtract(u, v);
+      }
+    }
+  }
+}
+
+// One verifier's query of its share of a proof.
+class Query {
+ public:
+  explicit Query(const QueryArgs& args)
+      : args_(args),
+        square_(radix_squared()),
+        point_(multiply(element(args.point), square_)),
+        powers_(powers_of(element(args.root), args.order)) {
+    // f(r) = sum u_k f(w^k) with u_k = sum over j of (r / w^k)^j / P.
+    u128 value = 1;
+    for (std::size_t n = 1; n < args.order; n *= 2) {
+      value = (value >> 1) + ((kModulus >> 1) + 1) * (value & 1);  // half of it modulo p
+    }
+    weights_.resize(args.order);
+    for (u128& weight : weights_) {
+      weight = value;
+      value = multiply(value, point_);
+    }
+    std::vector<u128> back(args.order);  // the powers of 1 / w
+    for (std::size_t k = 0; k < args.order; ++k) {
+      back[k] = powers_[(args.order - k) % args.order];
+    }
+    transform(weights_, back);
+    for (std::size_t k = 0; k < args.num_rows; ++k) inner_ = add(inner_, weights_[1 + k]);
+    // Integers are taken as unsigned, 2^63 more, which is subtracted at the end.
+    inner_ = multiply(inner_, multiply(u128{1} << 63, square_));
+    for (std::size_t part = 0; part < args.parts.size(); ++part) {
+      scales_.push_back(multiply(element(args.scales + 2 * part), square_));
+    }
+  }
+
+  // The wire's polynomial at the point.
+  u128 wire(std::size_t column) const {
+    u128 total = product(weights_[0], element(args_.proof + 2 * column));
+    for (std::size_t part = 0; part < args_.parts.size(); ++part) {
+      total = add(total, multiply(weighted_sum(args_.parts[part] + column), scales_[part]));
+    }
+    for (std::size_t k = 0; k < args_.num_tail; ++k) {
+      const u64* value = args_.tail + 2 * (k * args_.num_wires + column);
+      total = add(total, product(weights_[1 + args_.num_rows + k], element(value)));
+    }
+    return total;
+  }
+
+  u128 at_point() const {
+    u128 total = 0;
+    for (std::size_t i = args_.num_coefficients; i-- > 0;) {
+      total = add(multiply(total, point_), coefficient(i));
+    }
+    return total;
+  }
+
+  // At the powers of the root: modulo x^P - 1 the coefficients fold together.
+  std::vector<u128> values() const {
+    std::vector<u128> folded(args_.order);
+    for (std::size_t i = 0; i < args_.num_coefficients; ++i) {
+      u128& sum = folded[i % args_.order];
+      sum = add(sum, coefficient(i));
+    }
+    transform(folded, powers_);
+    return folded;
+  }
+
+ private:
+  u128 coefficient(std::size_t i) const { return element(args_.proof + 2 * (args_.num_wires + i)); }
+
+  u128 product(u128 a, u128 b) const { return multiply(multiply(a, square_), b); }
+
+  // The weights times a column of integers.
+  u128 weighted_sum(const std::int64_t* column) const {
+    u128 low = 0, middle = 0, high = 0;
+    for (std::size_t k = 0; k < args_.num_rows; ++k) {
+      const u64 value = static_cast<u64>(column[k * args_.num_wires]) ^ (u64{1} << 63);
+      const u128 x = u128{static_cast<u64>(weights_[1 + k])} * value;
+      const u128 y = u128{static_cast<u64>(weights_[1 + k] >> 64)} * value;
+      low += static_cast<u64>(x);
+      middle += (x >> 64) + static_cast<u64>(y);
+      high += y >> 64;
+    }
+    // low + 2^64 middle + 2^128 high, where `high` is below 2^64 and the others below 2^127.
+    const u128 upper = high + (middle >> 64);
+    const u128 sum = low + (middle << 64);
+    const u64 carry = static_cast<u64>(sum < low);
+    const u128 whole = add(reduced(sum, 0), multiply(upper + carry, square_));
+    return subtract(whole, inner_);
+  }
+
+  const QueryArgs& args_;
+  const u128 square_;
+  const u128 point_;
+  const std::vector<u128> powers_;  // of the root
+  std::vector<u128> weights_;
+  std::vector<u128> scales_;
+  u128 inner_ = 0;
+};
 
 }  // namespace
 
@@ -104,59 +220,21 @@ void square_sums(const SquareArgs& args, unsigned num_threads) {
   }
 }
 
-void weighted_sums(const WeightedArgs& args, unsigned num_threads) {
-  const u128 square = radix_squared();
-  u128 weights = 0;
-  for (std::size_t k = 0; k < args.num_rows; ++k) {
-    weights = add(weights, element(args.weights + 2 * k));
+void query_proof(const QueryArgs& args) {
+  const Query query(args);
+  for (std::size_t wire = 0; wire < args.num_wires; ++wire) {
+    store_element(query.wire(wire), args.opened + 2 * wire);
   }
-  // Integers are taken as unsigned, 2^63 more, which is subtracted at the end.
-  const u128 beyond = multiply(weights, multiply(u128{1} << 63, square));
-  // Column by column, so that sums stay in registers; neighbours share the lines of a cache.
-  constexpr std::size_t kColumns = 8;
-  const std::size_t tiles = (args.num_columns + kColumns - 1) / kColumns;
-  for_trees(tiles, args.num_rows * kColumns, num_threads,
-            [&](std::size_t first, std::size_t count) {
-              const std::size_t end = std::min(args.num_columns, (first + count) * kColumns);
-              for (std::size_t column = first * kColumns; column < end; ++column) {
-                u128 low = 0, middle = 0, high = 0;
-                for (std::size_t k = 0; k < args.num_rows; ++k) {
-                  const std::int64_t number = args.values[k * args.num_columns + column];
-                  const u64 value = static_cast<u64>(number) ^ (u64{1} << 63);
-                  const u128 x = u128{args.weights[2 * k]} * value;
-                  const u128 y = u128{args.weights[2 * k + 1]} * value;
-                  low += static_cast<u64>(x);
-                  middle += (x >> 64) + static_cast<u64>(y);
-                  high += y >> 64;
-                }
-                const u128 whole = of_limbs(low, middle, high, square);
-                store_element(subtract(whole, beyond), args.out + 2 * column);
-              }
-            });
+  store_element(query.at_point(), args.opened + 2 * args.num_wires);
+  const std::vector<u128> values = query.values();
+  for (std::size_t k = 0; k < args.order; ++k) store_element(values[k], args.values + 2 * k);
 }
 
 void field_transform(const TransformArgs& args) {
-  const std::size_t order = args.order;
-  const u128 square = radix_squared();
-  const u128 step = multiply(element(args.root), square);
-  std::vector<u128> powers(std::max<std::size_t>(1, order / 2)), x(order);
-  powers[0] = multiply(1, square);
-  for (std::size_t i = 1; i < powers.size(); ++i) powers[i] = multiply(powers[i - 1], step);
-  for (std::size_t i = 0, reversed = 0; i < order; ++i) {
-    x[reversed] = element(args.values + 2 * i);
-    for (std::size_t bit = order / 2; bit && !((reversed ^= bit) & bit);) bit /= 2;
-  }
-  for (std::size_t half = 1; half < order; half *= 2) {
-    const std::size_t stride = order / (2 * half);
-    for (std::size_t start = 0; start < order; start += 2 * half) {
-      for (std::size_t j = 0; j < half; ++j) {
-        const u128 u = x[start + j], v = multiply(x[start + j + half], powers[j * stride]);
-        x[start + j] = add(u, v);
-        x[start + j + half] = subtract(u, v);
-      }
-    }
-  }
-  for (std::size_t i = 0; i < order; ++i) store_element(x[i], args.out + 2 * i);
+  std::vector<u128> x(args.order);
+  for (std::size_t i = 0; i < args.order; ++i) x[i] = element(args.values + 2 * i);
+  transform(x, powers_of(element(args.root), args.order));
+  for (std::size_t i = 0; i < args.order; ++i) store_element(x[i], args.out + 2 * i);
 }
 
 }  // namespace fsl

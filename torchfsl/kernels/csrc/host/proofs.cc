@@ -147,57 +147,84 @@ void leaf_sums(const LeafArgs& args, unsigned width, std::int64_t* low, std::int
   });
 }
 
-// Adds the lifted shares of `count` <= kChunk leaves to `carried`, and their sums to `totals`.
-// `fixed` slots a leaf, or `slots` if it is 0.
-template <std::size_t fixed>
-void carry_leaves(const std::uint8_t* states, std::size_t count, const std::uint8_t* plain,
-                  const u64* hints, std::size_t slots, std::int64_t* carried,
-                  std::int64_t* totals) {
-  const std::size_t own = fixed ? fixed : slots;
-  for (std::size_t leaf = 0; leaf < count; ++leaf) {
-    const u64 chosen = mask_of(states + 16 * leaf);
-    const std::uint8_t* row = plain + leaf * own * kCarryWidth;
-    for (std::size_t i = 0; i < own; ++i) {
-      // Eight bytes: the last one falls out of `signed_of`, and there are some to spare.
-      const u64 word = load<8>(row + kCarryWidth * i) + (hints[i] & chosen);
-      const std::int64_t lifted = signed_of<kCarryWidth>(word);
-      carried[leaf * own + i] += lifted;
-      totals[i] += lifted;  // below 2^62 over a chunk
+// Two words side by side, which every machine's compiler knows.
+using Two = u64 __attribute__((vector_size(16)));
+
+// A value of seven bytes is taken as the lifted one and kBias, and no sign is to be kept.
+constexpr u64 kBias = u64{1} << (8 * kCarryWidth - 1);
+
+// Adds such values of `count` <= kChunk leaves to `carried [count, slots]`, and their sums, below
+// 2^63, to `totals`; two slots at once.
+void carry_pairs(const std::uint8_t* states, std::size_t count, const std::uint8_t* plain,
+                 const u64* hints, std::size_t slots, u64* carried, u64* totals) {
+  u64 chosen[kChunk];
+  for (std::size_t leaf = 0; leaf < count; ++leaf) chosen[leaf] = mask_of(states + 16 * leaf);
+  for (std::size_t i = 0; i < slots; i += 2) {
+    const Two hint = {hints[i], hints[i + 1]};
+    Two total = {};
+    for (std::size_t leaf = 0; leaf < count; ++leaf) {
+      // Eight bytes a load: the last one is masked away, and there are some to spare.
+      const std::uint8_t* row = plain + (leaf * slots + i) * kCarryWidth;
+      const Two own = {load<8>(row), load<8>(row + kCarryWidth)};
+      const Two value = ((own + (hint & chosen[leaf])) ^ kBias) & (2 * kBias - 1);
+      total += value;
+      Two sum;
+      std::memcpy(&sum, carried + leaf * slots + i, sizeof(sum));
+      sum += value;
+      std::memcpy(carried + leaf * slots + i, &sum, sizeof(sum));
     }
+    totals[i] += total[0];
+    totals[i + 1] += total[1];
+  }
+}
+
+// The same for a single slot.
+void carry_single(const std::uint8_t* states, std::size_t count, const std::uint8_t* plain,
+                  const u64* hints, std::size_t, u64* carried, u64* totals) {
+  for (std::size_t leaf = 0; leaf < count; ++leaf) {
+    const u64 own = load<8>(plain + leaf * kCarryWidth);
+    const u64 word = own + (hints[0] & mask_of(states + 16 * leaf));
+    const u64 value = (word ^ kBias) & (2 * kBias - 1);
+    carried[leaf] += value;
+    totals[0] += value;
   }
 }
 
 void carry_sums(const LeafArgs& args, std::int64_t* carried, std::int64_t* sums) {
   const std::size_t slots = args.payload / kCarryWidth;
+  const auto carry = slots == 1 ? carry_single : carry_pairs;
   Converted converted(args);
-  std::fill_n(carried, args.num_leaves * slots, 0);
   std::fill_n(sums, args.num_trees * slots * 2, 0);
-  std::vector<u64> hints(slots);
-  std::vector<std::int64_t> totals(slots);
-  for (std::size_t tree = 0; tree < args.num_trees; ++tree) {
-    const std::uint8_t* states = args.states + 16 * tree * args.num_leaves;
-    for (std::size_t i = 0; i < slots; ++i) {
-      hints[i] = load<kCarryWidth>(args.hints + tree * args.payload + kCarryWidth * i);
-    }
-    std::int64_t* const own = sums + 2 * tree * slots;
-    for (std::size_t first = 0; first < args.num_leaves; first += kChunk) {
-      const std::size_t count = std::min(kChunk, args.num_leaves - first);
-      const std::uint8_t* plain = converted.of(states + 16 * first, count);
+  std::vector<u64> hints(args.num_trees * slots);
+  for (std::size_t i = 0; i < hints.size(); ++i) {
+    hints[i] = load<kCarryWidth>(args.hints + kCarryWidth * i);
+  }
+  std::vector<u64> totals(slots), here(kChunk * slots);
+  const auto lifted = [&](u64 value, std::size_t number) {
+    const auto whole = static_cast<std::int64_t>(value - number * kBias);
+    return args.party ? -whole : whole;
+  };
+  // All trees of some leaves, so that their sums stay in the cache.
+  for (std::size_t first = 0; first < args.num_leaves; first += kChunk) {
+    const std::size_t count = std::min(kChunk, args.num_leaves - first);
+    std::fill(here.begin(), here.end(), 0);
+    for (std::size_t tree = 0; tree < args.num_trees; ++tree) {
+      const std::uint8_t* states = args.states + 16 * (tree * args.num_leaves + first);
+      const std::uint8_t* plain = converted.of(states, count);
       std::fill(totals.begin(), totals.end(), 0);
-      const auto carry = slots == 1    ? carry_leaves<1>
-                         : slots == 16 ? carry_leaves<16>
-                                       : carry_leaves<0>;
-      carry(states + 16 * first, count, plain, hints.data(), slots, carried + first * slots,
-            totals.data());
+      carry(states, count, plain, hints.data() + tree * slots, slots, here.data(), totals.data());
+      std::int64_t* const own = sums + 2 * tree * slots;
       for (std::size_t i = 0; i < slots; ++i) {
-        const std::int64_t total = args.party ? -totals[i] : totals[i];
+        const std::int64_t total = lifted(totals[i], count);
         const std::int64_t low = own[2 * i] + (total & 0xffffffff);
         own[2 * i] = low & 0xffffffff;
         own[2 * i + 1] += (total >> 32) + (low >> 32);
       }
     }
+    for (std::size_t i = 0; i < count * slots; ++i) {
+      carried[first * slots + i] = lifted(here[i], args.num_trees);
+    }
   }
-  for (std::size_t i = 0; args.party && i < args.num_leaves * slots; ++i) carried[i] = -carried[i];
 }
 
 }  // namespace fsl

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "aes_key.h"
 
@@ -39,15 +40,25 @@ struct SquareArgs {
 };
 void square_sums(const SquareArgs& args, unsigned num_threads);
 
-// out [C] = weights [K] times values [K, C], integers, modulo p; K below 2^24.
-struct WeightedArgs {
-  const std::uint64_t* weights;  // [K, 2]
-  const std::int64_t* values;
-  std::size_t num_rows;
-  std::size_t num_columns;
-  std::uint64_t* out;  // [C, 2]
+// What one verifier opens of its share of a proof at a point, see `portable.proofs`. Wires go
+// through the seeds at root^0, and through the rows of all parts, each part times its scale, and of
+// the tail behind them at root^1 and so on.
+struct QueryArgs {
+  const std::uint64_t* proof;              // [L + C, 2]: a seed a wire, then coefficients
+  std::size_t num_wires;                   // L
+  std::size_t num_coefficients;            // C
+  std::size_t order;                       // P, a power of two
+  std::uint64_t root[2];                   // of order P
+  std::uint64_t point[2];                  // public by now
+  std::vector<const std::int64_t*> parts;  // [K, L] each, K + t below P
+  std::size_t num_rows;                    // K
+  const std::uint64_t* scales;             // [parts, 2]
+  const std::uint64_t* tail;               // [t, L, 2]
+  std::size_t num_tail;                    // t
+  std::uint64_t* opened;  // [L + 1, 2]: wires and the coefficients' polynomial there
+  std::uint64_t* values;  // [P, 2]: the polynomial's values at the powers of root
 };
-void weighted_sums(const WeightedArgs& args, unsigned num_threads);
+void query_proof(const QueryArgs& args);
 
 // out [n]: a polynomial's values at the powers of a root of order n from its coefficients.
 struct TransformArgs {

@@ -359,9 +359,7 @@ void run_ring_multiply(Secrets& secrets) {
   });
 }
 
-constexpr std::uint64_t kWeights[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-
-// Leaf states, hints, and a proof's values; the root is public.
+// Leaf states, hints, a proof and its values; root, scales and point are public.
 void run_proofs(Secrets& secrets) {
   constexpr std::size_t kTrees = 3, kLeaves = 200, kPayload = 84, kOrder = 16, kWires = 5;
   const KeySchedule key = expand_key(Bytes(16, 7).data());
@@ -369,16 +367,28 @@ void run_proofs(Secrets& secrets) {
   const Bytes hints = secrets.bytes(kTrees * kPayload);
   const std::vector<std::uint64_t> values = secrets.numbers(2 * kOrder * kWires, 1ull << 63);
   std::vector<std::int64_t> low(kTrees * kPayload), high(low.size()), carried(kLeaves * 12);
-  std::vector<std::uint64_t> out(4 * kOrder);
+  std::vector<std::uint64_t> out(4 * kOrder), opened(2 * kWires + 2);
+  constexpr std::uint64_t kScales[4] = {1, 0, 0, 2};
   measured([&] {
     const LeafArgs args = {&key, states.data(), kTrees, kLeaves, hints.data(), kPayload, 1};
     for (const unsigned width : {2u, 3u, 4u, 6u})
       leaf_sums(args, width, low.data(), high.data(), 1);
     carry_sums(args, carried.data(), low.data());
     square_sums({values.data(), kOrder, kWires, {5, 9}, out.data()}, 1);
-    // The weights follow from the point, which is public by then.
-    weighted_sums(
-        {kWeights, reinterpret_cast<const std::int64_t*>(values.data()), 8, 5, out.data()}, 1);
+    const auto* rows = reinterpret_cast<const std::int64_t*>(values.data());
+    query_proof({values.data(),
+                 kWires,
+                 2 * kOrder - 1,
+                 kOrder,
+                 {5, 9},
+                 {7, 3},
+                 {rows, rows + 9},
+                 8,
+                 kScales,
+                 values.data() + 20,
+                 3,
+                 opened.data(),
+                 out.data()});
     field_transform({values.data(), kOrder, {5, 9}, out.data()});
   });
 }

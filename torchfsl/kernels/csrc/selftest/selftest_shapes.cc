@@ -401,15 +401,22 @@ void run_proofs(Digests& digests, Random& random) {
   square_sums({values.data(), 8, 3, {3, 4}, one.data()}, 1);
   square_sums({values.data(), 8, 3, {3, 4}, many.data()}, 3);
   require(one == many, "proofs: the number of threads changes a result");
-  std::vector<std::int64_t> integers(8 * 130);
+  std::vector<std::int64_t> integers(5 * 3);
   for (std::int64_t& number : integers) number = static_cast<std::int64_t>(random.next());
-  std::vector<std::uint64_t> sums[2];
-  for (const unsigned num_threads : {1u, 3u}) {
-    std::vector<std::uint64_t>& out = sums[num_threads > 1];
-    out.resize(2 * 130);
-    weighted_sums({values.data(), integers.data(), 8, 130, out.data()}, num_threads);
-  }
-  require(sums[0] == sums[1], "proofs: the number of threads changes a sum");
+  std::vector<std::uint64_t> opened(2 * 4);
+  query_proof({values.data(),
+               3,
+               15,
+               8,
+               {3, 4},
+               {5, 6},
+               {integers.data(), integers.data()},
+               5,
+               values.data() + 3,
+               values.data() + 8,
+               2,
+               opened.data(),
+               one.data()});
   field_transform({values.data(), 8, {3, 4}, one.data()});
 }
 
