@@ -173,6 +173,7 @@ def main() -> int:
                 data_root=options.data,
                 runs=RUN_FOLDER,
                 fsl_rounds=options.fsl_rounds,
+                workers=options.workers,
                 command=command,
             )
         except ConfigError as error:
@@ -302,6 +303,14 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
     )
     runs.add_argument(
         "--threads", type=int, default=1, help="table7: of one run; sums may differ by them"
+    )
+    runs.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tables 7 and 8, beyond: processes in which clients train side by side, with the same "
+        "bits; default 1",
     )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
     runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")

@@ -37,15 +37,22 @@ def run_cells(
     data_root: Path | None,
     runs: Path,
     fsl_rounds: int,
+    workers: int,
     command: str,
 ) -> None:
     """Run what has no result yet, skipping what another process works on.
+
+    Clients train in so many processes, `workers`, with the same bits.
 
     Raises:
         ConfigError: a setting of a cell is out of range, or not that of its unfinished run.
     """
     configs = [
-        cell.config(None if data_root is None else str(data_root / cell.dataset)) for cell in cells
+        dataclasses.replace(
+            cell.config(None if data_root is None else str(data_root / cell.dataset)),
+            workers=workers,
+        )
+        for cell in cells
     ]
     for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
         target = Path("results") / cell.table / f"{cell.name}.json"

@@ -29,7 +29,7 @@ WAYS: Final = {
     "topk-dropped": Rest("blocks", SHARE, BLOCK, error_feedback=False),
     "sample": Rest("sample", SHARE, BLOCK),
 }
-EPSILON, DELTA, BOUND = 8.0, 1e-5, 1 << 24
+EPSILON, DELTA, BOUND = 8.0, 1e-5, 1 << 20
 
 
 def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:

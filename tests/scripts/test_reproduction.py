@@ -14,11 +14,14 @@ from scripts.reproduction import (
     hashing,
     one_round,
     plots,
+    preamble,
     report,
     training_report,
 )
 from scripts.reproduction.cells import Cell, table7
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
+from training.checkpoint import CheckpointFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,7 +148,9 @@ def test_a_cell_with_a_result_is_not_run_again_and_says_so(
     target = tmp_path / "results" / "table7" / f"{cell.name}.json"
     target.parent.mkdir(parents=True)
     target.write_text("{}")
-    accuracy.run_cells([cell], data_root=tmp_path, runs=tmp_path, fsl_rounds=5, command="")
+    accuracy.run_cells(
+        [cell], data_root=tmp_path, runs=tmp_path, fsl_rounds=5, workers=1, command=""
+    )
     assert "remove it to run the cell again" in capsys.readouterr().out
     assert target.read_text() == "{}"
 
@@ -229,3 +234,17 @@ def test_precision_is_a_setting_of_image_runs() -> None:
     cells = table7(["trec", "cifar10"], [1], [0], None, False, precision="float32")
     assert [cell.config(None).local.precision for cell in cells] == ["float32", "float32"]
     assert [cell.name for cell in cells] == ["trec-1-seed0", "cifar10-1-float32-seed0"]
+
+
+def test_noise_of_drawn_blocks_is_computed_for_the_plan_of_the_runs(tmp_path: Path) -> None:
+    """Drawn in secret they need hardly more than the largest; drawn in public far more."""
+    config = preamble.config_of(tmp_path, preamble.WAYS["sample"], rounds=60)
+    config = dataclasses.replace(config, data="synthetic", rounds=1)
+    assert accuracy.run_or_read(config, tmp_path / "run", accuracy.Progress("accuracy"))
+    checkpoint = CheckpointFolder(tmp_path / "run" / "checkpoint").load()
+    assert checkpoint is not None
+    found = preamble.noise(Plan.from_json(checkpoint.plan), 60)
+    assert found["drawn_in_public"] == pytest.approx(
+        found["topk"] * (found["blocks"] / found["chosen"]) ** 0.5
+    )
+    assert 0 < found["drawn_in_secret"] < found["drawn_in_public"]
