@@ -14,7 +14,9 @@ import torch
 import torchfsl
 from training.checkpoint import CheckpointFolder
 from training.config import Config
+from training.effect import idle_under_aggregation
 from training.federation import Federation
+from training.presets import PRESETS
 from training.run_files import check_same, replace_file
 from training.sections import ConfigError
 from training.trainer import RoundRecord
@@ -106,6 +108,7 @@ def summarise(
         "preset": config.preset,
         "data": config.data,
         "aggregation": config.aggregation,
+        "not_used": idle_under_aggregation(config, PRESETS[config.preset]),
         "backend": torchfsl.backend(),
         "rounds": len(records),
         "clients_per_round": config.clients_per_round,
