@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ or, for the presets ...-widths, where half and all of each layer are trained
   [sesa]
   budgets = [1.0, 0.5]
   collusion = 0.2
-A setting that the preset or another setting leaves without effect is refused.
+A setting that the preset or another setting leaves without effect is refused; one of a file that
+only the aggregation has no use for is named.
 """
 
 
@@ -294,7 +296,8 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
         if getattr(options, tracker.package):
             console = tracker(config, folder, console)
     if idle := idle_under_aggregation(config, PRESETS[config.preset]):
-        console.say(f"not used under {config.aggregation}: {', '.join(idle)}")
+        # Also with --quiet: noise that is asked for and not added is no progress.
+        print(f"not used under {config.aggregation}: {', '.join(idle)}", file=sys.stderr)
     summary = run_experiment(config, folder, resume=options.resume, console=console)
     exact = summary["exact_rounds"] in (None, summary["rounds"])
     retrieved = summary["exact_retrieval_rounds"] in (None, summary["rounds"])

@@ -68,7 +68,10 @@ def run_experiment(
         console.say(f"starting in {folder}")
     if config.aggregation == "plain":
         console.say("plain adds in the clear, 4 bytes a value; the same round under fsl would be")
-    console.say(explained(config, federation))
+    if config.aggregation == "central":
+        console.say("central trains in one place: nothing is sent")
+    else:
+        console.say(explained(config, federation))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
     keeper = _Keeper(run, trainer, records, console)

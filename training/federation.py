@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from torch import nn
 
@@ -148,12 +149,27 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
     except ParameterError as error:
         cost, remedy, _ = str(error).partition(": pass above_break_even=")
         if not remedy:
-            raise
+            raise _in_settings(error) from error
         raise ConfigError(
             f"{cost}: add --above-break-even dense to send such segments whole (clients then "
             "download them whole, too), --above-break-even keep to keep the trees, or let a client "
             "send less"
         ) from error
+
+
+_SETTING_OF: Final = {
+    "l2_bound": "fsl.l2_norm times 2**frac_bits",
+    "lane=": "a count, of server.mean = 'trained'",
+    "max_weight": "1 in experiments",
+}
+"""What a plan's field is in an experiment."""
+
+
+def _in_settings(error: ParameterError) -> ParameterError:
+    """The same, with the settings that its words stand for."""
+    text = str(error)
+    meant = [f"{word.rstrip('=')}: {what}" for word, what in _SETTING_OF.items() if word in text]
+    return ParameterError(f"{error} ({'; '.join(meant)})") if meant else error
 
 
 def _sefl_plan(config: Config, engine: SubmodelEngine, handle: Handle) -> SeflPlan:

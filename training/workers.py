@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import torch
 
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Receipt, RoundSession
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.update import Update
@@ -34,6 +35,8 @@ from training.tasks.build import build_task
 
 _CALLS: Final = ("download", "retrieve", "submit", "abort", "receipt")
 """Of a session, by a worker."""
+_TOLD: Final = (ConfigError, ParameterError, ProtocolError, FileNotFoundError, ValueError)
+"""Errors that the command says in a line; the first that fits."""
 _ENDED: Final = (
     "a worker has ended, by itself or killed, perhaps for memory, of which each takes what a model "
     "and the data need: choose fewer workers"
@@ -89,7 +92,7 @@ class Workers:
                     idle.append(connection)
                     del busy[connection]
                 elif name == "failed":
-                    raise job.error or RuntimeError(f"in a worker:\n{arguments[0]}")
+                    raise job.error or _error_of(*arguments)
                 else:
                     _tell(connection, _answered(job, number, name, arguments))
 
@@ -99,6 +102,14 @@ class Workers:
             connection.close()
         for process in self._processes:
             process.join()
+
+
+def _error_of(kind: str | None, text: str, trace: str) -> Exception:
+    """What a worker's client raised; of a kind that the command tells in a line, that kind."""
+    for told in _TOLD:
+        if told.__name__ == kind:
+            return told(text)
+    return RuntimeError(f"in a worker:\n{trace}")
 
 
 def _tell(connection: Connection, value: tuple[Any, ...]) -> None:
@@ -186,6 +197,8 @@ def _work(config: Config, plan: SubmodelPlan, connection: Connection) -> None:
             connection.send(("done", (clipped, residual_arrays(residual))))
     except EOFError:  # the trainer has ended
         return
-    except Exception:
+    except Exception as error:
+        kind = next((k for k in _TOLD if isinstance(error, k)), None)
+        name = None if kind is None else kind.__name__
         with contextlib.suppress(OSError):
-            connection.send(("failed", (traceback.format_exc(),)))
+            connection.send(("failed", (name, str(error), traceback.format_exc())))

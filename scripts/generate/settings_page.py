@@ -28,7 +28,8 @@ compares.
 
 `python -m training PRESET --config FILE.toml` starts from a preset, takes what FILE.toml says
 instead, and then what the options of the command say. A setting without effect in a run is refused,
-and so is a name that is not below. The settings of a run are in its `config.json`.
+and so is a name that is not below; one of a file that only the aggregation has no use for is named,
+also under `--quiet`. The settings of a run are in its `config.json`.
 
 ```toml
 rounds = 50

@@ -290,3 +290,57 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
         run(plan=planned(min_clients=3), clients_per_round=2)
     with pytest.raises(ParameterError, match="a key of clients is 'a'"):
         torchfsl.simulate(engine, handle, {"a": DATA[0]}, train=fail, rounds=1)  # type: ignore[dict-item]
+
+
+def test_an_interrupted_simulation_leaves_the_servers_model() -> None:
+    """Also in the middle of a block, in which most rows are NaN."""
+    whole, _ = run(2)
+    for kind in ("fsl", "plain"):
+        _, engine, handle, train = setup()
+        torch.manual_seed(2)
+        calls = []
+
+        def interrupted(batches: Any, train: Any = train, calls: list[int] = calls) -> float:
+            if len(calls) == 2 * CLIENTS + 3:
+                raise KeyboardInterrupt
+            calls.append(1)
+            loss: float = train(batches)
+            return loss
+
+        with pytest.raises(KeyboardInterrupt):
+            torchfsl.simulate(
+                engine, handle, DATA, train=interrupted, rows=rows_of, rounds=5, progress=False,
+                aggregation=kind,
+            )  # fmt: skip
+        left = handle.server_state()
+        assert all(np.isfinite(values).all() for values in left.values())
+        assert all(np.array_equal(left[name], whole.model.state[name]) for name in left), kind
+
+
+def test_a_simulation_that_cannot_be_is_refused_before_its_first_round() -> None:
+    with pytest.raises(ParameterError, match="rounds is 3, and the plan opens max_rounds = 2"):
+        run(plan=planned(max_rounds=2))
+    with pytest.raises(ParameterError, match=r"Pass rows=, .*or a plan= of your own"):
+        run(rows=None)
+    for name, odd in (("rounds", 1.5), ("clients_per_round", 2.5), ("seed", -1)):
+        with pytest.raises(ParameterError, match=f"{name} is {odd}"):
+            run(**{name: odd})
+    with pytest.raises(ParameterError, match=r"evaluate\(\) gives None"):
+        run(1, evaluate=lambda: None)
+
+
+def test_a_model_beyond_16_bits_is_refused_alike_under_both_aggregations() -> None:
+    told = []
+    for kind in ("fsl", "plain"):
+        model, engine, handle, train = setup()
+        with torch.no_grad():
+            model.top.bias.fill_(1e5)
+        plan = engine.plan(handle, max_clients=CLIENTS, min_clients=2, rows_per_client=20,
+                           above_break_even="dense", download="float16")  # fmt: skip
+        with pytest.raises(ProtocolError, match=r"'top\.bias' .*ends at 65504") as found:
+            torchfsl.simulate(
+                engine, handle, DATA, train=train, rows=rows_of, plan=plan, rounds=1,
+                progress=False, aggregation=kind,
+            )  # fmt: skip
+        told.append(str(found.value))
+    assert told[0] == told[1]

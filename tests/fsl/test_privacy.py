@@ -130,8 +130,8 @@ def dense_plan(**options: Any) -> Plan:
     ("options", "text"),
     [
         ({"noise_sigma": 5}, "without l2_bound"),
-        ({"noise_sigma": -1, "l2_bound": 100}, "not negative"),
-        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "not negative"),
+        ({"noise_sigma": -1, "l2_bound": 100}, "not be negative"),
+        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "not be negative"),
         ({"l2_bound": 7}, "more frac_bits, or a bound of 8"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane_sigma": 5}, "lane_sigma"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane": "count"}, "lane_sigma"),
@@ -310,3 +310,14 @@ def test_accounting_refuses_what_it_cannot_state(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(builtins, "__import__", without_extra)
     with pytest.raises(ParameterError, match=r"pip install 'torchfsl\[privacy\]'"):
         privacy.guarantee(plan, delta=1e-6, rounds=1)
+
+
+def test_a_norm_that_the_encoding_cannot_tell_from_none_is_no_bound() -> None:
+    encoding = FixedPoint(32, 4, 1.0)
+    assert privacy.l2_bound(encoding, 0.0) == 0
+    assert privacy.l2_bound(encoding, 0.0625) == 1
+    with pytest.raises(ParameterError, match=r"norm 0\.05 is below 0\.0625, .*4 fraction bits"):
+        privacy.l2_bound(encoding, 0.05)
+    for odd in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ParameterError, match=f"the norm is {odd}"):
+            privacy.l2_bound(encoding, odd)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.support.small_tasks import small_config
+from training import workers
 from training.config import Aggregation, Config
 from training.effect import refuse_idle
 from training.federation import Federation, build
@@ -91,8 +92,10 @@ def test_what_training_raises_in_a_worker_is_raised_here() -> None:
     trainer = Trainer(config, build_task(config), build(config, build_task(config)))
     odd = dataclasses.replace(config, local=dataclasses.replace(config.local, lr=-1.0))
     trainer.config = odd  # what workers start from
-    with pytest.raises(RuntimeError, match=r"in a worker:(?s:.*)-1\.0"):
+    with pytest.raises(ValueError, match=r"^Invalid learning rate: -1\.0"):  # as without workers
         trainer.run(1, lambda record: None)
+    assert isinstance(workers._error_of("ConfigError", "so", ""), ConfigError)
+    assert str(workers._error_of(None, "'key'", "its trace")) == "in a worker:\nits trace"
 
 
 def test_workers_where_clients_are_not_trained_one_by_one_are_refused() -> None:

@@ -139,10 +139,10 @@ def simulate(
     """
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
-    _check(data, size, rounds, evaluate_every, optimizer_state)
+    _check(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = None if weight is None else _weights(data, weight)
     plan = _planned(engine, handle, data, rows, size, weights) if plan is None else plan
-    _check_plan(plan, size, weights or {})
+    _check_plan(plan, size, rounds, weights or {})
     home = engine.aggregation(plan, handle.server_state(), aggregation, server_model)
     states = _OptimizerStates(handle, optimizer_state)
     federation = _Federation(
@@ -150,26 +150,31 @@ def simulate(
     )  # fmt: skip
     history = History(plan, home.model)
     draw = np.random.Generator(np.random.Philox(seed))
-    for number in range(rounds):
-        chosen = sorted(draw.choice(sorted(data), size=size, replace=False).tolist())
-        record = federation.round(number, chosen)
-        if evaluate is not None and (number == rounds - 1 or number % evaluate_every == 0):
-            handle.load(home.model.state)
-            record = dataclasses.replace(record, metrics=_metrics(evaluate()))
-        history.rounds.append(record)
-        if callable(progress):
-            progress(record)
-        elif progress:
-            print(record, flush=True)
-    handle.load(home.model.state)
+    try:
+        for number in range(rounds):
+            chosen = sorted(draw.choice(sorted(data), size=size, replace=False).tolist())
+            record = federation.round(number, chosen)
+            if evaluate is not None and (number == rounds - 1 or number % evaluate_every == 0):
+                handle.load(home.model.state)
+                record = dataclasses.replace(record, metrics=_metrics(evaluate()))
+            history.rounds.append(record)
+            if callable(progress):
+                progress(record)
+            elif progress:
+                print(record, flush=True)
+    finally:  # an interrupted simulation leaves the servers' model, too
+        handle.load(home.model.state)
     return history
 
 
 def _check(
-    data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str
+    data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str, seed: int
 ) -> None:
     for client in data:
         check_number("a key of clients", client)
+    for name, number in (("clients_per_round", size), ("rounds", rounds),
+                         ("evaluate_every", evaluate_every), ("seed", seed)):  # fmt: skip
+        check_number(name, number)
     if not 1 <= size <= len(data):
         raise ParameterError(
             f"{size} clients a round of {len(data)}: give clients, and clients_per_round in "
@@ -195,8 +200,13 @@ def _weights(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict[in
     return found
 
 
-def _check_plan(plan: SubmodelPlan, size: int, weights: Mapping[int, int]) -> None:
+def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int, int]) -> None:
     """Refuse what a round under this plan would only refuse in its middle."""
+    if plan.max_rounds and rounds > plan.max_rounds:
+        raise ParameterError(
+            f"rounds is {rounds}, and the plan opens max_rounds = {plan.max_rounds}: choose fewer "
+            "rounds, or make the plan for them"
+        )
     if not plan.min_clients <= size <= plan.max_clients:
         raise ParameterError(
             f"clients_per_round is {size}, the plan opens rounds of min_clients = "
@@ -220,6 +230,12 @@ def _planned(
 ) -> SubmodelPlan:
     """A plan whose budget fits every client, with tables that do not pay sent whole."""
     budgets = None
+    has_budget = handle.rows is not None and handle.rows.budget is not None
+    if rows is None and handle.inventory.tables and not has_budget:
+        raise ParameterError(
+            "how many rows may a client send? Pass rows=, each client's ids by table, from which "
+            "simulate() makes a plan that fits all, or a plan= of your own"
+        )
     if rows is not None and handle.inventory.tables:
         budgets = engine.advise(handle, (rows(one) for one in data.values())).rows_per_client()
     return engine.plan(
@@ -230,6 +246,8 @@ def _planned(
 
 
 def _metrics(result: Mapping[str, float] | float) -> dict[str, float]:
+    if result is None:
+        raise ParameterError("evaluate() gives None; let it return a number, or numbers by name")
     if isinstance(result, Mapping):
         return {name: float(value) for name, value in result.items()}
     return {"metric": float(result)}

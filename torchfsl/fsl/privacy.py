@@ -40,8 +40,21 @@ a factor of exp(+-slack) in every probability; see `docs/privacy.md`."""
 
 
 def l2_bound(encoding: FixedPoint, norm: float) -> int:
-    """`Plan.l2_bound` for an L2 norm of real values."""
-    return math.floor(math.ldexp(norm, encoding.frac_bits))
+    """`Plan.l2_bound` for an L2 norm of real values; 0 for 0, no bound.
+
+    Raises:
+        ParameterError: the norm is negative, not finite, or positive and below what the encoding
+            can tell from 0.
+    """
+    if not 0 <= norm < math.inf:
+        raise ParameterError(f"the norm is {norm}: give a number from 0, which sets no bound")
+    bound = math.floor(math.ldexp(norm, encoding.frac_bits))
+    if norm and not bound:
+        raise ParameterError(
+            f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
+            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one"
+        )
+    return bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +208,10 @@ def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     if not rounds and not plan.max_rounds:
         raise ParameterError("say for how many rounds: give rounds, or plan with max_rounds")
     if not 0 < delta < 1 or rounds < 0:
-        raise ParameterError(f"delta ({delta}) lies in (0, 1) and rounds ({rounds}) is at least 1")
+        raise ParameterError(
+            f"delta is {delta} and rounds {rounds}: delta must lie in (0, 1), rounds be 1 or more, "
+            "or 0 for the plan's max_rounds"
+        )
     return rounds or plan.max_rounds
 
 

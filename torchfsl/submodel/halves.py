@@ -8,9 +8,12 @@ clients refuse. float64 goes through float32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.errors import ProtocolError
 from torchfsl.submodel.segments import Download
 from torchfsl.types import Array
 
@@ -54,3 +57,20 @@ def heard(data: bytes | memoryview, kind: Download, dtype: str) -> Array:
     if kind != "full":
         return widen(np.frombuffer(data, "<u2"), kind, dtype)
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+
+
+def check_finite(tensors: Mapping[str, Array], what: str, kind: Download) -> None:
+    """Refuse a model, as clients hear it, on which nobody can train.
+
+    Raises:
+        ProtocolError: a value is not finite; names the tensor, after `what`.
+    """
+    for name, values in tensors.items():
+        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+            why = ": the servers go back to an earlier model"
+            if kind == "float16" and not np.isnan(values).any():
+                why = (
+                    ", and download='float16' ends at 65504: plan with download='bfloat16' or "
+                    "'full'"
+                )
+            raise ProtocolError(f"the model's {what}{name!r} has values that are not finite{why}")

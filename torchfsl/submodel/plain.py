@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
-from torchfsl.submodel.halves import as_heard
+from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
@@ -128,7 +128,11 @@ class _PlainSession:
 
     def download(self) -> dict[str, Array]:
         state, segments = self._home.model.state, in_the_clear(self._home.plan.segments)
-        clear = {t.name: as_heard(state[t.name], s.download) for s in segments for t in s.tensors}
+        clear: dict[str, Array] = {}
+        for segment in segments:
+            heard = {t.name: as_heard(state[t.name], segment.download) for t in segment.tensors}
+            check_finite(heard, "", segment.download)
+            clear |= heard
         self._received["model"] += sum(segment.download_bytes for segment in segments)
         return clear
 
@@ -137,7 +141,9 @@ class _PlainSession:
         for segment in self._home.plan.segments:
             if segment.retrieve:
                 indices = self._indices[segment.name]
-                rows[segment.name] = (indices, model_rows(self._home.model, segment, indices))
+                found = model_rows(self._home.model, segment, indices)
+                check_finite({segment.name: found}, "rows of ", segment.download)
+                rows[segment.name] = (indices, found)
                 self._received["rows"] += len(indices) * segment.row_bytes
         return rows
 

@@ -30,7 +30,8 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
 from torchfsl.submodel.aggregation import Receipt
-from torchfsl.submodel.segments import Download, in_the_clear
+from torchfsl.submodel.halves import check_finite
+from torchfsl.submodel.segments import in_the_clear
 from torchfsl.submodel.update import (
     SegmentUpdate,
     Update,
@@ -120,7 +121,7 @@ class ClientRound:
             tensors = model.tensors(self._plan, digests)
             for segment in in_the_clear(self._plan.segments):
                 clear = {t.name: tensors[t.name] for t in segment.tensors}
-                _check_finite(clear, "", segment.download)
+                check_finite(clear, "", segment.download)
             self._heard = (digests.clear + digests.rows,)
             return tensors
 
@@ -139,7 +140,7 @@ class ClientRound:
             first, second = (self._receive(party, AnswerBody) for party in (0, 1))
             found = self._trees.rows_in((first, second), self._context.round_number)
         for segment in self._plan.retrieving:
-            _check_finite({segment.name: found[segment.name][1]}, "rows of ", segment.download)
+            check_finite({segment.name: found[segment.name][1]}, "rows of ", segment.download)
         return found
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
@@ -274,18 +275,3 @@ def _withdrawn_on_error(client_round: ClientRound) -> Iterator[None]:
     except BaseException:
         client_round._withdrawn = True
         raise
-
-
-def _check_finite(
-    tensors: Mapping[str, npt.NDArray[np.generic]], what: str, download: Download
-) -> None:
-    """Nobody can train on such a model."""
-    for name, values in tensors.items():
-        if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
-            why = ": the servers go back to an earlier model"
-            if download == "float16" and not np.isnan(values).any():
-                why = (
-                    ", and download='float16' ends at 65504: plan with download='bfloat16' or "
-                    "'full'"
-                )
-            raise ProtocolError(f"the model's {what}{name!r} has values that are not finite{why}")
