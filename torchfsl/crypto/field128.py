@@ -8,7 +8,7 @@ wants (`flp`). Arrays of ints have dtype `object`; elements as words are `uint64
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -40,20 +40,6 @@ def root_of_unity(order: int) -> int:
     assert order > 0
     assert GENERATOR_ORDER % order == 0
     return pow(GENERATOR, GENERATOR_ORDER // order, MODULUS)
-
-
-def inverses(values: Sequence[int]) -> list[int]:
-    """1 / v of every element, none of them 0; one inversion for all (Montgomery's trick)."""
-    before, product = [], 1
-    for value in values:
-        before.append(product)
-        product = product * value % MODULUS
-    back = pow(product, -1, MODULUS)
-    result = [0] * len(values)
-    for i in reversed(range(len(values))):
-        result[i] = back * before[i] % MODULUS
-        back = back * values[i] % MODULUS
-    return result
 
 
 def interpolate(values: Array) -> Array:
