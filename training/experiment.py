@@ -37,6 +37,18 @@ class Listener(Protocol):
         """Rounds ended, or failed."""
 
 
+def _said_of(config: Config, federation: Federation) -> str:
+    """What is sent, in words."""
+    if config.aggregation == "central":
+        return "central trains in one place: nothing is sent"
+    text = explained(config, federation)
+    if config.aggregation == "plain":
+        return (
+            f"plain adds in the clear, 4 bytes a value; the same round under fsl would be\n{text}"
+        )
+    return text
+
+
 def run_experiment(
     config: Config, folder: Path, *, resume: bool, console: Listener
 ) -> dict[str, Any]:
@@ -66,12 +78,7 @@ def run_experiment(
         console.say(f"{folder} holds no checkpoint yet, so --resume starts over, at round 1")
     else:
         console.say(f"starting in {folder}")
-    if config.aggregation == "plain":
-        console.say("plain adds in the clear, 4 bytes a value; the same round under fsl would be")
-    if config.aggregation == "central":
-        console.say("central trains in one place: nothing is sent")
-    else:
-        console.say(explained(config, federation))
+    console.say(_said_of(config, federation))
     baselines = task.baselines()
     console.say("  ".join(f"{name} {value:.4f}" for name, value in baselines.items()))
     keeper = _Keeper(run, trainer, records, console)

@@ -135,12 +135,16 @@ def summarise(
         "plan_digest": federation.plan.digest.hex(),
         "model_sha256": federation.model_sha256(),
         "seed": config.seed,
-        "versions": {
-            "torchfsl": torchfsl.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "torchfsl": torchfsl.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
     }
 
 

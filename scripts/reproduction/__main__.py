@@ -264,6 +264,11 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "TREC, 300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa and "
         "preamble, 30 of systems, 14 of 8 and 24 of 4 clients of sefl",
     )
+    _add_cell_options(runs)
+    runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
+
+
+def _add_cell_options(runs: argparse._ArgumentGroup) -> None:
     runs.add_argument(
         "--server-rate",
         type=float,
@@ -313,7 +318,6 @@ def _add_run_options(runs: argparse._ArgumentGroup) -> None:
         "bits; default 1",
     )
     runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
-    runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
 
 
 if __name__ == "__main__":

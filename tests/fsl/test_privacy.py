@@ -130,8 +130,8 @@ def dense_plan(**options: Any) -> Plan:
     ("options", "text"),
     [
         ({"noise_sigma": 5}, "without l2_bound"),
-        ({"noise_sigma": -1, "l2_bound": 100}, "not be negative"),
-        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "not be negative"),
+        ({"noise_sigma": -1, "l2_bound": 100}, "must not be negative"),
+        ({"noise_sigma": MAX_SIGMA + 1, "l2_bound": 100}, "must not be negative"),
         ({"l2_bound": 7}, "more frac_bits, or a bound of 8"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane_sigma": 5}, "lane_sigma"),
         ({"l2_bound": 100, "noise_sigma": 5, "lane": "count"}, "lane_sigma"),

@@ -272,7 +272,10 @@ def test_status_is_shown_again_until_it_is_interrupted(pair: Pair, on_terminal: 
         while said.count("server 1: torchfsl") < 3:
             said += os.read(ours, 65536).decode()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
         os.close(ours)  # not before: what is being written then has to go somewhere
     pictures = said.split("\x1b[H\x1b[2J")
     assert (len(pictures) > 2) is on_terminal

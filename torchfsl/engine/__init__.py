@@ -4,7 +4,7 @@ Read `engine` (the facade, and the one file that names a protocol), `settings` (
 `handle`, `round`, `policies` (what is chosen), `wanted`, `fetched`, `choosing`, `residual` and
 `residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment), `personal` (what
 stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
-`simulation`, `torch_optimizer`.
+`simulation`, `simulation_checks`, `torch_optimizer`.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """

@@ -19,14 +19,14 @@ from torchfsl.crypto import kdf
 from torchfsl.engine.engine import AggregationKind, SubmodelEngine
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.round import TrainingRound
+from torchfsl.engine.simulation_checks import check_arguments, check_plan, weights_of
 from torchfsl.engine.wanted import RowIds
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plain import add_to, withhold
-from torchfsl.submodel.plan import SubmodelPlan, check_number
+from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.update import check_weight, is_whole
 
 Data = TypeVar("Data")
 OptimizerState = Literal["fresh", "own"]
@@ -139,10 +139,10 @@ def simulate(
     """
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
-    _check(data, size, rounds, evaluate_every, optimizer_state, seed)
-    weights = None if weight is None else _weights(data, weight)
+    check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
+    weights = None if weight is None else weights_of(data, weight)
     plan = _planned(engine, handle, data, rows, size, weights) if plan is None else plan
-    _check_plan(plan, size, rounds, weights or {})
+    check_plan(plan, size, rounds, weights or {})
     home = engine.aggregation(plan, handle.server_state(), aggregation, server_model)
     states = _OptimizerStates(handle, optimizer_state)
     federation = _Federation(
@@ -165,59 +165,6 @@ def simulate(
     finally:  # an interrupted simulation leaves the servers' model, too
         handle.load(home.model.state)
     return history
-
-
-def _check(
-    data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str, seed: int
-) -> None:
-    for client in data:
-        check_number("a key of clients", client)
-    for name, number in (("clients_per_round", size), ("rounds", rounds),
-                         ("evaluate_every", evaluate_every), ("seed", seed)):  # fmt: skip
-        check_number(name, number)
-    if not 1 <= size <= len(data):
-        raise ParameterError(
-            f"{size} clients a round of {len(data)}: give clients, and clients_per_round in "
-            f"1..{len(data)}"
-        )
-    if rounds < 1 or evaluate_every < 1:
-        raise ParameterError("rounds and evaluate_every are at least 1")
-    if state not in ("fresh", "own"):
-        raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
-
-
-def _weights(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict[int, int]:
-    """Every client's weight; those of a plan that is to be made are not checked elsewhere."""
-    found: dict[int, int] = {}
-    for client, one in data.items():
-        given = weight(one)
-        if not is_whole(given) or given < 1:
-            raise ParameterError(
-                f"client {client}: weight() gives {given!r}; give whole numbers from 1, such as "
-                "the number of its examples"
-            )
-        found[client] = int(given)
-    return found
-
-
-def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int, int]) -> None:
-    """Refuse what a round under this plan would only refuse in its middle."""
-    if plan.max_rounds and rounds > plan.max_rounds:
-        raise ParameterError(
-            f"rounds is {rounds}, and the plan opens max_rounds = {plan.max_rounds}: choose fewer "
-            "rounds, or make the plan for them"
-        )
-    if not plan.min_clients <= size <= plan.max_clients:
-        raise ParameterError(
-            f"clients_per_round is {size}, the plan opens rounds of min_clients = "
-            f"{plan.min_clients} to max_clients = {plan.max_clients}: choose a number in between, "
-            "or make the plan for it"
-        )
-    for client, weight in weights.items():
-        try:
-            check_weight(plan, weight)
-        except ParameterError as error:
-            raise ParameterError(f"client {client}: {error}") from error
 
 
 def _planned(

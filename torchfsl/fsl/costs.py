@@ -224,7 +224,7 @@ class ServerMemory:
         permutations: of the cuckoo table; once for both servers of a process.
         accumulators: running sums.
         keeps_sums: whether they stay after they are gathered.
-        share: this server's, and as much again for the peer's and for the message that carries one.
+        share: this server's, and as much again for the peer's.
         opened: the sums as signed 64-bit numbers.
     """
 
@@ -258,5 +258,5 @@ class ServerMemory:
             self.tables + servers * each,
             tables + servers * (each + self.carries),
             tables + servers * (each - self.messages) + (servers + 1) * self.share,
-            tables + servers * (sums + 3 * self.share + self.opened),
+            tables + servers * (sums + 2 * self.share + self.opened),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,9 +18,16 @@ def watch(show: Callable[[], int], seconds: float) -> int:
 
     On a terminal each picture takes the place of the one before, elsewhere they follow each other.
     """
-    status = 0
+    status, stopped = 0, False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True  # gRPC may swallow what is raised inside its calls
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
     try:
-        while True:
+        while not stopped:
             if sys.stdout.isatty():
                 print(_HOME, end="")
             print(time.strftime("%Y-%m-%d %H:%M:%S %z"))
@@ -31,4 +39,7 @@ def watch(show: Callable[[], int], seconds: float) -> int:
             sys.stdout.flush()
             time.sleep(seconds)
     except KeyboardInterrupt:
-        return status
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status

@@ -258,10 +258,8 @@ def _check_noise(plan: SubmodelPlan) -> None:
     """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
     if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
-        raise ParameterError(
-            f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}: a bound must "
-            f"not be negative, sigmas lie in 0..{MAX_SIGMA}"
-        )
+        given = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
+        raise ParameterError(f"{given}: must not be negative, sigmas at most {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
