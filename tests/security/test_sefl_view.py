@@ -28,6 +28,9 @@ from torchfsl.submodel.update import Update
 
 pytest.importorskip("tenseal", reason="needs the extra homomorphic")
 
+RARE = 1e-9
+"""A statistic of right masks is less likely than that in one of 10**9 runs."""
+
 
 def fill(aggregator: Aggregator, updates: dict[int, Update], number: int = 0) -> bytes:
     """SUM of a round with these updates."""
@@ -76,10 +79,10 @@ def test_view_of_the_key_holder_is_uniform(what: str) -> None:
         question = fill(aggregator, updates, number)
         seen.append(decrypted(key_holder, plan, question).astype(np.int64))
         assert len(seen[number]) == plan.ciphertexts * plan.slots > plan.num_values
-        assert chi_square_p(seen[number], modulus) > 1e-4
+        assert chi_square_p(seen[number], modulus) > RARE
         aggregator.abandon_round()
     # What one round tells about the other: their difference is uniform, so nothing.
-    assert chi_square_p((seen[0] - seen[1]) % modulus, modulus) > 1e-4
+    assert chi_square_p((seen[0] - seen[1]) % modulus, modulus) > RARE
     # Equal numbers stand in both by chance alone: 2**20 of them, one in 2**20 and rarer.
     assert np.count_nonzero(seen[0] == seen[1]) < 10
 
@@ -94,19 +97,20 @@ def test_view_of_padding_is_random_and_rounds_share_no_pattern(what: int) -> Non
         seen.append(decrypted(key_holder, plan, question).astype(np.int64))
         aggregator.open(key_holder.open(question))
     for slots in (seen[0][8:], seen[1][8:], (seen[0] - seen[1]) % modulus):
-        assert chi_square_p(slots, modulus) > 1e-4
-    assert np.count_nonzero(seen[0] == seen[1]) == 0
-    # Values are equal within a round; what is seen of them is not.
-    assert len(set(seen[0][:8].tolist())) == len(set(seen[1][:8].tolist())) == 8
+        assert chi_square_p(slots, modulus) > RARE
+    # By chance one pair of the 2048 is equal once in 500 runs, four once in 10**12.
+    assert np.count_nonzero(seen[0] == seen[1]) < 4
+    # Values are equal within a round; what is seen of them is not (two by chance, perhaps).
+    assert all(len(set(slots[:8].tolist())) > 5 for slots in seen)
 
 
 def test_a_mask_that_leaves_out_the_padding_would_be_seen() -> None:
     """The statistic finds a mask of half the range, and one that stops at the last value."""
     draw, modulus = np.random.default_rng(5), 4_294_991_873
     uniform = draw.integers(0, modulus, 4096)
-    assert chi_square_p(uniform, modulus) > 1e-4
-    assert chi_square_p(uniform // 2, modulus) < 1e-9
-    assert chi_square_p(np.concatenate([uniform[:2048], np.zeros(2048, int)]), modulus) < 1e-9
+    assert chi_square_p(uniform, modulus) > RARE
+    assert chi_square_p(uniform // 2, modulus) < RARE**2
+    assert chi_square_p(np.concatenate([uniform[:2048], np.zeros(2048, int)]), modulus) < RARE**2
 
 
 @pytest.mark.slow
