@@ -290,7 +290,10 @@ def rounds_with(plan: Plan, count: int, seed: int) -> tuple[int, int]:
 
 
 def test_wraps_are_corrected_by_carry_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a ring of 16 bits the slack of a bound of 5000 wraps in one report of 13."""
+    """In a ring of 16 bits the slack of a bound of 5000 wraps in one report of 13.
+
+    By chance in none of 60 once in 120 rounds, so in none of four rounds once in 10**8 runs.
+    """
     plan = small(16, proofs="norm", l2_bound=5000, max_clients=60)
     wraps: list[int] = []
     real = np.count_nonzero
@@ -300,8 +303,11 @@ def test_wraps_are_corrected_by_carry_trees(monkeypatch: pytest.MonkeyPatch) -> 
         return wraps[-1]
 
     monkeypatch.setattr(proof.np, "count_nonzero", counting)
-    assert rounds_with(plan, 60, 0) == (60, 0)
-    assert sum(wraps) > 0
+    for seed in range(4):
+        assert rounds_with(plan, 60, seed) == (60, 0)
+        if any(wraps):
+            break
+    assert any(wraps)
 
 
 @pytest.mark.parametrize("of", ["wraps", "a carry"])
@@ -324,7 +330,10 @@ def test_a_report_of_too_many_wraps_is_drawn_anew_and_passes(
 
 
 def test_a_report_whose_wraps_nothing_corrects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `carries` are for: the same reports with carry trees of zeros."""
+    """What `carries` are for: the same reports with carry trees of zeros.
+
+    By chance none of 40 wraps in one round of 24, none of six rounds once in 10**8 runs.
+    """
     plan = small(16, proofs="norm", l2_bound=5000, max_clients=40)
     real = proof.carries.grow
 
@@ -334,9 +343,14 @@ def test_a_report_whose_wraps_nothing_corrects_is_refused(monkeypatch: pytest.Mo
 
     refused: list[bool] = []
     monkeypatch.setattr(proof.carries, "grow", unused)
-    accepted, redrawn = rounds_with(plan, 40, 2)
-    assert redrawn == 0
-    assert 0 < sum(refused) == 40 - accepted
+    for seed in range(6):
+        refused.clear()
+        accepted, redrawn = rounds_with(plan, 40, seed)
+        assert redrawn == 0
+        assert sum(refused) == 40 - accepted
+        if any(refused):
+            break
+    assert any(refused)
 
 
 # --- one point, and what is opened there -------------------------------------------------------

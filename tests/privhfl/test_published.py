@@ -39,16 +39,17 @@ def test_it_is_refused_unless_on_purpose_and_with_its_ring() -> None:
 
 def test_three_questions_give_the_first_layer_away() -> None:
     found = attack_published()
+    # Shares of 4,096 values under masks drawn anew: 0.05 is six of their deviations.
     assert found.channels >= 14 <= CHANNELS
-    assert found.gcds[2] == pytest.approx(0.606, abs=0.02)
-    assert found.gcds[3] == pytest.approx(0.830, abs=0.02)
+    assert found.gcds[2] == pytest.approx(0.606, abs=0.05)
+    assert found.gcds[3] == pytest.approx(0.830, abs=0.05)
     assert found.signs == 1
 
 
 def test_a_random_sign_hides_signs_alone() -> None:
     found = attack_published(signed_r=True)
     assert found.signs == pytest.approx(0.5, abs=0.05)
-    assert found.gcds[2] == pytest.approx(0.61, abs=0.02)
+    assert found.gcds[2] == pytest.approx(0.61, abs=0.05)
 
 
 def test_in_secure_the_asking_party_gets_nothing_to_divide() -> None:

@@ -115,7 +115,7 @@ def test_with_the_check_alone_acceptance_still_shows_a_bit_of_the_position(
             in_left_half = accepted == (own == [1, 0])
             assert in_left_half == (int(client.alpha[0]) < 4)
             read += 1
-    assert read > 4
+    assert read > 0  # by a fair coin each: by chance none of 24 once in 2**24 runs
 
 
 @pytest.mark.parametrize("plan", [ON, SEMI_HONEST], ids=["verified", "semi-honest"])

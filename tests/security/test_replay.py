@@ -39,6 +39,11 @@ def of(plan: Plan, client: int, seed: int = 0, round_number: int = 1) -> Forgery
     return forge(plan, client, round_number, np.random.default_rng(seed))
 
 
+def noisy_rows(values: np.ndarray) -> int:
+    """Rows beyond all honest sums; by chance not all eight of noise once in 330,000 times."""
+    return int(np.count_nonzero(np.abs(values) > LIMIT))
+
+
 def in_round(message: bytes, number: int) -> bytes:
     return message[:8] + number.to_bytes(8, "little") + message[16:]
 
@@ -127,7 +132,7 @@ def test_without_the_commitment_an_old_report_spoils_the_sum_unless_trees_are_ve
         assert np.array_equal(sums(opened), carried_by(fresh))
     else:
         assert opened.clients == (VICTIM, 4)
-        assert np.min(np.abs(sums(opened))) > LIMIT, "its keys are bound to round 1: noise"
+        assert noisy_rows(sums(opened)) >= 7, "its keys are bound to round 1: noise"
 
 
 def test_a_report_of_another_session_is_refused_as_it_is_and_under_a_new_header() -> None:
@@ -183,7 +188,7 @@ def test_a_clients_own_trees_of_another_round_or_client_or_nonce_are_no_trees(pl
             assert ATTACKER not in opened.clients
             assert np.array_equal(sums(opened), honest)
         else:
-            assert np.min(np.abs(sums(opened) - honest)) > LIMIT, change
+            assert noisy_rows(sums(opened) - honest) >= 7, change
 
 
 def test_trees_of_one_segment_are_no_trees_for_another_of_equal_shape() -> None:
@@ -212,22 +217,23 @@ def test_trees_of_one_segment_are_no_trees_for_another_of_equal_shape() -> None:
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_hints_swapped_between_bins_are_refused_by_the_commitment(
+def test_hints_that_change_bins_are_refused_by_the_commitment(
     checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All three move on: of 24 leaves none uses its hint by chance once in 2**24 runs."""
     if not checked:
         ignore_commitments(monkeypatch)
     report = of(ON, VICTIM)
     start = HEADER_BYTES + 32 + ON.segments[0].tree_bytes
 
-    def swap(event: object) -> bytes:
+    def move(event: object) -> bytes:
         data = bytearray(event.data)  # type: ignore[attr-defined]
         if event.kind is Kind.REPORT_RELAY and data[16] == VICTIM:  # type: ignore[attr-defined]
-            data[start : start + 8] = data[start + 4 : start + 8] + data[start : start + 4]
+            data[start : start + 12] = data[start + 4 : start + 12] + data[start : start + 4]
         return bytes(data)
 
     other = of(ON, 5, 9)
-    opened = round_of(ON, [report, other], Wire(servers_of(ON), swap))
+    opened = round_of(ON, [report, other], Wire(servers_of(ON), move))
     if checked:
         assert opened.clients == (5,)
         assert np.array_equal(sums(opened), carried_by(other))
