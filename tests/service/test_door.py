@@ -26,7 +26,7 @@ from torchfsl.service.server.intake import Limits
 ROOT = Path(__file__).resolve().parents[2]
 FEW = Limits(
     connections=6, handshakes=4, handshakes_per_address=2, connections_per_client=2,
-    handshake_seconds=0.3,
+    handshake_seconds=1.0,
 )  # fmt: skip
 CLIENTS = [Identity(Role.CLIENT, number) for number in range(4)]
 

@@ -150,7 +150,7 @@ def test_a_round_closes_by_itself_when_all_expected_came_or_time_is_over(pair: P
     pair.take_part([0, 1])
     assert pair.close().clients == (0, 1)
     pair.number += 1
-    pair.owner.open_round(pair.number, seconds=0.3)
+    pair.owner.open_round(pair.number, seconds=1.5)  # time to hear that it is open
     with pytest.raises(ProtocolError, match="0 acceptable reports"):
         pair.close()
 

@@ -100,7 +100,7 @@ def test_a_client_may_come_before_the_task_and_waits_for_it(
     with Pair(tmp_path) as pair, ThreadPoolExecutor(1) as early:
 
         def come(seconds: float) -> str:
-            policy = RetryPolicy(total_seconds=0.2)
+            policy = RetryPolicy(total_seconds=1.0)
             with connect(pair.urls, pair.tls, 0, require=FLOORS, policy=policy, wait=seconds) as c:
                 return c.plan.digest.hex()
 
