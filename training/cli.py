@@ -197,7 +197,7 @@ _SWITCHES = (
     ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
     ("mlflow", "write to MLflow, too, wherever MLFLOW_TRACKING_URI says"),
     ("wandb", "write to Weights & Biases, too"),
-    ("quiet", "no progress and no tables, errors only"),
+    ("quiet", "no progress and no tables, only errors and settings without use"),
 )
 
 

@@ -250,9 +250,23 @@ class Sefl:
             raise ConfigError(f"sefl.delta is {self.delta}; choose one in (0, 1)")
 
     def in_units(self, frac_bits: int) -> tuple[int, int]:
-        """`l2_bound` and `noise_sigma` of a plan, in units of 2**-frac_bits."""
-        bound = round(self.l2_norm * 2**frac_bits)
-        return bound, round(self.noise * bound)
+        """`l2_bound` and `noise_sigma` of a plan, in units of 2**-frac_bits.
+
+        Raises:
+            ConfigError: one is given and too small to be any unit, or beyond 2**62 of them.
+        """
+        units = self.l2_norm * 2**frac_bits
+        bound = round(min(units, 2**63))
+        sigma = round(min(self.noise * bound, 2**63))
+        small = (self.l2_norm and not bound) or (self.noise and not sigma)
+        if small or max(bound, sigma) > 1 << 62:
+            raise ConfigError(
+                f"sefl.l2_norm = {self.l2_norm} and sefl.noise = {self.noise} come to a bound of "
+                f"{units:g} units of 2**-{frac_bits} and noise of {self.noise * units:g}: choose "
+                "both so that neither is below one unit or beyond 2**62, or other "
+                "encoding.frac_bits"
+            )
+        return bound, sigma
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,9 @@ class Workers:
 
         Raises:
             ConfigError: a worker has ended.
-            RuntimeError: a client's training failed; holds the worker's traceback.
+            ConfigError, ParameterError, ProtocolError, FileNotFoundError, ValueError: what a
+                client's training raised; a note has the worker's traceback.
+            RuntimeError: it raised something else; holds the worker's traceback.
             Exception: what the aggregation raised.
         """
         idle, busy, coming = list(self._connections), {}, iter(jobs)
@@ -108,7 +110,9 @@ def _error_of(kind: str | None, text: str, trace: str) -> Exception:
     """What a worker's client raised; of a kind that the command tells in a line, that kind."""
     for told in _TOLD:
         if told.__name__ == kind:
-            return told(text)
+            error = told(text)
+            error.add_note(f"in a worker:\n{trace}")
+            return error
     return RuntimeError(f"in a worker:\n{trace}")
 
 

@@ -43,8 +43,6 @@ from torchfsl.submodel.segments import TensorSpec
 
 CORPUS = Path(__file__).resolve().parents[2] / "tests" / "service" / "corpus"
 _MOST_FEATURES = 48
-_CLIENT_KINDS = (Kind.TREES, Kind.TREES_COMMIT, Kind.TREES_RELAY,
-                 Kind.REPORT, Kind.REPORT_COMMIT, Kind.REPORT_RELAY)  # fmt: skip
 
 
 def tiny_plan() -> Plan:

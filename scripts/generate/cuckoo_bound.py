@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.fsl.suite import FAILURE_BITS
+
 FloatArray = npt.NDArray[np.float64]
 
-FAILURE_BITS = 40
 STASHES = (0, 1, 2)
 DENSE_UP_TO = 512
 POINTS_PER_OCTAVE = 32

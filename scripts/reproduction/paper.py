@@ -75,9 +75,6 @@ COMMUNICATION: Final = {
 }
 """Table 6, by (log2 m, percent): upload in MiB at l = 128."""
 
-DENSE_COMMUNICATION: Final = {10: 0.015, 15: 0.5, 20: 16.0}
-"""Table 6: the naive two-server secure aggregation at l = 128, MiB."""
-
 RATE: Final = 12.68
 """Section 6: upload of the basic protocol over that of a dense vector, times k/m."""
 

@@ -344,3 +344,26 @@ def test_a_model_beyond_16_bits_is_refused_alike_under_both_aggregations() -> No
             )  # fmt: skip
         told.append(str(found.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "rows", [torchfsl.Rows(top=3), torchfsl.Rows(choose=torchfsl.TopK(3)), "fixed"]
+)
+def test_policies_with_a_budget_of_their_own_need_no_rows(rows: Any) -> None:
+    if rows == "fixed":
+        rows = torchfsl.Rows(choose=torchfsl.Fixed({n: range(5) for n in ("items", "users")}))
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.items, model.users = nn.Embedding(ITEMS, 4), nn.Embedding(CLIENTS, 4)
+    engine, opt = SubmodelEngine(rows=rows), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(client: int) -> None:
+        opt.zero_grad()
+        scores = model.items(torch.tensor([1, client])) * model.users(torch.tensor(client))
+        scores.sum().backward()
+        opt.step()
+
+    history = torchfsl.simulate(
+        engine, engine.attach(model, opt), range(4), train=train, rounds=1, progress=False
+    )
+    assert history.rounds[0].exact

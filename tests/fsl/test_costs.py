@@ -207,9 +207,9 @@ def test_what_a_server_holds_is_predicted_exactly(name: str) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("retrieve", [False, True])
+@pytest.mark.parametrize(("retrieve", "counted"), [(False, False), (True, False), (False, True)])
 def test_a_round_takes_the_memory_that_is_announced(
-    retrieve: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+    retrieve: bool, counted: bool, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rounds of both servers and their models in one process, within a tenth."""
     if large:
@@ -219,6 +219,8 @@ def test_a_round_takes_the_memory_that_is_announced(
     tensor = TensorSpec("t", (60_000, 16))
     segment = SegmentSpec("t", "rows", (tensor,), k_max=8, tau=16, retrieve=retrieve)
     plan = build_plan([segment], max_clients=6, encoding=FixedPoint())
+    if counted:
+        plan = dataclasses.replace(plan, lane="count", min_contributors=2, min_clients=2)
     state = {"t": np.ones((60_000, 16), dtype=np.float32)}
     cuckoo.permutations.cache_clear()
     tracemalloc.start()

@@ -321,3 +321,5 @@ def test_a_norm_that_the_encoding_cannot_tell_from_none_is_no_bound() -> None:
     for odd in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ParameterError, match=f"the norm is {odd}"):
             privacy.l2_bound(encoding, odd)
+    with pytest.raises(ParameterError, match=r"the norm 1e\+308 is beyond any number"):
+        privacy.l2_bound(encoding, 1e308)

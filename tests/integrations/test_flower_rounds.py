@@ -98,6 +98,38 @@ def test_a_client_that_raises_before_its_round_is_left_out_and_later_adds_nothin
     run.assert_exact()
 
 
+def test_words_of_errors_in_a_round_stay_at_the_node(
+    run_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower sends what a ClientApp raises: here rows, a weight and what the app has to say."""
+
+    def fail(client: int) -> None:
+        if client == 0:
+            raise RuntimeError("my patient is 4711")
+        if client == 1:
+            raise ParameterError("words: 2 rows were looked up (4711, 12)")
+
+    weights = {2: 4711, 3: 2}
+    recorder = Recorder(inside=fail, weighted=True, weights=weights)
+    grid = HereGrid(recorder.app, [{}] * 4, run_id=run_id)
+    plan = {"lane": "weight", "max_weight": 3, "min_clients": 1}
+    run, told = Run(recorder, grid, plan=plan, fraction_evaluate=0.0), []
+    send = grid.send_and_receive
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        replies = list(send(*arguments, **options))
+        told.extend(reply.error.reason for reply in replies if reply.has_error())
+        return replies
+
+    grid.send_and_receive = noted  # type: ignore[method-assign]
+    run.start(1)
+    assert len(told) == 3
+    assert all("failed at this node, whose log says why" in words for words in told)
+    assert not any("4711" in words or "rows" in words for words in told)
+    assert caplog.text.count("4711") >= 3  # at the node all of it
+    assert run.opened == {1: (0, 1, 2, 3)}
+
+
 def test_a_round_that_does_not_open_leaves_the_model_and_the_next_goes_on(run_id: int) -> None:
     recorder = Recorder()
     grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)

@@ -16,7 +16,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.support.network import Pair, own_ports, wait_until
+from tests.support.network import Pair, wait_until
+from torchfsl.service.local import free_ports
 from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.server import health
 from torchfsl.service.server.health import Health
@@ -60,7 +61,7 @@ class Poller:
 
 
 def test_rounds_go_by_without_a_probe_that_fails(tmp_path: Path) -> None:
-    port = own_ports(1)[0]
+    port = free_ports(1)[0]
     config = f'grpc-health = "127.0.0.1:{port}"\n'
     with Pair(tmp_path, config=config) as pair:
         pair.start(0)

@@ -38,9 +38,9 @@ def points(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, bytes, type], set
     real_ask, real_point = Questions.ask, flp.draw_point
     at_work = threading.local()  # reports are asked side by side
 
-    def ask(self: Questions, loaded: Any) -> Any:
+    def ask(self: Questions, loaded: Any, threads: int = 0) -> Any:
         at_work.on = self._party, loaded.report.hint_nonce
-        return real_ask(self, loaded)
+        return real_ask(self, loaded, threads)
 
     def point(self: SumsOfSquares | ZeroOrSame, key: bytes) -> int:
         found = real_point(self.order, key)

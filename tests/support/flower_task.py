@@ -67,7 +67,7 @@ class Recorder:
 
     Args:
         rows: policy of tables.
-        weighted: client n has weight n + 1.
+        weighted: client n has weight n + 1, or that of `weights`.
         inside: called with the client's number inside its round, after training.
 
     Attributes:
@@ -80,9 +80,11 @@ class Recorder:
         inside: Callable[[int], None] = lambda client: None,
         *,
         weighted: bool = False,
+        weights: Mapping[int, int] | None = None,
     ) -> None:
         self.sent: dict[int, dict[int, Update]] = {}
         self.rows, self.inside, self.weighted = rows, inside, weighted
+        self.weights = weights or {}
         self.app = ClientApp()
         self.app.train()(self._train)
         self.app.evaluate()(self._evaluate)
@@ -91,7 +93,7 @@ class Recorder:
         engine, handle = build(self.rows)
         client = int(context.node_config["partition-id"])
         asked = {"words": words_of(client)}
-        weight = client + 1 if self.weighted else 1
+        weight = self.weights.get(client, client + 1) if self.weighted else 1
         with client_round(message, context, engine, rows=asked, weight=weight) as rnd:
             loss = train(handle, client)
             self.inside(client)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -45,24 +43,6 @@ peer_seconds = 10.0
 """
 
 
-_NUMBERS = itertools.count(7919 * os.getpid())
-
-
-def own_ports(count: int) -> list[int]:
-    """Ports that are free and that the system gives nobody who asks for any.
-
-    Between a look for a free one and its server's start the system would give it to a test beside
-    this one in a few of 10,000 cases.
-    """
-    found: list[int] = []
-    while len(found) < count:
-        port = 10_000 + next(_NUMBERS) % 6_000
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
-
-
 class Pair(LocalServers):
     """Both servers with a task; rounds are numbered by `open`.
 
@@ -73,8 +53,6 @@ class Pair(LocalServers):
         self, folder: Path, plan: Plan | None = None, config: str = CONFIG, *, odd: int = -1
     ) -> None:
         super().__init__(folder, clients=8, config=config)
-        self.ports = own_ports(2)
-        self.seen_ports = list(self.ports)
         self.number = 0
         self._odd = odd
         self.policy = QUICK

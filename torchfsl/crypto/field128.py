@@ -73,7 +73,8 @@ def uniform(key: bytes, count: int) -> Words:
 
 
 def add(a: Words, b: Words) -> Words:
-    """`a + b`, element by element. No branch and no address depends on an element."""
+    """`a + b` of equal shapes, element by element. No branch, no address depends on an element."""
+    assert a.shape == b.shape
     low, high = a[..., 0] + b[..., 0], a[..., 1] + b[..., 1]
     over = high < a[..., 1]
     carry = low < a[..., 0]
@@ -106,7 +107,7 @@ def checked(data: bytes | memoryview) -> Words:
     """Elements as words `[n, 2]`.
 
     Raises:
-        DecodeError: as `from_bytes`.
+        DecodeError: no whole number of elements, or one that is p or more.
     """
     if len(data) % ELEMENT_BYTES:
         raise DecodeError(f"{len(data)} bytes are no whole number of field elements")

@@ -93,6 +93,7 @@ class SumsOfSquares:
     def query(self, inputs: Inputs, proof: Words, point: int) -> Query:
         """One verifier's share of wires and p at the point, and of the calls' sums of squares."""
         tail = self._tail(inputs)
+        assert len(inputs.parts[0][0]) + len(tail) == self.num_calls
         opened, values = ask(proof, self.arity, self.order, point, inputs.parts, tail)
         return Query(opened, field128.integers(values[1 : 1 + self.num_calls]))
 
@@ -115,9 +116,9 @@ class SumsOfSquares:
             total = sum(part.astype(object) * scale for part, scale in inputs.parts)
             numbers = np.asarray(total, dtype=object) % MODULUS
             body = words_of(numbers.reshape(-1)).reshape(*numbers.shape, 2)
-        points[1 : 1 + len(body)] = body
-        first = self.num_calls - len(inputs.tail) + 1
-        points[first : 1 + self.num_calls] = self._tail(inputs)
+        tail = self._tail(inputs)
+        assert len(body) + len(tail) == self.num_calls
+        points[1 : 1 + self.num_calls] = np.concatenate([body, tail])
         return points
 
     def _tail(self, inputs: Inputs) -> Words:

@@ -131,7 +131,8 @@ def simulate(
             `own` keeps one for each client, in memory.
         evaluate: called after rounds, while the model holds what the servers learnt.
         evaluate_every: rounds between evaluations; the last round always evaluates.
-        seed: of the cohorts, of stochastic rounding and of the draws of `BlockSample`.
+        seed: of the cohorts, of stochastic rounding and of the draws of `BlockSample`; in
+            [0, 2**64).
         progress: print a line a round, or a function that takes its record.
 
     Raises:
@@ -177,7 +178,8 @@ def _planned(
 ) -> SubmodelPlan:
     """A plan whose budget fits every client, with tables that do not pay sent whole."""
     budgets = None
-    has_budget = handle.rows is not None and handle.rows.budget is not None
+    policy = handle.rows
+    has_budget = policy is not None and (policy.budget is not None or policy.choice is not None)
     if rows is None and handle.inventory.tables and not has_budget:
         raise ParameterError(
             "how many rows may a client send? Pass rows=, each client's ids by table, from which "

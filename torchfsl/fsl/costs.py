@@ -174,7 +174,7 @@ def memory(plan: Plan) -> ServerMemory:
     kept = plan.max_clients * lifted_bytes(plan)
     return ServerMemory(
         lifted=min(kept, spool.WINDOW_BYTES + lifted_bytes(plan)),
-        carries=carries_bytes(plan),
+        proofs=sizes.proof_bytes(plan) * min(sizes.proofs_together(plan), plan.max_clients),
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
         keeps_tables=sizes.keeps_tables(plan),
@@ -182,6 +182,7 @@ def memory(plan: Plan) -> ServerMemory:
         accumulators=sizes.sums_bytes(plan),
         keeps_sums=sizes.keeps_sums(plan),
         share=share,
+        opens_counts=plan.opens_counts_first,
         opened=8 * sum(map(plan.sum_values, plan.segments)),
     )
 
@@ -193,15 +194,6 @@ def lifted_bytes(plan: Plan) -> int:
         return 0
     parts = 8 * (1 + (statement.ring_bits > HALF))
     return parts * sum(s.num_trees * statement.leaf_values(s) for s in plan.with_trees)
-
-
-def carries_bytes(plan: Plan) -> int:
-    """What asking one proof takes: leaves of all carry trees, and what they carry."""
-    statement = plan.statement
-    if statement is None:
-        return 0
-    (group,) = statement.carries.groups
-    return group.num_leaves * (16 * group.num_trees + (8 << group.nu))
 
 
 def _permutation_bytes(m: int) -> int:
@@ -216,7 +208,7 @@ class ServerMemory:
 
     Attributes:
         lifted: sums over leaves of reports under proofs.
-        carries: what asking one proof takes.
+        proofs: what asking proofs side by side takes on a machine with cores for all that may be.
         messages: of the clients.
         tables: the model's rows in the layout of the bins, and digests; once for both servers of a
             process.
@@ -225,11 +217,13 @@ class ServerMemory:
         accumulators: running sums.
         keeps_sums: whether they stay after they are gathered.
         share: this server's, and as much again for the peer's.
+        opens_counts: whether counts are opened first, and rows alone that are kept: both shares
+            are then held twice.
         opened: the sums as signed 64-bit numbers.
     """
 
     lifted: int
-    carries: int
+    proofs: int
     messages: int
     tables: int
     keeps_tables: bool
@@ -237,6 +231,7 @@ class ServerMemory:
     accumulators: int
     keeps_sums: bool
     share: int
+    opens_counts: bool
     opened: int
 
     @property
@@ -254,9 +249,10 @@ class ServerMemory:
         tables = self.tables if self.keeps_tables else 0
         sums = self.accumulators if self.keeps_sums else 0
         each = self.messages + self.accumulators + self.lifted
+        shares = (4 if self.opens_counts else 2) * self.share
         return (
             self.tables + servers * each,
-            tables + servers * (each + self.carries),
+            tables + servers * (each + self.proofs),
             tables + servers * (each - self.messages) + (servers + 1) * self.share,
-            tables + servers * (sums + 2 * self.share + self.opened),
+            tables + servers * (sums + shares + self.opened),
         )

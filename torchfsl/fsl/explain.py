@@ -78,9 +78,9 @@ def _costs(plan: Plan) -> list[str]:
 
 def _for_proofs(needs: ServerMemory) -> str:
     """What proofs take, where there are any."""
-    if not needs.carries:
+    if not needs.proofs:
         return ""
-    return f", {needs.lifted} of sums over leaves for proofs, {needs.carries} while one is asked"
+    return f", {needs.lifted} of sums over leaves for proofs, {needs.proofs} while they are asked"
 
 
 def _proven(plan: Plan) -> list[str]:

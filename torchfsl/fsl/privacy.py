@@ -43,12 +43,15 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     """`Plan.l2_bound` for an L2 norm of real values; 0 for 0, no bound.
 
     Raises:
-        ParameterError: the norm is negative, not finite, or positive and below what the encoding
-            can tell from 0.
+        ParameterError: the norm is negative, not finite, or positive and beyond what the encoding
+            can hold or tell from 0.
     """
     if not 0 <= norm < math.inf:
         raise ParameterError(f"the norm is {norm}: give a number from 0, which sets no bound")
-    bound = math.floor(math.ldexp(norm, encoding.frac_bits))
+    try:
+        bound = math.floor(math.ldexp(norm, encoding.frac_bits))
+    except OverflowError:
+        raise ParameterError(f"the norm {norm} is beyond any number: take a smaller one") from None
     if norm and not bound:
         raise ParameterError(
             f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "

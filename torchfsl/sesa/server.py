@@ -157,11 +157,6 @@ class Server:
             parts = self._boxes_to(cohort, place)
         return messages.encode(self.plan, kind, round_number, client, *parts)
 
-    @property
-    def num_submitted(self) -> int:
-        """Clients whose shares and masked update have arrived in the open round."""
-        return len(self._complete())
-
     def close_round(self) -> tuple[int, ...]:
         """Take no more updates; the numbers of the survivors, whose sums will be opened.
 

@@ -245,7 +245,7 @@ def check_number(what: str, given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)")
     if not 0 <= given < 1 << 64:
-        raise ParameterError(f"{what} is {given}: round and client numbers lie in [0, 2**64)")
+        raise ParameterError(f"{what} is {given}: give a whole number in [0, 2**64)")
     return int(given)
 
 

@@ -59,7 +59,12 @@ def leaf_lifts(key: bytes, states: Bytes, hints: Bytes, width: int, party: int) 
 
 
 def tree_sums(
-    segment: TreeSegment, given: Contribution, width: int, values: int, party: int
+    segment: TreeSegment,
+    given: Contribution,
+    width: int,
+    values: int,
+    party: int,
+    threads: int = 0,
 ) -> tuple[Whole, Whole]:
     """One party's lifted shares summed over the leaves of every tree: `[num_trees, values]` twice.
 
@@ -69,17 +74,18 @@ def tree_sums(
         width: l/8.
         values: how many values of each leaf, from the first on.
         party: 0 or 1.
+        threads: how many work on it; 0 for as many as a kernel may use.
 
     Returns:
         Low and high parts, see `SCALES`.
     """
     out = np.empty((2, segment.num_trees, values), dtype=np.int64)
     hints = np.ascontiguousarray(given.hints[:, : values * width])
-    key, threads = given.key_convert, num_threads()
+    key, threads = given.key_convert, threads or num_threads()
     for (group, span), trees in zip(split(segment), given.trees, strict=True):
         for part in _pieces(span, max(1, _CHUNK_BYTES // (group.num_leaves * 16))):
             inside = slice(part.start - span.start, part.stop - span.start)
-            states = _states(given, trees, part, inside)
+            states = _states(given, trees, part, inside, threads)
             out[:, part] = kernels().leaf_sums(key, states, hints[part], width, party, threads)
     return out[0], out[1]
 
@@ -89,7 +95,7 @@ def _pieces(span: slice, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, span.stop))
 
 
-def _states(given: Contribution, trees: Trees, part: slice, inside: slice) -> Bytes:
+def _states(given: Contribution, trees: Trees, part: slice, inside: slice, threads: int) -> Bytes:
     """Leaf states of some trees of a group, `[trees, leaves, 16]`."""
     states: Bytes = kernels().tree_eval(
         given.key_tree,
@@ -97,6 +103,6 @@ def _states(given: Contribution, trees: Trees, part: slice, inside: slice) -> By
         np.ascontiguousarray(trees.cw[:, inside]),
         np.ascontiguousarray(trees.cw_right[:, inside]),
         trees.group.num_leaves,
-        num_threads(),
+        threads,
     )
     return states

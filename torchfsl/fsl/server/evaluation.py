@@ -18,6 +18,7 @@ from torchfsl.fsl.dpf.trees import bytes_of
 from torchfsl.fsl.messages import Buffer
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.fsl.server.kept_answers import KeptAnswers
 from torchfsl.fsl.server.loaded import LoadedReport
@@ -132,7 +133,7 @@ class LocalEvaluator:
             self.sums.add_waiting()
             questions = Questions(self._plan, self._party, verify_key, self.sums.lifted)
         folds: dict[int, bytes] = {}
-        workers = max(1, min(num_threads(), len(reports)))
+        workers = max(1, min(num_threads(), len(reports), sizes.proofs_together(self._plan)))
         fold = functools.partial(self._folded, masks, questions, num_threads() // workers)
         with contextlib.ExitStack() as stack:
             each: Callable[..., Iterable[bytes]] = map
@@ -161,7 +162,7 @@ class LocalEvaluator:
                 threads,
             )  # fmt: skip
         fold = total.to_bytes(FOLD_BYTES, "little")
-        return fold if questions is None else questions.verdict(fold, loaded)
+        return fold if questions is None else questions.verdict(fold, loaded, threads)
 
     def settle(self, reports: Sequence[Report]) -> bool:
         """See `Evaluator.settle`."""

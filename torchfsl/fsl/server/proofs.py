@@ -50,14 +50,17 @@ class Questions:
         self._statement: Statement = plan.statement
         self._masks: FoldMasks = checks.fold_masks(self._statement.carries, verify_key)
 
-    def verdict(self, fold: bytes, loaded: LoadedReport) -> bytes:
+    def verdict(self, fold: bytes, loaded: LoadedReport, threads: int = 0) -> bytes:
         """What this server says of a report whose trees have this fold."""
-        carries, said = self.ask(loaded)
+        carries, said = self.ask(loaded, threads)
         whole = int.from_bytes(fold, "little") ^ carries
         return whole.to_bytes(FOLD_BYTES, "little") + said
 
-    def ask(self, loaded: LoadedReport) -> tuple[int, bytes]:
-        """The fold of the carry trees, and what this server opens: `said_elements` as bytes."""
+    def ask(self, loaded: LoadedReport, threads: int = 0) -> tuple[int, bytes]:
+        """The fold of the carry trees, and what this server opens: `said_elements` as bytes.
+
+        By `threads` threads, or as many as a kernel may use where that is 0.
+        """
         statement, report, party = self._statement, loaded.report, self._party
         context, seed = report.context, report.trees.master_seed
         assert report.public is not None
@@ -65,12 +68,12 @@ class Questions:
         segment, public = statement.carries, uploads.carries(self._plan, report.public)
         keys, roots = context.carry_keys(segment), context.roots(segment, seed, party)
         trees, carried, sums = carries.evaluate(statement, keys, roots, public, party)
-        fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees)
+        fold = checks.fold(segment, keys.tree, keys.check, self._masks, roots, trees, threads)
         slack, elements = loaded.proof_share()
         first, last = len(statement.carry_weights), len(elements) - statement.same_elements
         bits = field128.integers(elements[:first])
         proof, of_weights = elements[first:last], elements[last:]
-        vectors = self._values(loaded, lifts.lift(slack, party))
+        vectors = self._values(loaded, lifts.lift(slack, party), threads)
         parts = [(carried, -(1 << statement.ring_bits)), *zip(vectors, lifts.SCALES, strict=False)]
         point = statement.shape.point(self._derived(report.client, b"point"))
         query = statement.shape.query(statement.inputs(parts, sums, bits), proof, point)
@@ -94,7 +97,7 @@ class Questions:
         found = statement.same.query(laid, proof, point)
         return found.opened, found.output
 
-    def _values(self, loaded: LoadedReport, slack: Whole) -> list[Whole]:
+    def _values(self, loaded: LoadedReport, slack: Whole, threads: int) -> list[Whole]:
         """The vector of this server's lifted shares: low parts, and high ones of wide rings."""
         statement, plan = self._statement, self._plan
         width = statement.ring_bits // 8
@@ -104,7 +107,7 @@ class Questions:
             parts = self._lifted(loaded.report, segment)
             if parts is None:
                 given = loaded.contribution(segment)
-                parts = lifts.tree_sums(segment, given, width, count, self._party)
+                parts = lifts.tree_sums(segment, given, width, count, self._party, threads)
             for half, part in zip(trees, parts, strict=False):
                 half[segment.name] = part.reshape(shape)
         dense = {}

@@ -57,6 +57,7 @@ class RunningSums:
         self._waiting: dict[int, LoadedReport] = {}
         self._added: dict[int, Report] = {}
         self._lifted: dict[tuple[int, str], bytes | memoryview] = {}
+        self._told = False
         self._spool.clear()
 
     def take(self, report: Report) -> None:
@@ -145,6 +146,8 @@ class RunningSums:
         for report in window:
             if subtract:
                 del self._added[report.client]
+                for segment in self._with_hints:  # they are of this report alone
+                    self._lifted.pop((report.client, segment.name), None)
             else:
                 self._added[report.client] = report
         self._release()
@@ -161,7 +164,9 @@ class RunningSums:
                 self._lifted[report.client, segment.name] = held
             self._spool.release()
         except OSError as error:
-            log.warning("sums over leaves are not kept, which costs time alone: %s", error)
+            if not self._told:
+                log.warning("sums over leaves are not kept, which costs time alone: %s", error)
+            self._told = True  # once a round is enough
 
     def _values(self, segment: TreeSegment) -> int:
         """Values of each leaf that a proof wants summed."""

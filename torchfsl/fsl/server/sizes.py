@@ -14,6 +14,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.plan.layout import TreeGroup, TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import NUM_HASHES
+from torchfsl.kernels.portable.proofs import HALF
 
 KEPT_BYTES: Final = 1 << 28
 """Tables, and likewise sums, up to this size are kept between rounds."""
@@ -21,6 +22,9 @@ KEPT_BYTES: Final = 1 << 28
 WINDOW_REPORTS: Final = 32
 WINDOW_BYTES: Final = 1 << 26
 """Complete reports that wait to be added together, and their bytes, at most."""
+
+ASKED_BYTES: Final = 1 << 28
+"""What asking proofs side by side may take; one alone takes what it needs."""
 
 _LEAN_WINDOW: Final = 16
 """Reports in a window from which on it pays to gather after each: a few hundredths of its work."""
@@ -31,6 +35,27 @@ def window_reports(plan: Plan) -> int:
     early = sum(s.tree_bytes for s in plan.early)
     size = early + messages.public_report_bytes(plan) + sum(map(plan.dense_bytes, plan.dense))
     return max(1, min(WINDOW_REPORTS, WINDOW_BYTES // max(1, size)))
+
+
+def proof_bytes(plan: Plan) -> int:
+    """What asking one proof takes: what carry trees carry, and their leaves, or all vectors.
+
+    Vectors are this server's values, low parts and of wide rings high ones, and both these and the
+    carries once more, laid into calls.
+    """
+    statement = plan.statement
+    if statement is None:
+        return 0
+    (group,) = statement.carries.groups
+    vectors = 1 + (statement.ring_bits > HALF)
+    carried = group.num_leaves * (8 << group.nu)
+    leaves = 16 * group.num_leaves * group.num_trees
+    return carried + max(leaves, 8 * (2 * vectors + 1) * statement.num_values)
+
+
+def proofs_together(plan: Plan) -> int:
+    """How many proofs may be asked side by side."""
+    return max(1, ASKED_BYTES // max(1, proof_bytes(plan)))
 
 
 def keeps_sums(plan: Plan) -> bool:

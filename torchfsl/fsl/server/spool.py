@@ -1,4 +1,4 @@
-"""Messages of a round beyond a bounded window of memory, in a nameless temporary file.
+"""Messages, or sums over leaves, beyond a bounded window of memory, in a nameless temporary file.
 
 A round holds every report until it ends, since the check's key is drawn only after it has closed.
 Messages stay in memory until they have reached `window_bytes`, the one included that reaches them;

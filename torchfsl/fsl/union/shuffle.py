@@ -43,7 +43,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.types import Indices
 
-log = logging.getLogger("torchfsl.psu_shuffle")
+log = logging.getLogger("torchfsl.union.shuffle")
 
 CIPHERTEXT_BYTES: Final = 72
 _HEADER: Final = struct.Struct("<4sHBBQ32s")

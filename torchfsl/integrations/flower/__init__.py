@@ -3,9 +3,11 @@
 Needs the extras `flower` and `service`. Read `strategy` (what runs in the ServerApp: it opens and
 closes rounds as the owner of the task), `app_client` (what runs in a ClientApp: a round, and an
 evaluation), `servers` (the two servers as the strategy sees them), `node` (what a SuperNode's
-settings say), `records` (what Messages hold) and `memory` (what stays at a node between rounds).
+settings say), `records` (what Messages hold), `words` (what errors tell) and `memory` (what stays
+at a node between rounds).
 
-Invariant: no Message holds an array; certificates come from a node's own settings.
+Invariant: no Message holds an array, nor the words of an error in a round; certificates come from a
+node's own settings.
 """
 
 from __future__ import annotations

@@ -25,8 +25,11 @@ from torchfsl.errors import ParameterError
 from torchfsl.integrations.flower import memory
 from torchfsl.integrations.flower.node import connect_as
 from torchfsl.integrations.flower.records import Call, reply_content
+from torchfsl.integrations.flower.words import kept_here
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.update import Update
+
+_ROUND = "this client's round"
 
 
 class FlowerRound:
@@ -59,12 +62,13 @@ class FlowerRound:
                     "the plan has max_epochs above 1: a ClientApp is a new process for every "
                     "Message and could not keep a session's secrets: plan with max_epochs=1"
                 )
-            self._residual = memory.recall(self._context, self._handle, client.client_id)
-            self._round = self._engine.round(
-                client, rows=self._rows, handle=self._handle, number=self._number,
-                residual=self._residual,
-            )  # fmt: skip
-            self._round.__enter__()
+            with kept_here(_ROUND):
+                self._residual = memory.recall(self._context, self._handle, client.client_id)
+                self._round = self._engine.round(
+                    client, rows=self._rows, handle=self._handle, number=self._number,
+                    residual=self._residual,
+                )  # fmt: skip
+                self._round.__enter__()
         except BaseException:
             self._connection.close()
             raise
@@ -76,12 +80,13 @@ class FlowerRound:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._connection:
+        with self._connection, kept_here(_ROUND):
             self._round.__exit__(kind, error, trace)
-            if error is None:
-                self.receipt = self._round.submit(weight=self._weight)
-                self.update = self._round.update
-                memory.keep(self._context, self._handle, self._residual)
+            if error is not None:
+                raise error
+            self.receipt = self._round.submit(weight=self._weight)
+            self.update = self._round.update
+            memory.keep(self._context, self._handle, self._residual)
 
     def reply(self, metrics: Mapping[str, float] | None = None) -> Message:
         """The reply to the SuperLink. The report went to the two servers when the block was left.
@@ -109,7 +114,8 @@ def client_round(
 
     Entering connects to both servers with the node's own certificate, reads the model and fetches
     the rows. Leaving sends the report to both. If the block raises, both servers get a report like
-    any other that adds nothing, and Flower tells the SuperLink that this ClientApp failed.
+    any other that adds nothing, and Flower tells the SuperLink that this ClientApp failed, but not
+    why: the error, which may name rows and counts, is in this node's log.
 
     Args:
         message: from `SubmodelAveraging`.
@@ -117,12 +123,14 @@ def client_round(
         engine: the model of the task is attached to it.
         rows: ids to fetch, see `SubmodelEngine.round`.
         handle: which attached model, where there are several.
-        weight: of this client, under a plan with a weight lane.
+        weight: of this client, under a plan with a weight lane; 1..max_weight, so pass
+            `min(examples, plan's max_weight)`.
 
     Raises:
         DecodeError: the Message is from another strategy.
-        ParameterError: settings of the node are missing, or the plan is below its floors. Raised on
-            entering, as all errors of the servers are.
+        ParameterError: settings of the node are missing, or the plan is below its floors; raised on
+            entering.
+        ProtocolError: the block raised, or the round failed; without any words of the error.
     """
     return FlowerRound(message, context, engine, rows=rows, handle=handle, weight=weight)
 
@@ -165,11 +173,15 @@ def client_evaluation(
         handle: which attached model, where there are several.
 
     Raises:
-        RejectedSubmission: this client has fetched from this model as often as it may.
         DecodeError, ParameterError: see `client_round`.
+        ProtocolError: the block raised, or this client has fetched from this model as often as it
+            may; the node's log says which.
     """
     mine = engine.the_handle(handle)
-    with connect_as(context, Call.of(message.content)) as connection:
+    with (
+        connect_as(context, Call.of(message.content)) as connection,
+        kept_here("this client's evaluation"),
+    ):
         memory.recall(context, mine, connection.client.client_id)
         with fetched_model(mine, connection.client, rows) as ids:
             yield FlowerEvaluation(message, ids)

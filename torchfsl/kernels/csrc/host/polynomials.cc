@@ -174,7 +174,7 @@ class Query {
       middle += (x >> 64) + static_cast<u64>(y);
       high += y >> 64;
     }
-    // low + 2^64 middle + 2^128 high, where `high` is below 2^64 and the others below 2^127.
+    // low + 2^64 middle + 2^128 high, where `high` is below K 2^64 and the others are below 2^127.
     const u128 upper = high + (middle >> 64);
     const u128 sum = low + (middle << 64);
     const u64 carry = static_cast<u64>(sum < low);
