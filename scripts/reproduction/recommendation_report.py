@@ -6,9 +6,9 @@ import json
 import statistics
 from typing import Any
 
+from scripts.reproduction.accuracy_report import stamp_of
 from scripts.reproduction.markdown import missing, size, table
 from scripts.reproduction.results import FOLDER
-from scripts.reproduction.training_report import stamp_of
 
 Figures = dict[str, Any]
 TRIAL_WORDS = {

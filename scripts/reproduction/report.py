@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from scripts.reproduction import (
+    accuracy_report,
     cost_report,
     liars_report,
     plots,
@@ -68,7 +69,7 @@ def render() -> str:
         cost_report.communication(),
         cost_report.example(),
         cost_report.rates(),
-        training_report.accuracy(),
+        accuracy_report.accuracy(),
         training_report.mega_elements(),
         training_report.beyond(),
         training_report.statistics(),

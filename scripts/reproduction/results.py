@@ -51,11 +51,12 @@ def read_accuracies(folder: str) -> list[dict[str, Any]]:
     for path in sorted((FOLDER / folder).glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         cell = {**_USUAL, **run["cell"]}
-        accuracies = {0.0: run["accuracy_percent"]}
+        found = {0.0: (run["accuracy_percent"], run.get("curve"))}
         if "mean_curve" in run:
-            accuracies[cell["average"]] = run["mean_accuracy_percent"]
-        for average, accuracy in accuracies.items():
+            found[cell["average"]] = run["mean_accuracy_percent"], run["mean_curve"]
+        for average, (accuracy, curve) in found.items():
             own = {**cell, "average": average}
             name = json.dumps({**own, "threads": 1}, sort_keys=True)
-            runs.setdefault(name, {**run, "cell": own, "accuracy_percent": accuracy})
+            as_it = {**run, "cell": own, "accuracy_percent": accuracy, "curve": curve}
+            runs.setdefault(name, as_it)
     return list(runs.values())

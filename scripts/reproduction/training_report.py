@@ -1,216 +1,21 @@
-"""The sections of RESULTS.md about training: tables 7, 8 and 9, and DIN's AUC."""
+"""The sections of RESULTS.md about training beside table 7: tables 8 and 9, and DIN's AUC."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from scripts.reproduction import paper
-from scripts.reproduction.markdown import command, machine, missing, size, stamp, table
+from scripts.reproduction.accuracy_report import dense_bytes, mean, stamp_of, usual
+from scripts.reproduction.markdown import missing, size, stamp, table
 from scripts.reproduction.results import read_accuracies, read_result
 
 Figures = dict[str, Any]
 
 
-def accuracy() -> str:
-    """Table 7."""
-    title = "## Table 7: accuracy against compression\n\n"
-    runs = [r for r in read_accuracies("table7") if _usual(r)]
-    if not runs:
-        return title + missing("table7")
-    parts = [
-        title
-        + "Settings of section 7.3; error feedback on, as in the gradient dropping that the paper "
-        "cites. Accuracy is the mean of a run's last five evaluations, in percent, ± the standard "
-        "deviation over seeds; *against our 100 %* are differences of runs with one seed, ± their standard "
-        "error where there are several. Of the rows of single scalars only 1 % is below break-even (section 6): "
-        "the others cost more than dense shares, as *times dense* says, and stand here to compare "
-        "accuracy with the paper. What compares is the loss against 100 % of "
-        "the same data: where ours end above the paper's, they do so with everything sent, too. A "
-        "client of MNIST and CIFAR-10 takes part in every tenth round on average, and what it keeps "
-        "back waits as long: of 1 %, a client sends a weight on average once in a hundred of its "
-        "rounds, a thousand of the run's. So by plain averaging small shares lag behind, 1 % of "
-        "CIFAR-10's network by whole points after the rounds below; with momentum and a falling rate at the "
-        "servers by less than one. Whether plain averaging catches up by the paper's 5,000 rounds was not tried, "
-        "nor were MNIST and CIFAR-10 at 10 to 80 %. "
-        + _RATES * any(_row(r).rate != 1 for r in runs)
-        + _MOMENTUM * any(_row(r).momentum or _row(r).decay != 1 for r in runs)
-        + _MEANS * any(_row(r).average for r in runs)
-        + _AUGMENTATION * any(_row(r).plain_images for r in runs)
-        + "Every run aggregates in plaintext on the quantised updates, and its first rounds a second time "
-        "through both servers, with the same model bit for bit (`fsl` in the JSON files). One "
-        "local iteration is one local epoch on MNIST and CIFAR-10 and one optimizer step on TREC. The "
-        "image networks pass forwards and backwards in bfloat16 where torch's autocast uses it, which "
-        "halves the time; weights, updates and evaluation are float32."
-        + " Rows that say *float32* use it throughout, for CPUs without bfloat16; where 100 % has no such row, "
-        "they are compared with bfloat16's." * any(_row(r).float32 for r in runs) + "\n"
-    ]
-    for dataset in paper.ACCURACY:
-        mine = [r for r in runs if r["cell"]["dataset"] == dataset]
-        if not mine:
-            parts.append(f"{dataset}: " + missing(f"table7 --dataset {dataset}"))
-            continue
-        rows = [_accuracy_row(row, mine) for row in sorted({_row(r) for r in mine})]
-        head = ("sent", f"paper, {paper.ROUNDS[dataset]:,} rounds", "ours", "against our 100 %", "seeds",
-                "rounds", "upload a client and round", "times dense", "rounds also run by both servers")  # fmt: skip
-        top = f"### {dataset}\n\n{paper.RESOLVES[dataset]}\n\n"
-        parts.append(top + table(head, rows) + "\n" + _same_models(mine))
-    parts.append("![Accuracy against upload](results/accuracy.png)\n")
-    parts.append(stamp_of(runs))
-    return "\n".join(parts)
-
-
-def _accuracy_row(row: _Row, runs: list[Figures]) -> tuple[Any, ...]:
-    """A line of Table 7: the runs of one data set that share what `row` says."""
-    group = [r for r in runs if _row(r) == row]
-    dataset, upload = group[0]["cell"]["dataset"], group[0]["fsl"]["upload_bytes"]
-    reference = paper.ACCURACY[dataset].get(int(row.percent))
-    return (
-        f"{row.percent:g} %"
-        + " (dense shares)" * (row.percent == 100)
-        + f", server rate {row.rate:g}" * (row.rate != 1 or row.decay != 1)
-        + f" times {row.decay:g} every ten rounds" * (row.decay != 1)
-        + f", momentum {row.momentum:g}" * (row.momentum != 0)
-        + f", mean of models ({row.average:g})" * (row.average != 0)
-        + ", float32" * row.float32
-        + ", no augmentation" * row.plain_images,
-        "-"
-        if reference is None
-        else f"{reference} ± {paper.ACCURACY_DEVIATION[dataset][int(row.percent)]}",
-        _mean([r["accuracy_percent"] for r in group]),
-        _against_all(group, runs),
-        len(group),
-        f"{row.rounds:,}",
-        size(upload),
-        f"{upload / _dense_bytes(group[0]):.2g}",
-        ", ".join(f"{r['fsl']['rounds']}" for r in group),
-    )
-
-
-_RATES = (
-    "*Server rate*: the servers multiply the mean update by it, which makes up for part of that lag and "
-    "costs no byte; it is our setting, not the paper's, chosen on training images held out. "
-)
-_MOMENTUM = (
-    "*Momentum*: the servers go on in the direction of earlier rounds, too, which smooths what a few clients "
-    "send at a time and bears a higher rate: a change counts 1 / (1 - momentum) times. Momentum and "
-    "a falling rate cost no byte and are our settings, as is the rate beside them, chosen by short trials, "
-    "most of a smaller network, some of them read on test images. Which of the two gains how much was not "
-    "measured. These rows, too, are compared with 100 % by plain averaging, which might gain from both as well. "
-)
-_AUGMENTATION = (
-    "CIFAR-10's clients train on random crops and mirror images, as the tutorial does from which the "
-    "paper has the network; the paper names no augmentation, and *no augmentation* trains on "
-    "central crops alone. "
-)
-
-
-_MEANS = (
-    "*Mean of models*: the same run, of which not the latest model is evaluated but the mean over rounds, "
-    "in which all models before the latest keep the share of the weight in brackets. Where 100 % has no such "
-    "row, its *latest* model is what the row is compared with; it might gain from a mean, too. "
-)
-
-
-def stamp_of(runs: list[Figures]) -> str:
-    """Commands, dates and machine of several runs."""
-    commands = sorted({f"`{command(r)}`" for r in runs})
-    dates = sorted({r["date"] for r in runs})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    machines = sorted({machine(r) for r in runs})
-    return f"{', '.join(commands)}; {when}, {' and '.join(machines)}.\n"
-
-
-def _dense_bytes(run: Figures) -> int:
-    """Of all values of the model in 32 bits."""
-    return 4 * sum(int(s["positions"]) * int(s["values_per_position"]) for s in run["segments"])
-
-
-def _same_models(runs: list[Figures]) -> str:
-    """A sentence where runs of several shares end with the same model, bit for bit."""
-    for seed in sorted({r["cell"]["seed"] for r in runs}):
-        groups: dict[str, set[float]] = {}
-        for run in runs:
-            if run["cell"]["seed"] == seed:
-                groups.setdefault(run["model_sha256"], set()).add(run["cell"]["percent"])
-        equal = [f"{percent:g} %" for percent in sorted(max(groups.values(), key=len))]
-        if len(equal) > 1:
-            return (
-                f"\nThe runs of {', '.join(equal)} (seed {seed}) end with one and the same model: "
-                "a client's two optimizer steps change fewer weights than these shares, so nothing is "
-                "held back. 100 % is a dense segment, whose values are rounded with other random "
-                "bits.\n"
-            )
-    return ""
-
-
-def _against_all(group: list[Figures], runs: list[Figures]) -> str:
-    """Points above the runs of 100 % by plain averaging with the same seeds, images and rounds.
-
-    They are of the same model, mean or latest, and the same precision where there are such.
-    """
-    row = _row(group[0])
-    if row == row._replace(percent=100, rate=1, momentum=0, decay=1):
-        return "-"
-    seeds = {run["cell"]["seed"] for run in group}
-    unlike: tuple[dict[str, float], ...] = (
-        {}, {"float32": False}, {"average": 0.0}, {"average": 0.0, "float32": False}
-    )  # fmt: skip
-    for differences in unlike:
-        dense_row = row._replace(percent=100, rate=1, momentum=0, decay=1, **differences)
-        all_of = {r["cell"]["seed"]: r["accuracy_percent"] for r in runs if _row(r) == dense_row}
-        if seeds <= set(all_of):
-            gaps = [run["accuracy_percent"] - all_of[run["cell"]["seed"]] for run in group]
-            error = np.std(gaps, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else None
-            note = " (its latest)" if differences.get("average") == 0 else ""
-            spread = "" if error is None else f" ± {error:.2f}"
-            return f"{np.mean(gaps):+.2f}{spread}" + note * (row.average != 0)
-    return "-"
-
-
-class _Row(NamedTuple):
-    """What runs of one row share, in the order of rows."""
-
-    plain_images: bool
-    percent: float
-    rate: float
-    momentum: float
-    decay: float
-    rounds: int
-    average: float
-    float32: bool
-
-
-def _row(run: Figures) -> _Row:
-    cell = run["cell"]
-    return _Row(
-        not cell["augment"],
-        cell["percent"],
-        cell["server_rate"],
-        cell["server_momentum"],
-        cell["server_decay"],
-        run["rounds"],
-        cell["average"],
-        cell["precision"] == "float32",
-    )
-
-
-def _usual(run: Figures) -> bool:
-    cell = run["cell"]
-    return bool(cell["feedback"]) and cell["block"] == 1 and cell["reading"] == "paper"
-
-
-def _mean(values: list[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-
-
 def mega_elements() -> str:
     """Table 8."""
     title = "## Table 8: top-k rows of TREC's word table\n\n"
-    runs = [r for r in read_accuracies("table8") if _usual(r)]
+    runs = [r for r in read_accuracies("table8") if usual(r)]
     if not runs:
         return title + missing("table8")
     rows = []
@@ -222,7 +27,7 @@ def mega_elements() -> str:
             (
                 f"{percent:g} % ({segment['k_max']} of {segment['positions']:,})",
                 "-" if printed is None else f"{printed[0]} ± {printed[1]}",
-                _mean([r["accuracy_percent"] for r in group]),
+                mean([r["accuracy_percent"] for r in group]),
                 len(group),
                 size(group[0]["fsl"]["upload_bytes"]),
             )
@@ -231,7 +36,7 @@ def mega_elements() -> str:
         title
         + f"The word table sends its rows of largest L1 norm and keeps the others for later (error "
         f"feedback), the rest of the network is dense; {runs[0]['rounds']} rounds. Dense shares of "
-        f"everything take {size(_dense_bytes(runs[0]))}. {paper.RESOLVES['trec']}\n\n"
+        f"everything take {size(dense_bytes(runs[0]))}. {paper.RESOLVES['trec']}\n\n"
         + table(("rows sent", "paper", "ours", "seeds", "upload a client and round"), rows)
         + "\n\n"
         + stamp_of(runs)
@@ -241,7 +46,7 @@ def mega_elements() -> str:
 def beyond() -> str:
     """Runs that the paper does not have."""
     title = "### Beyond the paper\n\n"
-    extra = [r for name in ("table7", "table8") for r in read_accuracies(name) if not _usual(r)]
+    extra = [r for name in ("table7", "table8") for r in read_accuracies(name) if not usual(r)]
     if not extra:
         return title + missing("beyond")
     rows = []

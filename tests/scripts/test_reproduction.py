@@ -10,13 +10,13 @@ import pytest
 
 from scripts.reproduction import (
     accuracy,
+    accuracy_report,
     communication,
     hashing,
     one_round,
     plots,
     preamble,
     report,
-    training_report,
 )
 from scripts.reproduction.cells import Cell, table7
 from torchfsl.fsl.plan.plan import Plan
@@ -46,14 +46,14 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     finals = [(80.0, None), (80.0, 81.0), (70.0, None), (75.0, 77.0), (76.0, 78.0)]
     for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
         _write_run(cell, latest, mean)
-    rows = _rows_of(training_report.accuracy())
+    rows = _rows_of(accuracy_report.accuracy())
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
     assert rows["5 %, float32"][2:5] == ["75.00", "-5.00", "1"]
     assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00 (its latest)", "1"]
     assert rows["5 %, mean of models (0.9)"][2:5] == ["78.00", "-", "1"]  # none of 8 rounds
     _write_run(cells[1], *finals[1])
     _write_run(dataclasses.replace(cells[1], average=0.99), 80.0, 82.0)
-    page = training_report.accuracy()
+    page = accuracy_report.accuracy()
     rows = _rows_of(page)
     assert rows["100 % (dense shares)"][2:5] == ["80.00", "-", "1"]  # one model, in three files
     assert rows["100 % (dense shares), mean of models (0.9)"][2:5] == ["81.00", "-", "1"]
@@ -62,7 +62,7 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-4.00", "1"]  # to mean
     assert "end with one and the same model" not in page
     _write_run(dataclasses.replace(cells[0], precision="float32"), 79.0, None)
-    rows = _rows_of(training_report.accuracy())
+    rows = _rows_of(accuracy_report.accuracy())
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-9.00", "1"]
 
 
@@ -78,16 +78,45 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
     assert (config.lr, config.momentum, config.lr_decay) == (0.5, 0.9, 0.99)
     _write_run(Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
     _write_run(usual, 70.0, None)
-    assert "*Momentum*" not in training_report.accuracy()
+    assert "*Momentum*" not in accuracy_report.accuracy()
     _write_run(ours, 79.0, None)
     _write_run(dataclasses.replace(ours, server_rate=1.0, percent=100), 78.0, None)
-    page = training_report.accuracy()
+    page = accuracy_report.accuracy()
     rows = _rows_of(page)
     assert "*Momentum*" in page
     assert rows["1 %, server rate 0.5"][2:5] == ["70.00", "-10.00", "1"]
     momentum = "times 0.99 every ten rounds, momentum 0.9"
     assert rows[f"1 %, server rate 0.5 {momentum}"][2:5] == ["79.00", "-1.00", "1"]
     assert rows[f"100 % (dense shares), server rate 1 {momentum}"][3] == "-2.00"
+
+
+def test_a_run_with_momentum_is_compared_with_everything_sent_with_momentum_at_equal_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    ours = Cell("table7", "cifar10", 1, 0, 9, server_momentum=0.9, server_decay=0.99, average=0.9)
+    latest = "1 %, server rate 1 times 0.99 every ten rounds, momentum 0.9"
+    mean = latest + ", mean of models (0.9)"
+    curves = (
+        [[n, (60 + n) / 100] for n in range(1, 10)],
+        [[n, (70 + n) / 100] for n in range(1, 10)],
+    )
+    _write_run(ours, 79.0, 80.0, curves)
+    _write_run(dataclasses.replace(ours, percent=100, rounds=7), 78.0, 81.0)
+    rows = _rows_of(accuracy_report.accuracy())
+    # Rounds 3 to 7 of the curves: 65 and 75.
+    assert rows[latest][3] == "-; -13.00 with the same settings, both after 7 rounds"
+    assert rows[mean][3] == "-; -6.00 with the same settings, both after 7 rounds"
+    _write_run(dataclasses.replace(ours, percent=100), 79.5, 82.0)
+    _write_run(Cell("table7", "cifar10", 100, 0, 9), 78.0, None)
+    rows = _rows_of(accuracy_report.accuracy())
+    # Curves' last five: 67 and 77.
+    assert rows[latest][3] == "+1.00; -12.50 with the same settings"
+    assert rows[mean][3] == "+2.00 (its latest); -5.00 with the same settings"
+    # What has no such run of all its seeds says nothing of it.
+    _write_run(dataclasses.replace(ours, seed=1), 79.0, 80.0, curves)
+    assert "with the same settings |" not in accuracy_report.accuracy()
 
 
 USUAL = Cell("table7", "cifar10", 1, seed=0, rounds=7)
@@ -118,7 +147,7 @@ def test_a_plots_points_do_not_mix_runs_of_different_servers(
     assert {label for label, (_, is_one) in plots._KINDS.items() if is_one(cell)} == kinds
 
 
-def _write_run(cell: Cell, latest: float, mean: float | None) -> None:
+def _write_run(cell: Cell, latest: float, mean: float | None, curves: Any = None) -> None:
     run: dict[str, Any] = {
         "cell": dataclasses.asdict(cell),
         "accuracy_percent": latest,
@@ -132,6 +161,8 @@ def _write_run(cell: Cell, latest: float, mean: float | None) -> None:
     }
     if mean is not None:
         run |= {"mean_accuracy_percent": mean, "mean_curve": [[cell.rounds, mean / 100]]}
+    if curves is not None:
+        run |= {"curve": curves[0], "mean_curve": curves[1]}
     Path(f"results/table7/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
 
 
