@@ -255,18 +255,17 @@ class Sefl:
         Raises:
             ConfigError: one is given and too small to be any unit, or beyond 2**62 of them.
         """
-        units = self.l2_norm * 2**frac_bits
-        bound = round(min(units, 2**63))
-        sigma = round(min(self.noise * bound, 2**63))
-        small = (self.l2_norm and not bound) or (self.noise and not sigma)
-        if small or max(bound, sigma) > 1 << 62:
-            raise ConfigError(
-                f"sefl.l2_norm = {self.l2_norm} and sefl.noise = {self.noise} come to a bound of "
-                f"{units:g} units of 2**-{frac_bits} and noise of {self.noise * units:g}: choose "
-                "both so that neither is below one unit or beyond 2**62, or other "
-                "encoding.frac_bits"
-            )
-        return bound, sigma
+        norm = self.l2_norm * 2**frac_bits
+        noise = self.noise * norm if self.noise else 0.0
+        for name, units, given in (("l2_norm", norm, self.l2_norm), ("noise", noise, self.noise)):
+            if given and not 1 <= units <= 1 << 62:
+                raise ConfigError(
+                    f"sefl.{name} = {given} comes to {units:g} units of 2**-{frac_bits}: choose it "
+                    "so that it is neither below one unit nor beyond 2**62, or other "
+                    "encoding.frac_bits"
+                )
+        bound = round(norm)
+        return bound, round(self.noise * bound)
 
 
 @dataclass(frozen=True, slots=True)

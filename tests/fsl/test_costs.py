@@ -32,7 +32,7 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server import sizes
+from torchfsl.fsl.server import opening, sizes
 from torchfsl.fsl.server.server import Server
 from torchfsl.kernels.portable import checks as portable_checks
 from torchfsl.kernels.portable import trees as portable_trees
@@ -207,21 +207,25 @@ def test_what_a_server_holds_is_predicted_exactly(name: str) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(("retrieve", "counted"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("retrieve", "counted", "tau"),
+    [(False, False, 16), (True, False, 16), (False, True, 16), (False, True, 1)],
+)
 def test_a_round_takes_the_memory_that_is_announced(
-    retrieve: bool, counted: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+    retrieve: bool, counted: bool, tau: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rounds of both servers and their models in one process, within a tenth."""
+    monkeypatch.setattr(opening, "_CHUNK", 1 << 12)  # what it takes is not announced
     if large:
         monkeypatch.setattr(sizes, "KEPT_BYTES", 0)
         monkeypatch.setattr(sizes, "_LEAN_WINDOW", 4)
     monkeypatch.setattr(sizes, "WINDOW_REPORTS", 4)
-    tensor = TensorSpec("t", (60_000, 16))
-    segment = SegmentSpec("t", "rows", (tensor,), k_max=8, tau=16, retrieve=retrieve)
+    tensor = TensorSpec("t", (60_000, tau))
+    segment = SegmentSpec("t", "rows", (tensor,), k_max=8, tau=tau, retrieve=retrieve)
     plan = build_plan([segment], max_clients=6, encoding=FixedPoint())
     if counted:
         plan = dataclasses.replace(plan, lane="count", min_contributors=2, min_clients=2)
-    state = {"t": np.ones((60_000, 16), dtype=np.float32)}
+    state = {"t": np.ones((60_000, tau), dtype=np.float32)}
     cuckoo.permutations.cache_clear()
     tracemalloc.start()
     try:

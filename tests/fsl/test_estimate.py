@@ -13,7 +13,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.costs import predict
+from torchfsl.fsl.costs import memory, predict
 from torchfsl.fsl.estimates import measuring
 from torchfsl.fsl.estimates.estimate import estimate, traffic
 from torchfsl.fsl.estimates.measuring import (
@@ -136,6 +136,16 @@ def test_proofs_take_seconds_by_their_values_and_rates_without_them_are_refused(
     assert estimate(plain, rates=old).clients == 100
     with pytest.raises(ParameterError, match="without proofs"):
         estimate(proven, rates=old)
+
+
+def test_memory_is_that_of_as_many_proofs_as_there_are_cores() -> None:
+    plan = rows_plan(4000, 8, 32, 100, 32, l2_bound=1 << 16)
+    one, four, all_of_them = (memory(plan, cores=cores) for cores in (1, 4, None))
+    assert (one.together, four.together, all_of_them.together) == (1, 4, 100)
+    assert four.proofs == 4 * one.proofs
+    told = [estimate(plan, rates=RATES, cores=n).memory_bytes for n in (1, 64, 100, 1000)]
+    assert told == sorted(told)
+    assert told[0] < told[1] < told[2] == told[3]
 
 
 def test_rates_that_are_none_are_refused() -> None:

@@ -14,12 +14,15 @@ import pytest
 
 from tests.support.distributions import pmf, seeded
 from tests.support.federation import (
+    Wire,
     make_plan,
     make_segment,
+    make_servers,
     make_state,
     mixed_plan,
     play_round,
     random_update,
+    submit,
 )
 from tests.support.reference import plaintext
 from torchfsl.crypto import discrete_gaussian
@@ -29,6 +32,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy
 from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.server_model import ServerModel
 
@@ -321,5 +325,19 @@ def test_a_norm_that_the_encoding_cannot_tell_from_none_is_no_bound() -> None:
     for odd in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ParameterError, match=f"the norm is {odd}"):
             privacy.l2_bound(encoding, odd)
-    with pytest.raises(ParameterError, match=r"the norm 1e\+308 is beyond any number"):
-        privacy.l2_bound(encoding, 1e308)
+    assert privacy.l2_bound(encoding, math.ldexp(1, 62 - encoding.frac_bits)) == 1 << 62
+    for odd in (1e308, 1e300, math.ldexp(1.01, 62 - encoding.frac_bits)):
+        with pytest.raises(ParameterError, match=r"beyond 2\*\*62 units"):
+            privacy.l2_bound(encoding, odd)
+
+
+def test_a_bound_that_bounds_nothing_is_refused_and_the_largest_is_none_to_a_client() -> None:
+    plan = make_plan(make_segment("rest", "dense", (3,)))
+    with pytest.raises(ParameterError, match="must not be negative, at most"):
+        dataclasses.replace(plan, l2_bound=(1 << 62) + 1)
+    plan = dataclasses.replace(plan, l2_bound=1 << 62)
+    servers = make_servers(plan)
+    begin_round(servers, 0)
+    update = random_update(plan, np.random.default_rng(0), rows=1)
+    submit(Wire(servers), 0, 0, update)
+    assert np.array_equal(finish_round(servers).sums["rest"], update["rest"].values)

@@ -29,14 +29,15 @@ from torchfsl.fsl.server.reports import Report
 CLIENTS, KEY = 4, bytes(32)
 
 
-def reported(ring_bits: int) -> tuple[Plan, dict[int, Report]]:
+def reported(ring_bits: int, kind: str = "norm") -> tuple[Plan, dict[int, Report]]:
     """Reports of some clients, as server 0 has them."""
     plan = make_plan(
         make_segment("table", "rows", (500, 16), k_max=40, tau=16, theta=40),
         make_segment("rest", "dense", (60_000,)),
         encoding=FixedPoint(ring_bits, 4, 4.0), lane="count", max_clients=CLIENTS,
     )  # fmt: skip
-    plan = dataclasses.replace(plan, proofs="norm", l2_bound=1 << 16)
+    bound = (1 << 16) * (kind == "norm")
+    plan = dataclasses.replace(plan, proofs=kind, l2_bound=bound)
     servers = make_servers(plan)
     begin_round(servers, 0)
     for client in range(CLIENTS):
@@ -48,11 +49,11 @@ def evaluator_of(plan: Plan) -> LocalEvaluator:
     return LocalEvaluator(plan, 0, lambda _, count: np.zeros(count, np.int64), lambda: None)
 
 
-@pytest.mark.parametrize("ring_bits", [32, 48])
+@pytest.mark.parametrize(("kind", "ring_bits"), [("norm", 32), ("norm", 48), ("lanes", 32)])
 def test_what_asking_proofs_takes_is_announced(
-    ring_bits: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, ring_bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, reports = reported(ring_bits)
+    plan, reports = reported(ring_bits, kind)
     each = sizes.proof_bytes(plan)
     for threads in (1, CLIENTS):
         monkeypatch.setenv("TORCHFSL_THREADS", str(threads))

@@ -321,10 +321,11 @@ def test_sums_for_proofs_that_a_full_disk_refuses_are_made_anew_and_the_round_go
         return data
 
     monkeypatch.setattr(sums._spool, "hold", refuse)
+    monkeypatch.setattr(sums, "_window", 1)
     for report in reports:
         sums.take(report)
     sums.add_waiting()
-    assert caplog.text.count("No space left") == 1  # of two reports that were refused
+    assert caplog.text.count("No space left") == 1  # of two windows that were refused
     table = plan.with_trees[0]
     known = [sums.lifted(report, table) for report in reports]
     assert [one is None for one in known] == [False, True, True]
@@ -334,6 +335,9 @@ def test_sums_for_proofs_that_a_full_disk_refuses_are_made_anew_and_the_round_go
     ]
     assert said[0] == said[1]
     assert _shares(sums) == _shares(right)
+    sums.reset()
+    sums.take(reports[1])
+    assert caplog.text.count("No space left") == 2  # once more in the next round
 
 
 def test_sums_for_a_proof_go_with_the_report_that_is_taken_back() -> None:

@@ -113,21 +113,30 @@ def test_words_of_errors_in_a_round_stay_at_the_node(
     recorder = Recorder(inside=fail, weighted=True, weights=weights)
     grid = HereGrid(recorder.app, [{}] * 4, run_id=run_id)
     plan = {"lane": "weight", "max_weight": 3, "min_clients": 1}
-    run, told = Run(recorder, grid, plan=plan, fraction_evaluate=0.0), []
-    send = grid.send_and_receive
-
-    def noted(*arguments: Any, **options: Any) -> Any:
-        replies = list(send(*arguments, **options))
-        told.extend(reply.error.reason for reply in replies if reply.has_error())
-        return replies
-
-    grid.send_and_receive = noted  # type: ignore[method-assign]
+    run = Run(recorder, grid, plan=plan, fraction_evaluate=0.0)
     run.start(1)
-    assert len(told) == 3
-    assert all("failed at this node, whose log says why" in words for words in told)
-    assert not any("4711" in words or "rows" in words for words in told)
+    assert len(grid.told) == 3
+    assert all("this client's round failed at this node, whose log says why" in words
+               for words in grid.told)  # fmt: skip
+    assert not any("4711" in words or "rows" in words for words in grid.told)
     assert caplog.text.count("4711") >= 3  # at the node all of it
     assert run.opened == {1: (0, 1, 2, 3)}
+
+
+def test_words_of_errors_in_an_evaluation_stay_at_the_node(
+    run_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(client: int) -> None:
+        raise RuntimeError("my patient is 4711")
+
+    recorder = Recorder(judging=fail)
+    grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+    Run(recorder, grid).start(1)
+    assert len(grid.told) == 2
+    assert all("evaluation failed at this node, whose log says why" in words
+               for words in grid.told)  # fmt: skip
+    assert not any("4711" in words for words in grid.told)
+    assert caplog.text.count("4711") >= 2
 
 
 def test_a_round_that_does_not_open_leaves_the_model_and_the_next_goes_on(run_id: int) -> None:
@@ -163,7 +172,8 @@ def test_a_plan_with_sessions_is_refused_by_clients(run_id: int) -> None:
     grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
     plan = {"max_epochs": 3, "rows_per_client": None}
     Run(recorder, grid, plan=plan, fraction_evaluate=0.0).start(1)
-    assert all("max_epochs above 1" in reply.error.reason for reply in grid.replies)
+    assert len(grid.told) == 2
+    assert all("max_epochs above 1" in words for words in grid.told)
 
 
 def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int) -> None:
@@ -200,10 +210,10 @@ def test_clients_of_a_deployment_take_certificates_from_their_node_and_urls_from
         assert run.opened == {1: (5, 11)}
         recorder.sent[1] = {5: recorder.sent[1][0], 11: recorder.sent[1][1]}
         run.assert_exact()
-        reasons = [r.error.reason for r in grid.replies if r.has_error()]
-        assert len(reasons) == 2
-        assert "torchfsl-name" in reasons[0]
-        assert "this node has no certificate" in reasons[1]
+        assert len(grid.told) == 4  # two in training, and the same two in the evaluation
+        for reasons in (grid.told[:2], grid.told[2:]):
+            assert "torchfsl-name" in reasons[0]
+            assert "this node has no certificate" in reasons[1]
 
 
 def test_a_policy_of_the_node_refuses_the_plan_before_anything_is_sent(
@@ -220,7 +230,8 @@ def test_a_policy_of_the_node_refuses_the_plan_before_anything_is_sent(
         run = Run(recorder, grid, servers=servers.urls, tls=servers.tls, plan={"min_clients": 1})
         run.start(1)
         assert run.opened == {}  # the other one's default floors want two clients, too
-        assert all("min_clients" in reply.error.reason for reply in grid.replies)
+        assert grid.told
+        assert all("min_clients" in words for words in grid.told)
 
 
 def test_more_nodes_than_the_plan_allows_are_refused_before_the_round_opens(run_id: int) -> None:

@@ -32,6 +32,7 @@ class HereGrid(Grid):
         bytes: of all contents, both ways.
         contexts: by node; its state outlives Messages, as at a SuperNode.
         before: called with the node's number before its ClientApp runs.
+        told: what the SuperLink heard of every error.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class HereGrid(Grid):
         ]
         self.array_bytes = self.bytes = 0
         self.replies: list[Message] = []
+        self.told: list[str] = []
         self.before: Callable[[int], None] = lambda node: None
 
     def set_run(self, run: Any) -> None:
@@ -80,7 +82,8 @@ class HereGrid(Grid):
                 reply = self._app(message, self.contexts[node])
                 self._count(reply.content)
             except Exception as error:
-                reply = Message(Error(1, f"{type(error)}:<'{error}'>"), reply_to=message)
+                self.told.append(f"{type(error)}:<'{error}'>")
+                reply = Message(Error(1, self.told[-1]), reply_to=message)
             self.replies.append(reply)
         return self.replies
 

@@ -127,13 +127,16 @@ def test_other_slots_are_refused() -> None:
     "settings",
     [
         {"l2_norm": 5e-6},
+        {"l2_norm": 0.9 * 2**-16},
         {"l2_norm": 5e-5, "noise": 0.1},
         {"l2_norm": 1e308},
         {"l2_norm": 1.0, "noise": 1e308},
     ],
 )
 def test_a_norm_or_noise_that_no_unit_holds_is_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"neither is below one unit or beyond 2\*\*62"):
+    with pytest.raises(ConfigError, match=r"neither below one unit nor beyond 2\*\*62"):
         Sefl(**settings).in_units(16)
+    with pytest.raises(ConfigError, match=r"sefl.l2_norm = 1e\+308 comes to"):
+        Sefl(l2_norm=1e308, noise=0.0).in_units(16)
     assert Sefl().in_units(16) == (0, 0)
     assert Sefl(l2_norm=2**-16, noise=1.0).in_units(16) == (1, 1)

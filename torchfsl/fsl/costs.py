@@ -1,14 +1,16 @@
 """What a plan will cost, from the plan alone: bytes on the wire, AES blocks, server memory.
 
 AES blocks are those of the kernels: trees, Conv, check, tags, proofs; the streams of roots and
-masks come on top and are small. Every number is exact, and tested against messages and blocks
-counted while a round runs.
+masks come on top and are small. Bytes and blocks are exact, and tested against those counted while
+a round runs; memory is that of everything that grows with the plan, within a tenth of what rounds
+take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.fsl import messages
 from torchfsl.fsl.cuckoo.placement import IN_MEMORY_BYTES
 from torchfsl.fsl.messages import Kind
@@ -56,8 +58,8 @@ class Prediction:
     opening_bytes: int
 
 
-def predict(plan: Plan) -> Prediction:
-    """The costs of a plan."""
+def predict(plan: Plan, *, cores: int | None = None) -> Prediction:
+    """The costs of a plan; memory on that many cores, as `memory` has it."""
     with_trees = plan.with_trees
     later = sum(_server_blocks(plan, s) for s in with_trees) + _proof_blocks(plan)
     checks = sum(_check_blocks(g) for s in with_trees for g in s.groups)
@@ -68,7 +70,7 @@ def predict(plan: Plan) -> Prediction:
         server_aes_blocks=later + checks,
         later_server_aes_blocks=later if plan.max_epochs > 1 else later + checks,
         client_aes_blocks=sum(_client_blocks(plan, s) for s in with_trees) + _proving_blocks(plan),
-        server_memory_bytes=memory(plan).most,
+        server_memory_bytes=memory(plan, cores=cores).most,
         opening_bytes=sum(messages.max_bytes(plan, kind) for kind in _opening_kinds(plan)),
     )
 
@@ -163,8 +165,11 @@ def _proving_blocks(plan: Plan) -> int:
     return total + 2 * (3 * group.num_trees + _LEAF_HASH_KEYS)
 
 
-def memory(plan: Plan) -> ServerMemory:
-    """What one server holds, by what holds it and step by step of a round."""
+def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
+    """What one server holds, by what holds it and step by step of a round.
+
+    Proofs are asked side by side, one a core; None stands for as many cores as may have one.
+    """
     kinds = {kind: messages.max_bytes(plan, kind) for kind in Kind}
     # The server that all public parts come to holds most: whole messages, parts are views of them.
     # Beyond the spool's window, and the message that reaches it, they lie in files.
@@ -172,9 +177,12 @@ def memory(plan: Plan) -> ServerMemory:
     held = plan.max_clients * (kinds[Kind.REPORT] + early)
     share = messages.share_bytes(plan)
     kept = plan.max_clients * lifted_bytes(plan)
+    together = min(sizes.proofs_together(plan), plan.max_clients, cores or plan.max_clients)
+    first = plan.opens_counts_first
     return ServerMemory(
         lifted=min(kept, spool.WINDOW_BYTES + lifted_bytes(plan)),
-        proofs=sizes.proof_bytes(plan) * min(sizes.proofs_together(plan), plan.max_clients),
+        proofs=sizes.proof_bytes(plan) * together,
+        together=together,
         messages=min(held, spool.WINDOW_BYTES + max(kinds[Kind.REPORT], early)),
         tables=sum(sizes.table_bytes(s) for s in plan.retrieving),
         keeps_tables=sizes.keeps_tables(plan),
@@ -182,7 +190,9 @@ def memory(plan: Plan) -> ServerMemory:
         accumulators=sizes.sums_bytes(plan),
         keeps_sums=sizes.keeps_sums(plan),
         share=share,
-        opens_counts=plan.opens_counts_first,
+        counted=sum(s.m for s in plan.with_trees) if first else 0,
+        counts=sum(s.m * plan.ring_bytes(s) for s in plan.with_trees) if first else 0,
+        said=messages.said_share_bytes(plan) if first else 0,
         opened=8 * sum(map(plan.sum_values, plan.segments)),
     )
 
@@ -208,7 +218,8 @@ class ServerMemory:
 
     Attributes:
         lifted: sums over leaves of reports under proofs.
-        proofs: what asking proofs side by side takes on a machine with cores for all that may be.
+        proofs: what asking proofs side by side takes.
+        together: how many are.
         messages: of the clients.
         tables: the model's rows in the layout of the bins, and digests; once for both servers of a
             process.
@@ -217,13 +228,16 @@ class ServerMemory:
         accumulators: running sums.
         keeps_sums: whether they stay after they are gathered.
         share: this server's, and as much again for the peer's.
-        opens_counts: whether counts are opened first, and rows alone that are kept: both shares
-            are then held twice.
+        counted: rows, where counts are opened first and then those alone that are kept; else 0,
+            as are the next two.
+        counts: a share of the counts.
+        said: what a server says of its share after that.
         opened: the sums as signed 64-bit numbers.
     """
 
     lifted: int
     proofs: int
+    together: int
     messages: int
     tables: int
     keeps_tables: bool
@@ -231,7 +245,9 @@ class ServerMemory:
     accumulators: int
     keeps_sums: bool
     share: int
-    opens_counts: bool
+    counted: int
+    counts: int
+    said: int
     opened: int
 
     @property
@@ -249,10 +265,23 @@ class ServerMemory:
         tables = self.tables if self.keeps_tables else 0
         sums = self.accumulators if self.keeps_sums else 0
         each = self.messages + self.accumulators + self.lifted
-        shares = (4 if self.opens_counts else 2) * self.share
-        return (
+        leaves = DIGEST_BYTES * self.counted
+        fixing = SEED_BYTES * self.counted + leaves
+        steps = (
             self.tables + servers * each,
             tables + servers * (each + self.proofs),
-            tables + servers * (each - self.messages) + (servers + 1) * self.share,
-            tables + servers * (sums + shares + self.opened),
+            tables + servers * (each - self.messages) + (servers + 1) * self.share + fixing,
+        )
+        if not self.counted:
+            return (*steps, tables + servers * (sums + 2 * self.share + self.opened))
+        # Servers of one process say and open one after the other: the first one's share is gone
+        # when the last one opens, which holds the peer's leaves, or both shares with zeros for
+        # what stays hidden.
+        held = sums + self.share + self.said + 2 * self.counts + self.counted
+        last = held + (servers - 1) * (sums + self.said)
+        return (
+            *steps,
+            tables + servers * held + max(fixing, self.said),
+            tables + last + (servers - 1) * self.opened + self.share + leaves,
+            tables + last + servers * self.opened + 2 * self.share,
         )

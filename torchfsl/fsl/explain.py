@@ -80,7 +80,10 @@ def _for_proofs(needs: ServerMemory) -> str:
     """What proofs take, where there are any."""
     if not needs.proofs:
         return ""
-    return f", {needs.lifted} of sums over leaves for proofs, {needs.proofs} while they are asked"
+    return (
+        f", {needs.lifted} of sums over leaves for proofs, {needs.proofs} while they are asked, on "
+        f"{needs.together} cores side by side"
+    )
 
 
 def _proven(plan: Plan) -> list[str]:

@@ -138,17 +138,17 @@ def counts_bytes(plan: Plan) -> int:
     return sum(s.m * plan.ring_bytes(s) for s in plan.with_trees)
 
 
-def slot_bytes(plan: Plan, segment: TreeSegment) -> int:
-    """Length of a position's slot in SHARE where counts are opened first: a row, or its digest."""
-    return max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.ring_bytes(segment))
+def said_bytes(plan: Plan, segment: TreeSegment) -> int:
+    """Length of a segment in SHARE where counts are opened first: a row or its digest a slot."""
+    if segment.is_dense:
+        return SEED_BYTES + sum_bytes(plan, segment)
+    return segment.m * max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.ring_bytes(segment))
 
 
-def _said_share_bytes(plan: Plan) -> int:
+def said_share_bytes(plan: Plan) -> int:
     """Length of what SHARE says of the sums."""
-    if not plan.opens_counts_first:
-        return share_bytes(plan)
-    dense = sum(SEED_BYTES + sum_bytes(plan, s) for s in plan.dense)
-    return dense + sum(s.m * slot_bytes(plan, s) for s in plan.with_trees)
+    slots = sum(said_bytes(plan, segment) for segment in plan.segments)
+    return slots if plan.opens_counts_first else share_bytes(plan)
 
 
 def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
@@ -184,7 +184,7 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
         Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + fetch_answers,
         Kind.FETCH_MODEL: 2 * DIGEST_BYTES + fetch_answers + clear,
         Kind.SHARE_COMMIT: DIGEST_BYTES,
-        Kind.SHARE: DIGEST_BYTES + _said_share_bytes(plan),
+        Kind.SHARE: DIGEST_BYTES + said_share_bytes(plan),
         Kind.COUNTS: 2 * DIGEST_BYTES + counts_bytes(plan),
     }
     return sizes.get(kind)

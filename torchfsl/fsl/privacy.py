@@ -27,6 +27,7 @@ from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.plan import MAX_BOUND
 
 _ORDERS: Final = [
     *(1 + i / 32 for i in range(1, 96)),
@@ -43,15 +44,20 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     """`Plan.l2_bound` for an L2 norm of real values; 0 for 0, no bound.
 
     Raises:
-        ParameterError: the norm is negative, not finite, or positive and beyond what the encoding
-            can hold or tell from 0.
+        ParameterError: the norm is negative, not finite, or beyond 2**62 units of the encoding, or
+            positive and below one.
     """
     if not 0 <= norm < math.inf:
         raise ParameterError(f"the norm is {norm}: give a number from 0, which sets no bound")
     try:
         bound = math.floor(math.ldexp(norm, encoding.frac_bits))
     except OverflowError:
-        raise ParameterError(f"the norm {norm} is beyond any number: take a smaller one") from None
+        bound = MAX_BOUND + 1
+    if bound > MAX_BOUND:
+        raise ParameterError(
+            f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
+            "fraction bits, which bounds nothing: take a smaller one"
+        )
     if norm and not bound:
         raise ParameterError(
             f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "

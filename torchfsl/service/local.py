@@ -20,7 +20,7 @@ from torchfsl.service.net.certificates import make_development_certificates
 _FIRST, _SPAN = 10_000, 22_000
 """Ports that systems give nobody who asks for any: else one could go before its server starts."""
 
-_numbers = itertools.count(7919 * os.getpid())  # processes side by side begin at different ones
+_numbers = itertools.count()
 
 
 def free_ports(count: int) -> list[int]:
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
     for number in itertools.islice(_numbers, _SPAN):
         if len(found) == count:
             return found
-        port = _FIRST + number % _SPAN
+        port = _FIRST + (7919 * os.getpid() + number) % _SPAN  # processes begin at different ones
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("127.0.0.1", port))
             found.append(port)

@@ -25,6 +25,8 @@ Lane = Literal["none", "count", "weight"]
 
 LANES: Final[tuple[Lane, ...]] = ("none", "count", "weight")
 """What may be opened beside the sums."""
+MAX_BOUND: Final = 1 << 62
+"""Of `l2_bound`."""
 
 _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min_contributors",
                   "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
@@ -50,7 +52,8 @@ class SubmodelPlan:
         min_contributors: fewest clients that must have sent a position for its values to be
             opened; 1 opens every position. Above 1 needs the count lane.
         l2_bound: largest L2 norm of a client's quantised values, over all segments together and
-            before its weight, in ring units; 0 means none. Clients scale their update down to it.
+            before its weight, in ring units, up to `MAX_BOUND`; 0 means none. Clients scale their
+            update down to it.
         noise_sigma: standard deviation, in ring units, of the discrete Gaussian noise that each
             server adds to every value of every sum; 0 means none.
         lane_sigma: the same for the count or weight lane.
@@ -257,9 +260,9 @@ def values_per_client(plan: SubmodelPlan) -> int:
 def _check_noise(plan: SubmodelPlan) -> None:
     """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
-    if min(bound, sigma, lane_sigma) < 0 or max(sigma, lane_sigma) > MAX_SIGMA:
-        given = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(f"{given}: must not be negative, sigmas at most {MAX_SIGMA}")
+    if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
+        said = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
+        raise ParameterError(f"{said}: must not be negative, at most {MAX_BOUND}, {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "

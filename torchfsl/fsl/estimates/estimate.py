@@ -110,7 +110,7 @@ def estimate(
         if not 0 < value < math.inf:
             raise ParameterError(f"{name} is {value!r}: give a number above 0")
     rates = measured_rates() if rates is None else rates
-    costs = predict(plan)
+    costs = predict(plan, cores=math.ceil(cores))
     received, sent = traffic(plan, count)
     seconds = rates.server(plan, count)
     model = sum(t.numel * t.item_bytes for s in plan.segments for t in s.tensors)

@@ -7,15 +7,15 @@ and to a root; the root fixes one leaf a row, and one a dense segment:
     root = H(set digest, party, all leaves)
 
 Row salts are a stream of a key that never leaves the server, so the salts of rows that are shown
-tell nothing of the others: of those the peer sees the leaf alone. In SHARE a row has a slot of
-`slot_bytes`: row salt 16 and values, or the leaf, filled up with zeros. A dense segment is salt 16
-and values.
+tell nothing of the others: of those the peer sees the leaf alone. In SHARE a row has a slot:
+row salt 16 and values, or the leaf, filled up with zeros. A dense segment is salt 16 and values.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -25,8 +25,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.bodies import by_segment, share_by_segment
-from torchfsl.fsl.messages import Buffer, slot_bytes, sum_bytes
-from torchfsl.fsl.plan.layout import TreeSegment
+from torchfsl.fsl.messages import Buffer, said_bytes, said_share_bytes, share_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.types import Bytes
 
@@ -35,6 +34,9 @@ SALT_BYTES: Final = DIGEST_BYTES + SEED_BYTES
 
 Kept = Mapping[str, npt.NDArray[np.bool_]]
 """By tree segment, `bool[m]`: the positions whose values are opened."""
+
+_WHOLE: Final = np.ones(1, dtype=np.bool_)
+"""Of a dense segment, which is always opened."""
 
 
 class RowCommitments:
@@ -54,71 +56,65 @@ class RowCommitments:
         """By segment, `uint8[rows, 32]`."""
         return {name: self._leaves(name, salts[name], part) for name, part in rows.items()}
 
-    def shown(self, share: Buffer, key: bytes, kept: Kept) -> bytes:
+    def shown(self, share: Buffer, key: bytes, kept: Kept) -> Bytes:
         """What SHARE says: rows that are kept, leaves of the others, dense segments."""
         rows, salts = split(self._plan, share), row_salts(self._plan, key)
-        leaves, parts = self.leaves(rows, salts), []
-        for segment in self._plan.with_trees:
-            name, width = segment.name, slot_bytes(self._plan, segment)
-            slots = np.zeros((segment.m, width), dtype=np.uint8)
-            whole = np.concatenate([salts[name], rows[name]], axis=1)
-            slots[:, : whole.shape[1]][kept[name]] = whole[kept[name]]
-            slots[:, :DIGEST_BYTES][~kept[name]] = leaves[name][~kept[name]]
-            parts.append(slots.tobytes())
-        for segment in self._plan.dense:
-            parts += [salts[segment.name].tobytes(), rows[segment.name].tobytes()]
-        return b"".join(parts)
+        said = np.zeros(said_share_bytes(self._plan), dtype=np.uint8)
+        slots = self._slots(said.data)
+        for name, leaf in self.leaves(rows, salts).items():
+            slot, stop = slots[name], SEED_BYTES + rows[name].shape[1]
+            shown = kept.get(name, _WHOLE)[:, None]
+            np.copyto(slot[:, :SEED_BYTES], salts[name], where=shown)
+            np.copyto(slot[:, SEED_BYTES:stop], rows[name], where=shown)
+            if name in kept:
+                np.copyto(slot[:, :DIGEST_BYTES], leaf, where=~shown)
+        return said
 
-    def take(self, said: Buffer, root: bytes, kept: Kept) -> dict[str, Bytes]:
-        """The rows of a peer's SHARE, zeros where they are hidden.
+    def take(self, said: Buffer, root: bytes, kept: Kept, counts: Buffer) -> Bytes:
+        """The peer's share of its SHARE and counts, zeros for the values that are hidden.
 
         Raises:
             ProtocolError: they are not those that the root fixed.
         """
-        plan = self._plan
-        slots = by_segment((*plan.with_trees, *plan.dense), self._said_bytes, memoryview(said))
-        rows: dict[str, Bytes] = {}
-        leaves: dict[str, Bytes] = {}
-        for segment in (*plan.with_trees, *plan.dense):
-            count = 1 if segment.is_dense else segment.m
-            slot = np.frombuffer(slots[segment.name], np.uint8).reshape(count, -1)
-            shown = kept.get(segment.name, np.ones(1, dtype=np.bool_))
-            stop = SEED_BYTES + self._row_bytes(segment)
-            salts, values = slot[:, :SEED_BYTES], slot[:, SEED_BYTES:stop]
-            leaf = np.zeros((count, DIGEST_BYTES), dtype=np.uint8)
-            if not shown.all():
-                leaf[~shown] = slot[~shown, :DIGEST_BYTES]
-            leaf[shown] = self._leaves(segment.name, salts, values, shown)
-            leaves[segment.name] = leaf
-            rows[segment.name] = np.where(shown[:, None], values, np.uint8(0))
+        plan, share = self._plan, np.zeros(share_bytes(self._plan), dtype=np.uint8)
+        for name, part in counts_by_segment(plan, counts).items():
+            _count_columns(plan, share.data)[name][:] = part
+        rows, leaves = split(plan, share.data), {}
+        for name, slot in self._slots(memoryview(said)).items():
+            shown = kept.get(name, _WHOLE)
+            salts, values = slot[:, :SEED_BYTES], slot[:, SEED_BYTES:][:, : rows[name].shape[1]]
+            leaves[name] = self._leaves(name, salts, values, shown)
+            if name in kept:
+                np.copyto(leaves[name], slot[:, :DIGEST_BYTES], where=~shown[:, None])
+            np.copyto(rows[name], values, where=shown[:, None])
         if not kdf.digests_equal(root, self.root(leaves)):
             raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
-        return rows
+        return share
 
-    def _said_bytes(self, segment: TreeSegment) -> int:
-        if segment.is_dense:
-            return SEED_BYTES + sum_bytes(self._plan, segment)
-        return segment.m * slot_bytes(self._plan, segment)
-
-    def _row_bytes(self, segment: TreeSegment) -> int:
-        if segment.is_dense:
-            return sum_bytes(self._plan, segment)
-        return segment.tau * self._plan.ring_bytes(segment)
+    def _slots(self, said: memoryview) -> dict[str, Bytes]:
+        """Views of a SHARE's slots by segment, `[rows, slot bytes]`."""
+        plan, ordered = self._plan, (*self._plan.with_trees, *self._plan.dense)
+        return {
+            name: np.frombuffer(part, np.uint8).reshape(s.m if not s.is_dense else 1, -1)
+            for s, (name, part) in zip(
+                ordered, by_segment(ordered, partial(said_bytes, plan), said).items(), strict=True
+            )
+        }
 
     def _leaves(
         self, name: str, salts: Bytes, rows: Bytes, which: npt.NDArray[np.bool_] | None = None
     ) -> Bytes:
-        """Leaves of a segment's rows, or of some of them in order."""
+        """Leaves `uint8[rows, 32]` of a segment's rows, or of some of them and zeros."""
         start = hashlib.sha256(kdf.frame(kdf.LABEL_ROW, *self._head, name.encode()))
-        found = np.arange(len(rows)) if which is None else np.flatnonzero(which)
-        digests = []
-        for place in found.tolist():
-            leaf = start.copy()
-            leaf.update(
-                place.to_bytes(8, "little") + salts[place].tobytes() + rows[place].tobytes()
-            )
-            digests.append(leaf.digest())
-        return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
+        leaves = bytearray(DIGEST_BYTES * len(rows))
+        for place in range(len(rows)):
+            if which is None or which[place]:
+                leaf = start.copy()
+                leaf.update(
+                    place.to_bytes(8, "little") + salts[place].tobytes() + rows[place].tobytes()
+                )
+                leaves[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)] = leaf.digest()
+        return np.frombuffer(leaves, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def split(plan: Plan, share: Buffer) -> dict[str, Bytes]:
@@ -134,11 +130,14 @@ def split(plan: Plan, share: Buffer) -> dict[str, Bytes]:
 
 def counts_of(plan: Plan, share: Buffer) -> bytes:
     """A share of the counts, segment by segment, `[m, l/8]` each."""
+    return b"".join(part.tobytes() for part in _count_columns(plan, share).values())
+
+
+def _count_columns(plan: Plan, share: Buffer) -> dict[str, Bytes]:
+    """Views of the counts in a share, by segment `[m, l/8]`."""
     views = share_by_segment(plan, share)
-    return b"".join(
-        np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, : plan.ring_bytes(s)].tobytes()
-        for s in plan.with_trees
-    )
+    return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, : plan.ring_bytes(s)]
+            for s in plan.with_trees}  # fmt: skip
 
 
 def counts_by_segment(plan: Plan, counts: Buffer) -> dict[str, Bytes]:
@@ -148,19 +147,13 @@ def counts_by_segment(plan: Plan, counts: Buffer) -> dict[str, Bytes]:
             for s in plan.with_trees}  # fmt: skip
 
 
-def join(plan: Plan, counts: Buffer, rows: Mapping[str, Bytes]) -> bytes:
-    """Inverse of `counts_of` and `split` together."""
-    own = counts_by_segment(plan, counts)
-    parts = [np.concatenate([own[name], rows[name]], axis=1).tobytes() for name in own]
-    return b"".join([*parts, *(rows[s.name].tobytes() for s in plan.dense)])
-
-
-def hide(plan: Plan, share: Buffer, kept: Kept) -> bytes:
+def hide(plan: Plan, share: Buffer, kept: Kept) -> Bytes:
     """A share with zeros for the values that are not opened."""
-    rows = split(plan, share)
-    seen = {s.name: np.where(kept[s.name][:, None], rows[s.name], np.uint8(0))
-            for s in plan.with_trees}  # fmt: skip
-    return join(plan, counts_of(plan, share), {**rows, **seen})
+    seen = np.frombuffer(share, np.uint8).copy()
+    rows = split(plan, seen.data)
+    for name, shown in kept.items():
+        rows[name][~shown] = 0
+    return seen
 
 
 def row_salts(plan: Plan, key: bytes) -> dict[str, Bytes]:

@@ -125,9 +125,17 @@ class Opening:
         computed = self._counts_commitment(1 - self._party, theirs)
         if not kdf.digests_equal(self._peer_commitment, computed):
             raise ProtocolError("the peer's counts do not fit its commitment: nothing is opened")
+        self._count_out(theirs.counts)
+        self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
+        key = self.salt[DIGEST_BYTES:]
+        shown = self._rows_of(self._party).shown(self.share, key, self._kept)
+        return ShareBody(self.salt[:DIGEST_BYTES], shown.data)
+
+    def _count_out(self, theirs: Buffer) -> None:
+        """Which rows are kept, and how many are not although somebody sent them."""
         ours, others = (
             commitments.counts_by_segment(self._plan, said)
-            for said in (self._own_counts().counts, theirs.counts)
+            for said in (self._own_counts().counts, theirs)
         )
         least, num_clients = self._plan.min_contributors, len(self.accepted)
         for segment in self._plan.with_trees:
@@ -137,10 +145,6 @@ class Opening:
             self._kept[name] = fits & (least <= counts) & (counts <= most)
             num_few = int(np.count_nonzero((counts > 0) & (counts < least)))
             self._withheld |= {segment.name: num_few} if num_few else {}
-        self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
-        key = self.salt[DIGEST_BYTES:]
-        shown = self._rows_of(self._party).shown(self.share, key, self._kept)
-        return ShareBody(self.salt[:DIGEST_BYTES], shown)
 
     def open(self, theirs: ShareBody) -> Opened:
         """The exact sums, of rows that are kept if counts are opened first.
@@ -149,10 +153,11 @@ class Opening:
             ProtocolError: the peer's share is not the one committed to, or over another set.
         """
         if self._plan.opens_counts_first:
-            rows = self._rows_of(1 - self._party).take(theirs.sums, self._theirs.root, self._kept)
+            said = self._theirs
+            peers = self._rows_of(1 - self._party)
+            other = peers.take(theirs.sums, said.root, self._kept, said.counts)
             ours = commitments.hide(self._plan, self.share, self._kept)
-            other = commitments.join(self._plan, self._theirs.counts, rows)
-            opened = decode_shares(self._plan, ours, other, tuple(self.accepted))
+            opened = decode_shares(self._plan, ours.data, other.data, tuple(self.accepted))
             return dataclasses.replace(opened, withheld=self._withheld)
         computed = self._commitment(1 - self._party, theirs.salt, theirs.sums)
         if not kdf.digests_equal(self._peer_commitment, computed):

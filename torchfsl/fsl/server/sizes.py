@@ -26,6 +26,9 @@ WINDOW_BYTES: Final = 1 << 26
 ASKED_BYTES: Final = 1 << 28
 """What asking proofs side by side may take; one alone takes what it needs."""
 
+_OF_ANY_PROOF: Final = 3 << 15
+"""Asking one takes about this beside what grows with the plan."""
+
 _LEAN_WINDOW: Final = 16
 """Reports in a window from which on it pays to gather after each: a few hundredths of its work."""
 
@@ -50,7 +53,7 @@ def proof_bytes(plan: Plan) -> int:
     vectors = 1 + (statement.ring_bits > HALF)
     carried = group.num_leaves * (8 << group.nu)
     leaves = 16 * group.num_leaves * group.num_trees
-    return carried + max(leaves, 8 * (2 * vectors + 1) * statement.num_values)
+    return _OF_ANY_PROOF + carried + max(leaves, 8 * (2 * vectors + 1) * statement.num_values)
 
 
 def proofs_together(plan: Plan) -> int:
