@@ -119,8 +119,8 @@ def _conclusions() -> str:
             "- A model of which a client must send every parameter in every round gains nothing: use "
             "dense shares. Sending the largest part of an update and keeping the rest for later pays "
             "below the limits above, at a loss of accuracy: small for MNIST and TREC, for CIFAR-10 at "
-            "1 % of whole points by plain averaging and of less than one with momentum and a "
-            "falling rate at the servers (one seed; Table 7 says more, with the runs after it).",
+            "1 % of whole points at equal settings and rounds (one seed; Table 7 says more, with the "
+            "runs after it).",
         ]
     else:
         lines.append(missing("rates") + missing("din"))
