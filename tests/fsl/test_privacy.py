@@ -333,7 +333,7 @@ def test_a_norm_that_the_encoding_cannot_tell_from_none_is_no_bound() -> None:
 
 def test_a_bound_that_bounds_nothing_is_refused_and_the_largest_is_none_to_a_client() -> None:
     plan = make_plan(make_segment("rest", "dense", (3,)))
-    with pytest.raises(ParameterError, match="must not be negative, at most"):
+    with pytest.raises(ParameterError, match="must not be negative; most is"):
         dataclasses.replace(plan, l2_bound=(1 << 62) + 1)
     plan = dataclasses.replace(plan, l2_bound=1 << 62)
     servers = make_servers(plan)

@@ -2,8 +2,8 @@
 
 AES blocks are those of the kernels: trees, Conv, check, tags, proofs; the streams of roots and
 masks come on top and are small. Bytes and blocks are exact, and tested against those counted while
-a round runs; memory is that of everything that grows with the plan, within a tenth of what rounds
-take.
+a round runs; memory is that of everything that grows with the plan, within a tenth and a few
+megabytes of what rounds take.
 """
 
 from __future__ import annotations

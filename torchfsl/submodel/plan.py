@@ -262,7 +262,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
     if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
         said = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(f"{said}: must not be negative, at most {MAX_BOUND}, {MAX_SIGMA}")
+        raise ParameterError(f"{said}: must not be negative; most is {MAX_BOUND}, {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "

@@ -93,13 +93,10 @@ class RowCommitments:
 
     def _slots(self, said: memoryview) -> dict[str, Bytes]:
         """Views of a SHARE's slots by segment, `[rows, slot bytes]`."""
-        plan, ordered = self._plan, (*self._plan.with_trees, *self._plan.dense)
-        return {
-            name: np.frombuffer(part, np.uint8).reshape(s.m if not s.is_dense else 1, -1)
-            for s, (name, part) in zip(
-                ordered, by_segment(ordered, partial(said_bytes, plan), said).items(), strict=True
-            )
-        }
+        ordered = (*self._plan.with_trees, *self._plan.dense)
+        views = by_segment(ordered, partial(said_bytes, self._plan), said)
+        return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(1 if s.is_dense else s.m, -1)
+                for s in ordered}  # fmt: skip
 
     def _leaves(
         self, name: str, salts: Bytes, rows: Bytes, which: npt.NDArray[np.bool_] | None = None
