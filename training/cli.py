@@ -176,8 +176,9 @@ _CHOICE_OPTIONS = (
     (
         "evaluate",
         ("validation", "test"),
-        "a recommender's held-out item: the last of a user, or the one before it, on which "
-        "settings are chosen; default test",
+        "what evaluations use: the last item of a recommender's user, the last tenth of clicks, the "
+        "test split; or, to choose settings on, the item before, the tenth before, a tenth of the "
+        "training split; default test",
     ),
     (
         "aggregation",

@@ -76,9 +76,12 @@ class Config:
         torch_threads: most threads of torch, 0 for no limit; small models train fastest on one.
         workers: processes in which clients train side by side; 1 for the trainer's own. Each has
             model and data of its own, and `torch_threads` threads (or `threads`, or one).
-        evaluate: which item of a recommender's user is held out: the last for the `test`, the one
-            before it for `validation`, on which settings are chosen; the last is then left alone.
-            Of clicks the last tenth of the lines, or the tenth before it.
+        evaluate: on what: `validation` to choose settings, which leaves the `test` alone. Of a
+            recommender's user the last item is held out for the test, the one before it for
+            validation.
+            Of clicks the last tenth of the lines, or the tenth before it. Of images and sentences
+            the test split, or a tenth of the training split, drawn by the seed, that no client
+            holds.
         servers: `in-process`, or the URLs of both servers with a comma between.
         tls: folder of certificates for servers elsewhere.
         replace: whether servers elsewhere may put aside a task that has a model.

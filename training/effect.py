@@ -135,8 +135,8 @@ _SETTINGS: Final = (
     ),
     Use(
         "evaluate",
-        lambda c: c.is_recommender or c.is_clicks,
-        "recommenders and clicks; other presets have splits of data",
+        lambda c: not c.is_language and c.preset != "own",
+        "presets of recommenders, clicks, images and sentences; text has a validation split",
     ),
     Use("recommendation.columns", _is_table, "--data FILE.csv, FILE.tsv or FILE.parquet"),
     Use("ctr", lambda c: c.is_clicks, "the preset ctr-deepfm"),

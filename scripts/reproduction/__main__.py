@@ -197,6 +197,7 @@ def _cells(options: Options) -> list[cells.Cell]:
             augment=not options.no_augmentation,
             precision=options.precision,
             threads=options.threads,
+            held_out=options.held_out,
         )
     if options.table == "table8":
         percents = options.percent or [0.0125, 1, 0.1, 10]
@@ -305,6 +306,11 @@ def _add_cell_options(runs: argparse._ArgumentGroup) -> None:
         "--no-augmentation",
         action="store_true",
         help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
+    )
+    runs.add_argument(
+        "--held-out",
+        action="store_true",
+        help="table7: evaluate a tenth of the training data, held out to choose settings by",
     )
     runs.add_argument(
         "--threads", type=int, default=1, help="table7: of one run; sums may differ by them"

@@ -55,7 +55,7 @@ def run_cells(
         for cell in cells
     ]
     for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
-        target = Path("results") / cell.table / f"{cell.name}.json"
+        target = Path("results") / cell.results / f"{cell.name}.json"
         folder = runs / cell.table / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         head = f"[{number}/{len(cells)}] {cell.table} {cell.name}"

@@ -47,6 +47,8 @@ class Cell:
         average: weight of the older models in the mean of models that is evaluated, too.
         precision: in which the image networks pass forwards and backwards; TREC's uses float32.
         threads: of the run, by which floating-point sums may differ.
+        held_out: whether a tenth of the training data, which no client holds, is evaluated in
+            place of the test, every ten rounds: a trial to choose settings by.
     """
 
     table: str
@@ -64,6 +66,12 @@ class Cell:
     average: float = 0.0
     precision: Precision = "bfloat16"
     threads: int = 1
+    held_out: bool = False
+
+    @property
+    def results(self) -> str:
+        """Folder of its result: trials on held-out data are no rows of a table."""
+        return f"{self.table}-held-out" if self.held_out else self.table
 
     @property
     def name(self) -> str:
@@ -85,6 +93,7 @@ class Cell:
         extras += "" if self.average == 0 else f"-mean{self.average:g}"
         extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
         extras += "" if self.threads == 1 else f"-{self.threads}threads"
+        extras += "-heldout" if self.held_out else ""
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
     def config(self, data: str | None) -> Config:
@@ -105,7 +114,8 @@ class Cell:
             rounds=self.rounds,
             aggregation="plain",
             above_break_even="keep",
-            eval_every=50 if images else 10,
+            eval_every=50 if images and not self.held_out else 10,
+            evaluate="validation" if self.held_out else "test",
             checkpoint_every=50,
             seed=self.seed,
             threads=self.threads,
@@ -159,6 +169,7 @@ def table7(
     augment: bool = True,
     precision: Precision = "bfloat16",
     threads: int = 1,
+    held_out: bool = False,
 ) -> list[Cell]:
     """The cells of Table 7, most telling first."""
     return [
@@ -175,6 +186,7 @@ def table7(
             average=average,
             precision=precision if dataset != "trec" else "bfloat16",
             threads=threads,
+            held_out=held_out,
         )
         for dataset in datasets
         for seed in seeds

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,19 @@ from training.data.interactions import (
 )
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
-from training.data.tables import DataError, Vocabulary, load_images, load_sentences, tokenise
-from training.tasks.classification import ImageExamples, SentenceExamples
+from training.data.tables import (
+    DataError,
+    LabelledData,
+    Table,
+    Vocabulary,
+    for_validation,
+    load_images,
+    load_sentences,
+    tokenise,
+)
+from training.presets import PRESETS
+from training.tasks.build import build_task
+from training.tasks.classification import ClassificationTask, ImageExamples, SentenceExamples
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -198,6 +210,47 @@ def test_an_unreachable_source_names_the_option(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     with pytest.raises(DataError, match="--data"):
         load_images(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("kind", ["sentences", "images"])
+def test_validation_takes_a_tenth_of_the_training_split_and_never_the_test(kind: str) -> None:
+    labels = np.arange(25)
+    inputs: Any = [str(label) for label in labels]
+    if kind == "images":
+        inputs = labels.astype(np.uint8).reshape(25, 1, 1, 1)
+    nobody: Any = None  # a look at the test split would fail
+    data = LabelledData(Table(inputs, labels), nobody, 25)
+    split = for_validation(data, Stream(3, "validation"))
+    held_out, left = split.test.labels.tolist(), split.train.labels.tolist()
+    assert (len(held_out), len(left)) == (2, 23)
+    assert sorted(held_out + left) == labels.tolist()
+    assert left == sorted(left)
+    for table in (split.train, split.test):
+        assert [int(raw if kind == "sentences" else raw.item()) for raw in table.inputs] == (
+            table.labels.tolist()
+        )
+    others = {tuple(for_validation(data, Stream(s, "validation")).test.labels) for s in range(9)}
+    assert len(others) > 1
+    few = LabelledData(Table(inputs[:9], labels[:9]), nobody, 25)
+    with pytest.raises(DataError, match="9 training examples have no tenth"):
+        for_validation(few, Stream(3, "validation"))
+
+
+@pytest.mark.parametrize("preset", ["textcnn", "cnn-mnist", "mlp-mnist-widths"])
+def test_no_client_trains_on_what_validation_evaluates(preset: str) -> None:
+    config = dataclasses.replace(PRESETS[preset], data="synthetic")
+    usual = build_task(config)
+    task = build_task(dataclasses.replace(config, evaluate="validation"))
+    assert isinstance(usual, ClassificationTask)
+    assert isinstance(task, ClassificationTask)
+    size = len(usual.train.labels)
+    assert len(task.test.labels) == size // 10
+    assert sum(map(len, task.parts)) == len(task.train.labels) == size - size // 10
+    counts = np.bincount(task.train.labels) + np.bincount(task.test.labels)
+    assert counts.tolist() == np.bincount(usual.train.labels).tolist()
+    again = build_task(dataclasses.replace(config, evaluate="validation"))
+    assert isinstance(again, ClassificationTask)
+    assert np.array_equal(task.test.labels, again.test.labels)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"real data is not at {DATA}")

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from training.data.prf import Stream
+
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped]
 
@@ -48,6 +50,30 @@ class LabelledData(Generic[Inputs]):
     train: Table[Inputs]
     test: Table[Inputs]
     num_classes: int
+
+
+def for_validation(data: LabelledData[Inputs], stream: Stream) -> LabelledData[Inputs]:
+    """A tenth of the training split in place of the test split, to choose settings on.
+
+    Args:
+        data: is left as it is; its test split is not looked at.
+        stream: draws which examples are held out.
+
+    Raises:
+        DataError: there are fewer than ten training examples.
+    """
+    total = len(data.train.labels)
+    if total < 10:
+        raise DataError(f"{total} training examples have no tenth to hold out; use evaluate test")
+    order = stream.permutation(total)
+    held_out, left = np.sort(order[: total // 10]), np.sort(order[total // 10 :])
+    return LabelledData(_rows(data.train, left), _rows(data.train, held_out), data.num_classes)
+
+
+def _rows(table: Table[Inputs], positions: Labels) -> Table[Inputs]:
+    raw: Any = table.inputs
+    chosen = [raw[p] for p in positions] if isinstance(raw, list) else raw[positions]
+    return Table(chosen, table.labels[positions])
 
 
 def load_images(source: str, *, label: str | None = None) -> LabelledData[Images]:

@@ -21,7 +21,14 @@ from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
 from training.data.rating_folders import load_folder
 from training.data.synthetic import synthetic_images, synthetic_sentences
-from training.data.tables import Vocabulary, load_images, load_sentences
+from training.data.tables import (
+    Inputs,
+    LabelledData,
+    Vocabulary,
+    for_validation,
+    load_images,
+    load_sentences,
+)
 from training.data.text import Text, load_text, synthetic_text
 from training.presets import PRESETS
 from training.sections import ConfigError
@@ -116,6 +123,7 @@ def _textcnn(config: Config) -> Task:
         data = synthetic_sentences(config.seed, train=1200, test=300, classes=6)
     else:
         data = load_sentences(config.data, label=settings.label or None)
+    data = _splits(config, data)
     vocabulary = Vocabulary.build(data.train.inputs)
     model = functools.partial(
         models.TextCNN,
@@ -199,6 +207,7 @@ def _images(
             f"{config.data!r} holds images of shape {data.train.inputs.shape[1:]}, "
             f"{config.preset} needs {shape}"
         )
+    data = _splits(config, data)
     crop = settings.crop or None
     train, test = (
         ImageExamples(
@@ -235,6 +244,13 @@ def _image_shards(
         cohort=config.clients_per_round,
     )  # fmt: skip
     return ShardedTask(task, widths)
+
+
+def _splits(config: Config, data: LabelledData[Inputs]) -> LabelledData[Inputs]:
+    """What is trained on, and what evaluations use."""
+    if config.evaluate == "test":
+        return data
+    return for_validation(data, Stream(config.seed, "validation"))
 
 
 def _parts(config: Config, labels: Ids) -> list[Ids]:
