@@ -176,9 +176,9 @@ _CHOICE_OPTIONS = (
     (
         "evaluate",
         ("validation", "test"),
-        "what evaluations use: the last item of a recommender's user, the last tenth of clicks, the "
-        "test split; or, to choose settings on, the item before, the tenth before, a tenth of the "
-        "training split; default test",
+        "what evaluations use: a recommender user's last item, the last tenth of clicks, the test "
+        "split; or, to choose settings on, the item or tenth before, a tenth of the training "
+        "split; default test",
     ),
     (
         "aggregation",

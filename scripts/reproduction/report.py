@@ -8,6 +8,7 @@ from pathlib import Path
 from scripts.reproduction import (
     accuracy_report,
     cost_report,
+    held_out_report,
     liars_report,
     plots,
     privhfl_report,
@@ -70,6 +71,7 @@ def render() -> str:
         cost_report.example(),
         cost_report.rates(),
         accuracy_report.accuracy(),
+        held_out_report.trials(),
         training_report.mega_elements(),
         training_report.beyond(),
         training_report.statistics(),
@@ -85,7 +87,7 @@ def render() -> str:
         sefl_report.section(),
         privhfl_report.section(),
     ]
-    return "\n".join(section.rstrip() + "\n" for section in sections)
+    return "\n".join(section.rstrip() + "\n" for section in sections if section)
 
 
 def _conclusions() -> str:

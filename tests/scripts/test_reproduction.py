@@ -13,6 +13,7 @@ from scripts.reproduction import (
     accuracy_report,
     communication,
     hashing,
+    held_out_report,
     one_round,
     plots,
     preamble,
@@ -119,6 +120,39 @@ def test_a_run_with_momentum_is_compared_with_everything_sent_with_momentum_at_e
     assert "with the same settings |" not in accuracy_report.accuracy()
 
 
+def test_trials_on_held_out_data_have_a_table_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert held_out_report.trials() == ""
+    (tmp_path / "results" / "table7").mkdir(parents=True)
+    (tmp_path / "results" / "table7-held-out").mkdir(parents=True)
+    trial = Cell("table7", "cifar10", 1, 0, 7, server_rate=2, average=0.9, held_out=True)
+    assert trial.name == "cifar10-1-rate2-mean0.9-heldout-seed0-7rounds"
+    settings = trial.config(None)
+    assert (settings.evaluate, settings.eval_every) == ("validation", 10)
+    table = dataclasses.replace(trial, held_out=False)
+    assert (table.config(None).evaluate, table.config(None).eval_every) == ("test", 50)
+    for cell, latest, mean in (
+        (trial, 70.0, 71.0),
+        (dataclasses.replace(trial, seed=1), 72.0, 75.0),
+        (dataclasses.replace(trial, server_momentum=0.9, server_decay=0.96), 73.0, None),
+        (table, 90.0, 91.0),
+    ):
+        _write_run(cell, latest, mean)
+    rows = [
+        line.split(" | ")[1:] for line in held_out_report.trials().splitlines()
+        if line.startswith("| cifar10")
+    ]  # fmt: skip
+    assert rows == [
+        ["1 %", "2", "-", "-", "7", "2", "71.00 ± 1.41", "73.00 ± 2.83 |"],
+        ["1 %", "2", "0.9", "0.96", "7", "1", "73.00", "- |"],
+    ]
+    page = accuracy_report.accuracy()
+    assert "90.00" in page
+    assert "73.00" not in page
+
+
 USUAL = Cell("table7", "cifar10", 1, seed=0, rounds=7)
 CHANGED = "server momentum or falling rate"
 
@@ -163,7 +197,7 @@ def _write_run(cell: Cell, latest: float, mean: float | None, curves: Any = None
         run |= {"mean_accuracy_percent": mean, "mean_curve": [[cell.rounds, mean / 100]]}
     if curves is not None:
         run |= {"curve": curves[0], "mean_curve": curves[1]}
-    Path(f"results/table7/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
+    Path(f"results/{cell.results}/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
 
 
 def _rows_of(page: str) -> dict[str, list[str]]:
