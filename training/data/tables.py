@@ -72,7 +72,7 @@ def for_validation(data: LabelledData[Inputs], stream: Stream) -> LabelledData[I
 
 def _rows(table: Table[Inputs], positions: Labels) -> Table[Inputs]:
     raw: Any = table.inputs
-    chosen = [raw[p] for p in positions] if isinstance(raw, list) else raw[positions]
+    chosen: Any = [raw[p] for p in positions] if isinstance(raw, list) else raw[positions]
     return Table(chosen, table.labels[positions])
 
 
