@@ -39,7 +39,7 @@ from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Whole
 
 CLIENTS: Final = 64
-"""Reports in a round."""
+"""Reports in a turn: a round, or several where the sums of so many could leave the ring."""
 
 
 @dataclass
@@ -67,9 +67,10 @@ def honest_plans() -> list[Plan]:
     """Rings and bounds, counts and weights."""
     norm, lanes = plan_with("norm"), plan_with("lanes")
     weights, own = plan_with("norm", lane="weight"), plan_with("norm", own=True)
-    shapes = [(16, 4000, norm), (24, 1 << 16, norm), (32, 1 << 16, norm), (32, 1 << 20, norm),
-              (48, 1 << 20, norm), (24, 0, lanes), (32, 0, lanes), (32, 1 << 18, weights),
-              (24, 0, plan_with("lanes", lane="weight")), (32, 1 << 20, own)]  # fmt: skip
+    shapes = [(16, 4000, 4, norm), (24, 1 << 16, 32, norm), (32, 1 << 16, 64, norm),
+              (32, 1 << 20, 64, norm), (48, 1 << 20, 64, norm), (24, 0, 64, lanes),
+              (32, 0, 64, lanes), (32, 1 << 18, 64, weights),
+              (24, 0, 64, plan_with("lanes", lane="weight")), (32, 1 << 20, 64, own)]  # fmt: skip
     return [
         dataclasses.replace(
             plan, l2_bound=bound,
@@ -78,9 +79,9 @@ def honest_plans() -> list[Plan]:
                 dataclasses.replace(s, l2_bound=bound // 2 if s.l2_bound else 0)
                 for s in plan.segments
             ),
-            max_clients=CLIENTS,
+            max_clients=clients,
         )
-        for bits, bound, plan in shapes
+        for bits, bound, clients, plan in shapes
     ]  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None
         return found
 
     with mock.patch.object(proof.carries, "grow", grow), mock.patch.object(proof, "_slack", noted):
-        for number in range(CLIENTS):
+        for number in range(plan.max_clients):
             one = Client(plan, link, client_id=number).start_round(1)
             if number % 8 == 7:
                 one.abort()
@@ -131,8 +132,8 @@ def honest_round(plan: Plan, rng: np.random.Generator, counted: Counted) -> None
             table[update["table"].positions] += weight * update["table"].values
             bias += weight * update["bias"].values
     opened = finish_round(servers)
-    counted.honest += CLIENTS
-    counted.refused += CLIENTS - opened.num_clients
+    counted.honest += plan.max_clients
+    counted.refused += plan.max_clients - opened.num_clients
     same = np.array_equal(opened.sums["table"], table) and np.array_equal(opened.sums["bias"], bias)
     counted.wrong_sums += not same
 
@@ -190,7 +191,9 @@ def run(honest: int, lies: int, file: Path | None = None) -> Counted:
     while counted.honest < honest or counted.lies < lies:
         if counted.honest < honest:
             number = counted.honest // CLIENTS
-            honest_round(plans[number % len(plans)], np.random.default_rng(number), counted)
+            plan, rng = plans[number % len(plans)], np.random.default_rng(number)
+            for _ in range(CLIENTS // plan.max_clients):
+                honest_round(plan, rng, counted)
         if counted.lies < lies:
             plan, said = liars[counted.lies // (CLIENTS - 1) % len(liars)]
             lying_round(plan, said, counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from typing import Any
@@ -19,7 +20,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.plan.proof_shape import MAX_CARRIES, num_carries
-from torchfsl.submodel.plan import Lane
+from torchfsl.submodel.plan import Lane, noise_tail
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 SMALL = [*range(1, 41), 63, 64, 65, 66, 100, 127, 128, 192, 255, 256, 300]
@@ -213,7 +214,9 @@ def test_the_explanation_gives_the_bytes_of_every_segment_and_of_a_client() -> N
 def planned(lane: Lane = "none", ring_bits: int = 32, **options: Any) -> Plan:
     spec = SegmentSpec("table", "rows", (TensorSpec("table", (4096, 4)),), 16, 4)
     encoding = FixedPoint(ring_bits=ring_bits, frac_bits=8, clip=4.0)
-    return build_plan([spec], encoding=encoding, max_clients=8, lane=lane, **options)
+    return build_plan(
+        [spec], encoding=encoding, max_clients=options.pop("max_clients", 8), lane=lane, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,4 +321,50 @@ def test_a_bound_too_large_to_be_proven_is_refused_and_the_remedy_named() -> Non
     with pytest.raises(ParameterError):
         num_carries(most + 1, 32)
     assert times == -(-magnitudes // most)
-    assert planned(l2_bound=(1 << 30) // times).proofs == "norm"
+    alone: dict[str, Any] = {"max_clients": 1, "min_clients": 1}  # or sums could leave the ring
+    assert planned(l2_bound=(1 << 30) // times, **alone).proofs == "norm"
+
+
+@pytest.mark.parametrize("lane", ["none", "count", "weight"])
+def test_bounds_whose_sums_could_leave_the_ring_are_refused_and_the_largest_named(
+    lane: Lane,
+) -> None:
+    """Eight clients of weight up to five, a row in 16 full-domain trees: R = 16."""
+    options: dict[str, Any] = {"lane": lane, "ring_bits": 24}
+    weight, bound = 8, 1 << 18
+    if lane == "weight":
+        options["max_weight"], weight, bound = 5, 40, 1 << 16
+    with pytest.raises(ParameterError, match=r"8 clients that each prove.*proofs='none'") as info:
+        planned(l2_bound=bound, **options)
+    found = re.search(
+        r"could reach (\d+), above (\d+), .* l2_bound of at most (\d+) ", str(info.value)
+    )
+    assert found is not None
+    reached, room, most = map(int, found.groups())
+    assert (reached, room) == (4 * weight * bound, (1 << 23) - 1)
+    assert 4 * weight * most <= room < 4 * weight * (most + 1)
+    assert planned(l2_bound=most, **options).proofs == "norm"
+    with pytest.raises(ParameterError, match="each prove"):
+        planned(l2_bound=most + 1, **options)
+    assert planned(l2_bound=most + 1, proofs="none", **options).proofs == "none"
+    options |= {"noise_sigma": 100, "lane_sigma": 100 * (lane != "none")}
+    less = (room - noise_tail(100)) // (4 * weight)
+    assert less < most
+    assert planned(l2_bound=less, **options).proofs == "norm"
+    with pytest.raises(ParameterError, match="each prove"):
+        planned(l2_bound=less + 1, **options)
+
+
+def test_proven_counts_whose_sums_could_leave_the_ring_are_refused() -> None:
+    encoding = FixedPoint(16, 0, 1.0)
+    spec = SegmentSpec("table", "rows", (TensorSpec("table", (4096, 4)),), 16, 4)
+    for clients in (2047, 2048):  # 16 full-domain trees
+        plan = functools.partial(
+            build_plan, [spec], encoding=encoding, max_clients=clients, lane="count"
+        )
+        if 16 * clients < 1 << 15:
+            assert plan().proofs == "lanes"
+        else:
+            with pytest.raises(ParameterError, match=r"lanes of 2048 clients could reach 32768"):
+                plan()
+        assert plan(proofs="none").proofs == "none"

@@ -163,6 +163,14 @@ def test_values_are_cut_where_their_norm_is_proven_and_zeroed_where_only_counts_
     assert (opened.zeroed, opened.cut) == ({"few": 3, "d": 2}, {})
 
 
+def test_dense_values_are_cut_to_the_proven_weight_times_the_clip() -> None:
+    plan = proven_plan("norm", "weight")
+    opened = decode(plan, [[0, 0]] * 4, [2, 2 * Q + 1, -14 * Q])
+    assert opened.total_weight == 2
+    assert opened.sums["d"][:, 0].tolist() == [2 * Q, -2 * Q]
+    assert (opened.zeroed, opened.cut) == ({}, {"d": 2})
+
+
 def test_values_are_cut_without_a_lane_by_the_number_of_clients() -> None:
     plan = proven_plan("norm", "none")
     opened = decode(plan, [[LIMIT], [LIMIT + 1], [-LIMIT - 1], [0]], [0, 0])

@@ -32,6 +32,7 @@ from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.dpf import lifts
 from torchfsl.fsl.dpf.trees import SelectedLeaves
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.plan import plan as plan_module
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -42,6 +43,7 @@ from torchfsl.kernels import ring
 from torchfsl.service.net.identity import Authorities
 from torchfsl.service.state.steps import STEPS
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.segments import TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 
@@ -56,7 +58,7 @@ def plan_of(*segments: TreeSegment) -> Plan:
 
 
 def leave(_: Plan, __: TreeSegment, ___: int, values: Any, lane: Any = None) -> Any:
-    """In the place of `ranges.cut`."""
+    """In the place of `ranges.cut` and `cut_lane`."""
     return np.zeros(len(values), dtype=np.bool_)
 
 
@@ -163,7 +165,7 @@ def test_one_row_in_all_its_bins_is_accepted_and_erases_no_row_that_all_have_tou
 ) -> None:
     """Two counts of one row exceed what n + 1 clients can have; without the cut it is lost."""
     if not cuts:
-        monkeypatch.setattr(ranges, "cut", leave)
+        monkeypatch.setattr(ranges, "cut_lane", leave)
     plan = plan_with("norm")
     assert round_of(plan, honest=3).sums["table"][ROW].tolist() == [4 * HONEST] * 2
     monkeypatch.setattr(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
@@ -200,6 +202,73 @@ def test_a_value_within_the_bound_and_beyond_the_clip_moves_a_row_to_its_end(
         assert opened.sums["table"][ROW, 0] == reached
         assert opened.zeroed == ({} if cuts or honest else {"table": 1})
         assert opened.cut == ({"table": 1} if cuts and not honest else {})
+
+
+@pytest.mark.parametrize("lane", ["count", "weight"])
+@pytest.mark.parametrize("cuts", [False, True])
+def test_a_dense_value_beyond_the_clip_erases_nothing(
+    cuts: bool, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three clients of weight 1 send 80; 190 more is within B, and beyond four times the clip."""
+    if not cuts:
+        monkeypatch.setattr(ranges, "cut", leave)
+    plan = plan_with("norm", lane=lane)
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    update = {"table": SegmentUpdate(np.array([ROW]), np.full((1, 2), HONEST)),
+              "bias": SegmentUpdate(None, np.array([[80], [80], [80]]))}  # fmt: skip
+    for client in range(3):
+        Client(plan, Wire(servers), client_id=client).start_round(1).submit(update, weight=1)
+    real = report._whole
+
+    def far(*given: Any) -> Any:
+        values = real(*given)
+        values[-3:] = [190, 0, 0]
+        return values
+
+    monkeypatch.setattr(report, "_whole", far)
+    Client(plan, Wire(servers), client_id=9).start_round(1).submit(update, weight=1)
+    opened = finish_round(servers)
+    assert opened.clients == (0, 1, 2, 9)
+    assert opened.sums["bias"][:, 0].tolist() == [400 if cuts else 0, 240, 240]
+    assert (opened.zeroed, opened.cut) == (({}, {"bias": 1}) if cuts else ({"bias": 1}, {}))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_no_sum_of_values_within_the_bound_leaves_the_ring(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Honest sums up to the clip fill a ring of 16 bits; 4500 more came out as -32,406."""
+    if not checked:
+        monkeypatch.setattr(plan_module, "_check_proven_sums", lambda *_: None)
+    table = plan_with("norm").segments[0]
+    encoding = FixedPoint.filling(16, 0, max_clients=8)
+
+    def plan_of_bound(bound: int) -> Plan:
+        plan = make_plan(table, encoding=encoding, max_clients=8, min_clients=1)
+        return dataclasses.replace(plan, proofs="norm", l2_bound=bound)
+
+    if checked:
+        with pytest.raises(ParameterError, match=r"could reach 94400, above 32767.* at most 2047 "):
+            plan_of_bound(5900)
+    honest, liar = (2047, 2047) if checked else (4090, 4500)
+    plan = plan_of_bound(2047 if checked else 5900)
+    servers = make_servers(plan)
+    begin_round(servers, 1)
+    update = {"table": SegmentUpdate(np.array([ROW]), np.array([[honest, 0]]))}
+    for client in range(7):
+        Client(plan, Wire(servers), client_id=client).start_round(1).submit(update)
+
+    def far(values: Any) -> Any:
+        values[values[:, 0] != 0, 0] = liar
+        return values
+
+    with lying(Lie((), far)):
+        Client(plan, Wire(servers), client_id=9).start_round(1).submit(update)
+    opened = finish_round(servers)
+    assert 9 in opened.clients
+    assert opened.sums["table"][ROW, 0] == (8 * 2047 if checked else -32_406)
+    assert (opened.zeroed, opened.cut) == ({}, {})
 
 
 # --- proofs of another report, and no proofs at all --------------------------------------------

@@ -225,7 +225,10 @@ def _decoded(
             lane = part[:, 0] if plan.lane_values else None
             body = part[:, plan.lane_values :]
             fit = np.logical_and.reduce(fits, axis=1)
-            far = ranges.cut(plan, segment, opened.num_clients, body, lane)
+            far = np.zeros(len(part), dtype=np.bool_)
+            if lane is not None:
+                far = ranges.cut_lane(plan, segment, opened.num_clients, lane)
+            far |= ranges.cut(plan, segment, opened.num_clients, body, lane)
             wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, body, fit, lane)
             part[wrong] = 0
             num_cut += int(np.count_nonzero(far & ~wrong))
@@ -248,7 +251,7 @@ def _with_dense(
             clamped = clamped or weight != int(values[0]) or not bool(fits[0])
             values, fits, lane = values[1:], fits[1:], np.array([weight])
         values = values[:, None]
-        far = ranges.cut(plan, segment, opened.num_clients, values)
+        far = ranges.cut(plan, segment, opened.num_clients, values, lane)
         wrong = ranges.zero_out_of_range(plan, segment, opened.num_clients, values, fits, lane)
         _count(opened, segment.name, *(int(np.count_nonzero(x)) for x in (wrong, far & ~wrong)))
         opened.sums[segment.name] = values

@@ -49,39 +49,53 @@ def clamp_weight(plan: Plan, num_clients: int, weight: int) -> int:
     return min(max(weight, -noise_tail(plan.lane_sigma)), most_lane(plan, num_clients))
 
 
+def cut_lane(
+    plan: Plan, segment: TreeSegment, num_clients: int, lane: Whole
+) -> npt.NDArray[np.bool_]:
+    """Cut counts or weights that are proven, and that a row in several trees has put too high.
+
+    Args:
+        plan: gives the limits.
+        segment: whose lane it is.
+        num_clients: reports in the sum.
+        lane: `int64[positions]`, changed in place.
+
+    Returns:
+        `bool[positions]`: which were cut.
+    """
+    if plan.statement is None or not plan.statement.has_lanes:
+        return np.zeros(len(lane), dtype=np.bool_)
+    most = most_lane(plan, num_clients)
+    far = (lane > most) & (lane <= most_opened_lane(plan, segment, num_clients))
+    lane[far] = most
+    return far
+
+
 def cut(
     plan: Plan, segment: TreeSegment, num_clients: int, values: Whole, lane: Whole | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Cut what accepted reports have proven a bound of, and exceeds the range, to its ends.
+    """Cut values whose norm is proven, and that exceed the range, to its ends.
 
-    Values only under `proofs = "norm"`: where a client may send any value, huge ones would put a
-    row at the end of the range, which is worse than to lose it.
+    Only under `proofs = "norm"`: where a client may send any value, huge ones would put a row at
+    the end of the range, which is worse than to lose it.
 
     Args:
         plan: gives the limits.
         segment: whose values they are.
         num_clients: reports in the sum.
         values: `int64[positions, tau]`, changed in place.
-        lane: `int64[positions]`, changed in place.
+        lane: as of `zero_out_of_range`.
 
     Returns:
         `bool[positions]`: which were cut.
     """
-    statement = plan.statement
-    if statement is None:
+    if plan.statement is None or not plan.statement.norm:
         return np.zeros(len(values), dtype=np.bool_)
-    far = np.zeros(len(values), dtype=np.bool_)
-    if lane is not None and statement.has_lanes:
-        most = most_lane(plan, num_clients)
-        far = (lane > most) & (lane <= most_opened_lane(plan, segment, num_clients))
-        lane[far] = most
-    if statement.norm:
-        limit = _limit(plan, segment, num_clients, lane)
-        beyond = _beyond(values, limit)
-        if beyond.any():
-            np.clip(values, -limit, limit, out=values)
-        far |= beyond
-    return far
+    limit = _limit(plan, segment, num_clients, lane)
+    beyond = _beyond(values, limit)
+    if beyond.any():
+        np.clip(values, -limit, limit, out=values)
+    return beyond
 
 
 def _limit(plan: Plan, segment: TreeSegment, num_clients: int, lane: Whole | None) -> int | Whole:

@@ -61,7 +61,8 @@ auto data_of(const Array& array, const char* name, std::size_t ndim) {
   const std::string label = name;
   if (array.device_type() != nb::device::cpu::value) refuse(label + " is not in host memory");
   if (array.dtype() != nb::dtype<T>()) {
-    refuse(label + " must have dtype uint" + std::to_string(8 * sizeof(T)));
+    const std::string kind = std::is_signed_v<T> ? " must have dtype int" : " must have dtype uint";
+    refuse(label + kind + std::to_string(8 * sizeof(T)));
   }
   if (array.ndim() != ndim) refuse(label + " must have " + std::to_string(ndim) + " dimensions");
   std::int64_t stride = 1;
