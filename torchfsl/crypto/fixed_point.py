@@ -23,11 +23,19 @@ Rounding = Literal["nearest", "stochastic"]
 
 @dataclass(frozen=True, slots=True)
 class ClipReport:
-    """What clipping did to one array: how many values, and the largest magnitude that came in."""
+    """What clipping did to one array, or to all of an update.
+
+    Attributes:
+        num_values: how many.
+        num_clipped: of these, beyond the clip.
+        largest: magnitude that came in.
+        norm_kept: share of the norm that `l2_bound` has left, after the clip; 1 within it.
+    """
 
     num_values: int
     num_clipped: int
     largest: float
+    norm_kept: float = 1.0
 
     def merge(self, other: ClipReport) -> ClipReport:
         """Both reports as one."""
@@ -35,6 +43,7 @@ class ClipReport:
             self.num_values + other.num_values,
             self.num_clipped + other.num_clipped,
             max(self.largest, other.largest),
+            min(self.norm_kept, other.norm_kept),
         )
 
 

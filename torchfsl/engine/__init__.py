@@ -1,10 +1,10 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
 Read `engine` (the facade, and the one file that names a protocol), `settings` (what it refuses),
-`handle`, `round`, `policies` (what is chosen), `wanted`, `fetched`, `choosing`, `residual` and
-`residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment), `personal` (what
-stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
-`simulation`, `simulation_checks`, `torch_optimizer`.
+`handle`, `claim`, `round`, `hints`, `policies` (what is chosen), `wanted`, `fetched`, `choosing`,
+`residual` and `residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment),
+`personal` (what stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that
+costs), `status`, `simulation`, `simulation_checks`, `torch_optimizer`.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
 """

@@ -187,7 +187,7 @@ class SubmodelEngine:
         plan: SubmodelPlan,
         state: Mapping[str, Any],
         kind: AggregationKind = "fsl",
-        server_model: Callable[[Mapping[str, Any]], ServerModel] = ServerModel,
+        server_model: Callable[[Mapping[str, Any]], ServerModel] | None = None,
     ) -> Aggregation:
         """Both servers in this process (`fsl`), or a sum in the clear (`plain`).
 
@@ -195,15 +195,29 @@ class SubmodelEngine:
             plan: public plan.
             state: the initial model, `handle.server_state()`.
             kind: which.
-            server_model: makes a server's model from the state.
+            server_model: makes a server's model from the state; by default one that takes what
+                this engine sends.
 
         Raises:
-            ParameterError: another kind.
+            ParameterError: another kind, or a model that takes something else.
         """
+
+        def made() -> ServerModel:
+            if server_model is None:
+                return ServerModel(state, source=self.source)
+            model = server_model(state)
+            if model.source != self.source:
+                raise ParameterError(
+                    f"this engine sends source={self.source!r}, the servers' model takes "
+                    f"{model.source!r} and would move the wrong way: let server_model= give "
+                    f"ServerModel(state, ..., source={self.source!r})"
+                )
+            return model
+
         if kind == "fsl" and isinstance(plan, Plan):
-            return TwoServers(plan, (server_model(state), server_model(state)))
+            return TwoServers(plan, (made(), made()))
         if kind == "plain":
-            return Plain(plan, server_model(state))
+            return Plain(plan, made())
         raise ParameterError(
             f"aggregation is {kind!r}: choose 'fsl', with what engine.plan gave, or 'plain'"
         )

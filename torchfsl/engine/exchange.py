@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -74,6 +74,36 @@ class Exchange:
         if self._buffers:
             segments[BUFFERS] = tuple(spec(n, b) for n, b in self._buffers.items())
         return segments
+
+    @property
+    def layout(self) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+        """By segment the names and shapes of its tensors: what positions in it mean."""
+        return {
+            name: [(t.name, tuple(t.shape)) for t in tensors]
+            for name, tensors in self.segment_tensors.items()
+        }
+
+    def check_layout(
+        self, saved: Mapping[str, Any] | None, residuals: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Refuse residuals whose positions mean something else here.
+
+        Args:
+            saved: `layout` of the model that they are of; None in states that do not say.
+            residuals: states, one a client.
+
+        Raises:
+            ParameterError: a segment that something is owed of has other tensors.
+        """
+        mine = self.layout
+        for name in {name for state in residuals for name in state.get("parts", ())}:
+            theirs = mine.get(name) if saved is None else saved.get(name)
+            if theirs is None or name not in mine or [tuple(t) for t in theirs] != mine[name]:
+                raise ParameterError(
+                    f"the state's residuals of segment {name!r} are of {theirs}, this model has "
+                    f"{mine.get(name)}, so that what is owed would reach other rows: send it under "
+                    "the old plan, or let it go (state['residuals'] = {})"
+                )
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of the tensors, as NumPy arrays with the plan's dtypes.

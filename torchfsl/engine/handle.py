@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
+from torchfsl.engine.claim import Claim
 from torchfsl.engine.exchange import BUFFERS, Exchange
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
@@ -65,7 +66,7 @@ class Handle:
         self._explain = explain
         self.model = unwrap(model)
         self.rows, self.rest = rows, rest
-        self.residuals, self.held_rows = Residuals(), HeldRows()
+        self.residuals, self.held_rows, self.claim = Residuals(), HeldRows(), Claim()
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
@@ -221,17 +222,15 @@ class Handle:
         return {
             "residuals": self.residuals.state_dict(),
             "personal": self.personal.state_dict(),
+            "layout": self.exchange.layout,
             "rounds": self._rounds,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`.
-
-        Raises:
-            ParameterError: not a state of this class.
-        """
-        if set(state) != {"residuals", "personal", "rounds"}:
+        """Take over a `state_dict`; ParameterError if it is none, or of tables of other shapes."""
+        if set(state) - {"layout"} != {"residuals", "personal", "rounds"}:
             raise ParameterError("not a Handle state: pass what state_dict() returned")
+        self.exchange.check_layout(state.get("layout"), state["residuals"].values())
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])
         self._rounds = int(state["rounds"])

@@ -9,11 +9,9 @@ servers that failed, nothing at all (see `torchfsl.fsl.client.round`).
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
 import warnings
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,23 +19,18 @@ import torch
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import ClipReport
+from torchfsl.engine import hints
 from torchfsl.engine.fetched import asked_rows, write_rows
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.settings import NO_TABLE, check_source
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import FslError, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
-from torchfsl.submodel.plan import SubmodelPlan, check_number
+from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole, quantise
-
-log = logging.getLogger("torchfsl.engine")
-
-_ODD_NUMBERS: Final = re.compile(
-    r"\b(nan|inf|infinite|finite|retrieved|between 0 and 1)\b", re.IGNORECASE
-)
-"""Of messages of errors that rows not retrieved may have caused."""
 
 
 class TrainingRound:
@@ -94,12 +87,12 @@ class TrainingRound:
                 "the plan retrieves rows privately: pass rows=, the ids that the batches will use"
             )
         tables = handle.inventory.tables
+        check_source(handle.recorder.source, client)
         whole = any(s.is_dense and s.name in tables for s in client.plan.segments)
         if rows is not None and not self._retrieving and not whole:
-            raise ParameterError(
-                "the plan retrieves no rows, clients hold whole tables: leave out rows=, or make "
-                "the plan with retrieve=True"
-            )
+            remedy = ", or make the plan with retrieve=True" if tables else ""
+            why = "clients hold whole tables" if tables else NO_TABLE
+            raise ParameterError(f"the plan retrieves no rows, {why}: leave out rows={remedy}")
 
     def ask(self) -> None:
         """Start the round before its block is entered: what the client asks for is sent.
@@ -118,27 +111,16 @@ class TrainingRound:
         self._session, self._has_asked = self._start(self._indices), True
 
     def __enter__(self) -> TrainingRound:
-        handle = self._handle
-        if not self._has_asked:
-            self._prepare()
-        handle.personal.switch_to(self._client.client_id)
-        before = Snapshot(handle.model, handle.inventory, handle.held_rows)
-        if not self._has_asked:
-            self._session = self._start(self._indices)
-        assert self._session is not None
-        self._has_asked = False
         try:
-            clear = self._session.download()
-            handle.recorder.check_closed()
-            handle.exchange.load(clear)
-            held = self._retrieving or self._absent == 0.0
-            present = self._fetch_rows(self._indices) if held else None
-            handle.begin_round(present, self._asked)
-        except BaseException:
-            before.put_back()
+            self._handle.claim.take(self)
+        except ProtocolError:
             self._abort()
             raise
-        self._before = before
+        try:
+            self._enter()
+        except BaseException:
+            self._handle.claim.give_back()
+            raise
         return self
 
     def __exit__(
@@ -148,22 +130,11 @@ class TrainingRound:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
-                self._raw = self._handle.update(
-                    self._client.plan, residual=self._residual, round_number=self._number,
-                    seed=self._rounding_seed,
-                )  # fmt: skip
-        except BaseException as problem:
-            self._explain(problem)
-            self._give_up()
-            raise
-        if error is not None:
-            self._explain(error)
-            self._give_up()
-        else:
-            self._leave_rows()
-            self._handle.close_round()
-        del self._before
+            self._leave(error)
+        finally:
+            self._handle.claim.give_back()
+        if self._raw is not None:
+            hints.warn_of_nothing(self._handle.recorder.num_steps, self._raw)
 
     def __del__(self) -> None:
         if getattr(self, "_raw", None) is not None:
@@ -209,9 +180,7 @@ class TrainingRound:
             residual.discard()
             self._abort()
             raise
-        if self.clip_report.num_clipped:
-            # How many and how large is private: a log may be read by others.
-            log.warning("values beyond %s were cut: see clip_report", _clips(plan))
+        hints.tell_of_clipping(plan, self.clip_report)
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:
@@ -222,6 +191,30 @@ class TrainingRound:
         return self.receipt
 
     # --- parts --------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Fetch the model and record from here on; on failure all is as before."""
+        handle = self._handle
+        if not self._has_asked:
+            self._prepare()
+        handle.personal.switch_to(self._client.client_id)
+        before = Snapshot(handle.model, handle.inventory, handle.held_rows)
+        if not self._has_asked:
+            self._session = self._start(self._indices)
+        assert self._session is not None
+        self._has_asked = False
+        try:
+            clear = self._session.download()
+            handle.recorder.check_closed()
+            handle.exchange.load(clear)
+            held = self._retrieving or self._absent == 0.0
+            present = self._fetch_rows(self._indices) if held else None
+            handle.begin_round(present, self._asked)
+        except BaseException:
+            before.put_back()
+            self._abort()
+            raise
+        self._before = before
 
     def _prepare(self) -> None:
         """The round's number, and what to ask for."""
@@ -249,6 +242,26 @@ class TrainingRound:
         self._residual.discard()
         self._abort()
 
+    def _leave(self, error: BaseException | None) -> None:
+        """Take the update; after a failure put the model back."""
+        try:
+            if error is None:
+                self._raw = self._handle.update(
+                    self._client.plan, residual=self._residual, round_number=self._number,
+                    seed=self._rounding_seed,
+                )  # fmt: skip
+        except BaseException as problem:
+            self._explain(problem)
+            self._give_up()
+            raise
+        if error is not None:
+            self._explain(error)
+            self._give_up()
+        else:
+            self._leave_rows()
+            self._handle.close_round()
+        del self._before
+
     def _leave_rows(self) -> None:
         """After the round rows that were not retrieved are NaN, whatever they were in it."""
         if not self._retrieving:
@@ -261,20 +274,9 @@ class TrainingRound:
             self._handle.held_rows.note(table, ids)
 
     def _explain(self, error: BaseException) -> None:
-        """Tell which rows are at hand, where the failure may come from those that are not."""
-        if not (self._retrieving and _ODD_NUMBERS.search(str(error))):
-            return
-        tables = self._handle.inventory.tables
-        for segment in self._retrieving:
-            held = ", ".join(
-                f"{len(self.rows[t.name])} of {t.num_rows} rows of {t.name}"
-                for t in tables[segment.name]
-            )
-            error.add_note(
-                f"In this round of torchfsl the client holds {held} (the plan's budget, k_max, of "
-                f"segment {segment.name!r} is {segment.k_max}); all other rows are "
-                f"{'zero' if self._absent == 0.0 else 'NaN'}."
-            )
+        """See `hints.note_held_rows`."""
+        absent = "zero" if self._absent == 0.0 else "NaN"
+        hints.note_held_rows(error, self._retrieving, self._handle.inventory, self.rows, absent)
 
     def _abort(self) -> None:
         if self._session is not None:
@@ -312,11 +314,3 @@ class TrainingRound:
         found = self._session.retrieve() if self._retrieving else {}
         self.rows = write_rows(self._handle, self._retrieving, asked, found, self._absent)
         return self.rows
-
-
-def _clips(plan: SubmodelPlan) -> str:
-    """The plan's clip, or those of its segments: of all, as which were clipped is private."""
-    clips = {s.name: f"{plan.encoding_of(s).clip:g}" for s in plan.segments}
-    if len(set(clips.values())) == 1:
-        return f"clip = {clips.popitem()[1]}"
-    return "clip = " + ", ".join(f"{clip} of {name!r}" for name, clip in clips.items())

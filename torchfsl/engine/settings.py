@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.policies import RestPolicy, Rows
 from torchfsl.errors import ParameterError
+from torchfsl.submodel.aggregation import Participant
 
 
 def check_settings(rows: object, rest: object, buffers: str, source: str, check: str) -> None:
@@ -51,3 +53,23 @@ def checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, Fixed
         if not isinstance(encoding, FixedPoint):
             raise ParameterError(f"encodings[{name!r}] is {encoding!r}: pass a FixedPoint")
     return dict(given or {})
+
+
+NO_TABLE: Final = (
+    "no table of this model goes by rows (an embedding that is frozen, or computed as by "
+    "weight_norm, is none, nor is any under rows=None)"
+)
+
+
+def check_source(sent: str, client: Participant) -> None:
+    """Refuse servers in this process that take gradients for deltas, or the reverse.
+
+    Raises:
+        ParameterError: they would move the wrong way.
+    """
+    taken = getattr(getattr(client, "servers", None), "source", None)
+    if taken not in (None, sent):
+        raise ParameterError(
+            f"the engine sends source={sent!r}, the servers' models take {taken!r} and would move "
+            f"the wrong way: ServerModel(state, ..., source={sent!r})"
+        )

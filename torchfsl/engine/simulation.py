@@ -99,7 +99,7 @@ def simulate(
     plan: SubmodelPlan | None = None,
     clients_per_round: int | None = None,
     aggregation: AggregationKind = "fsl",
-    server_model: Callable[[Mapping[str, Any]], ServerModel] = ServerModel,
+    server_model: Callable[[Mapping[str, Any]], ServerModel] | None = None,
     optimizer_state: OptimizerState = "fresh",
     evaluate: Callable[[], Mapping[str, float] | float] | None = None,
     evaluate_every: int = 1,
@@ -126,7 +126,8 @@ def simulate(
         aggregation: `fsl` runs both servers with all their messages; `plain` adds the same
             quantised updates in the clear, which is faster and ends with the same bits where the
             plan has no noise.
-        server_model: makes each server's model from the initial state, to choose its optimizer.
+        server_model: makes each server's model from the initial state, to choose its optimizer,
+            a new one at each call; by default plain SGD, of what the engine sends.
         optimizer_state: `fresh` gives every client, in every round, the optimizer's state of now;
             `own` keeps one for each client, in memory.
         evaluate: called after rounds, while the model holds what the servers learnt.

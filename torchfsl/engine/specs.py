@@ -10,6 +10,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.exchange import BUFFERS, REST, ROWS, Exchange
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
+from torchfsl.engine.settings import NO_TABLE
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
@@ -37,8 +38,10 @@ def segment_specs(
         ParameterError: a budget is missing, or something is given for a segment that is not there.
     """
     segments = exchange.segment_tensors
+    tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
+    if not tables and retrieve:
+        raise ParameterError(f"retrieve=True fetches rows of tables, and {NO_TABLE}: leave it out")
     if isinstance(rows_per_client, Mapping):
-        tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
         rows_per_client = _by_segment(rows_per_client, tables)
     specs = []
     for name, tensors in segments.items():

@@ -58,8 +58,8 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
 
     Raises:
         ProtocolError: the models differ; both servers halt.
-        ParameterError: not server 0 and server 1 in this order, one model object at both, or
-            `round_number` is no whole number in [0, 2**64).
+        ParameterError: not server 0 and server 1 in this order, one model or optimizer object at
+            both, or `round_number` is no whole number in [0, 2**64).
     """
     if [server.party for server in servers] != [0, 1]:
         raise ParameterError("a round needs (server 0, server 1), in this order")
@@ -67,6 +67,11 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
         raise ParameterError(
             "both servers hold one ServerModel object, to which every sum would be applied twice: "
             "make one for each, ServerModel(state) twice"
+        )
+    if servers[0].model.optimizer is servers[1].model.optimizer:
+        raise ParameterError(
+            "both servers' models hold one optimizer object, whose state would move twice a round: "
+            "make one for each, ServerModel(state, ServerAdam(0.01)) twice"
         )
     states: list[bytes] = []
     try:

@@ -51,6 +51,12 @@ class InProcess:
         self._round = -1
         self._waiting: tuple[dict[int, None], dict[int, None]] = ({}, {})
 
+    @property
+    def source(self) -> str | None:
+        """What both servers' models take, deltas or gradients; None where they do not say."""
+        said = {getattr(getattr(s, "model", None), "source", None) for s in self._servers}
+        return said.pop() if len(said) == 1 else None
+
     def send(self, party: int, message: bytes) -> None:
         """Deliver, and pass on what the server relays to its peer."""
         due = self._servers[party].receive(message)

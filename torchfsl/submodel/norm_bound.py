@@ -125,6 +125,23 @@ def round_within(
     return whole
 
 
+def norm_kept(
+    bound: int,
+    num_values: int,
+    scaled: Mapping[str, Float64],
+    own: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> float:
+    """The share of the norm that `round_within` leaves before it rounds; its arguments."""
+    norms = {name: float(np.linalg.norm(values)) for name, values in scaled.items()}
+    left = {
+        name: min(norm, target_norm(*own[name])) if name in own else norm
+        for name, norm in norms.items()
+    }
+    before, after = math.hypot(*norms.values()), math.hypot(*left.values())
+    after = min(after, target_norm(bound, num_values))
+    return after / before if after < before else 1.0
+
+
 def _scaled(parts: Mapping[str, Float64], target: float) -> dict[str, Float64]:
     """The parts, scaled down where their norm together is above the target."""
     norm = math.sqrt(sum(float(np.vdot(values, values)) for values in parts.values()))

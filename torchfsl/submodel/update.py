@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
@@ -156,7 +157,8 @@ def quantise(
         reals[segment.name] = _reals(segment, part, segment.m if chosen is None else len(chosen))
     whole, report = _round(plan, reals, rounding_seed, 0)
     if plan.l2_bound:
-        whole = _round_within_norm(plan, reals, rounding_seed)
+        whole, kept = _round_within_norm(plan, reals, rounding_seed)
+        report = dataclasses.replace(report, norm_kept=kept)
     update = {name: SegmentUpdate(indices[name], values) for name, values in whole.items()}
     errors = {
         s.name: reals[s.name] - plan.encoding_of(s).dequantise(whole[s.name]) for s in plan.segments
@@ -193,10 +195,11 @@ def _round(
 
 def _round_within_norm(
     plan: SubmodelPlan, reals: Mapping[str, Float64], seed: bytes | None
-) -> dict[str, Whole]:
+) -> tuple[dict[str, Whole], float]:
     """Quantise every segment so that the norm of all integers together is within the bound.
 
-    Under a bound all segments have the plan's `frac_bits`.
+    Beside them the share of the norm that the bound leaves. Under a bound all segments have the
+    plan's `frac_bits`.
     """
     bits, scaled = plan.encoding.frac_bits, {}
     for segment in plan.segments:
@@ -208,7 +211,9 @@ def _round_within_norm(
         return _round(plan, values, seed, attempt)[0]
 
     own = {s.name: (s.l2_bound, s.k_max * s.tau) for s in plan.segments if s.l2_bound}
-    return norm_bound.round_within(plan.l2_bound, values_per_client(plan), scaled, round_once, own)
+    count = values_per_client(plan)
+    whole = norm_bound.round_within(plan.l2_bound, count, scaled, round_once, own)
+    return whole, norm_bound.norm_kept(plan.l2_bound, count, scaled, own)
 
 
 def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> None:

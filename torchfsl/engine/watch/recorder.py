@@ -68,7 +68,7 @@ class Recorder:
             held: which rows the client holds between rounds.
         """
         self._optimizers, self._inventory, self._guards = optimizers, inventory, guards
-        self._rows, self._source, self._noised = rows, source, noised
+        self._rows, self.source, self._noised = rows, source, noised
         self.tables: list[TableWatch] = []
         if rows is not None:
             for table in inventory.all_tables:
@@ -120,7 +120,7 @@ class Recorder:
         self.recording = False
         self._guards.check_nothing_new()
         self._guards.check_bystanders()
-        if self._source == "gradient":
+        if self.source == "gradient":
             self._rest.check_still()
         if self._changes is None:
             self._changes = {w.table.name: w.finish() for w in self.tables}
@@ -128,7 +128,7 @@ class Recorder:
 
     def rest_changes(self, names: Collection[str]) -> list[torch.Tensor]:
         """How parameters outside tables changed, or their gradients: float64, in their order."""
-        found = self._rest.gradients() if self._source == "gradient" else self._rest.deltas()
+        found = self._rest.gradients() if self.source == "gradient" else self._rest.deltas()
         return [c for n, c in zip(self._inventory.rest, found, strict=True) if n in names]
 
     def buffer_changes(self) -> list[torch.Tensor]:
@@ -183,17 +183,17 @@ class Recorder:
         if not self._noised:
             self._guards.check_not_noised()
         self.num_steps += 1
-        if self._source == "gradient" or any(watch.looks_at_gradient for watch in self.tables):
+        if self.source == "gradient" or any(watch.looks_at_gradient for watch in self.tables):
             self._look_at_gradients(optimizer)
 
     @torch.no_grad()
     def _look_at_gradients(self, optimizer: Optimizer) -> None:
-        factor = unscale_factor(optimizer) if self._source == "gradient" else None
+        factor = unscale_factor(optimizer) if self.source == "gradient" else None
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for watch in self.tables:
             if id(watch.table.weight) in mine:
                 watch.before_step(factor)
-        if self._source == "gradient":
+        if self.source == "gradient":
             self._rest.capture(optimizer, factor)
             self._hidden.hide(optimizer)
 

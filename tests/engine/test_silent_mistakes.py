@@ -1,0 +1,314 @@
+"""Mistakes that once ended in a wrong model, or in none, without a word."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchfsl
+from torchfsl.engine.claim import Claim
+from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.handle import Handle
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.submodel.norm_bound import norm_kept, target_norm
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerSGD
+
+Source = Literal["delta", "gradient"]
+USERS, ITEMS = torch.tensor([1, 2, 3]), torch.tensor([7, 8, 9])
+IDS = {"users": USERS, "items": ITEMS}
+
+
+class Model(nn.Module):
+    def __init__(self, items: int = 400) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.items, self.users = nn.Embedding(items, 8), nn.Embedding(60, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self) -> Any:
+        return self.head(self.users(USERS) * self.items(ITEMS)).squeeze(1)
+
+
+class Setting:
+    """One model, attached, its plan and two servers."""
+
+    def __init__(
+        self, *, engine: SubmodelEngine | None = None, items: int = 400, server_model: Any = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        self.model = Model(items)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.engine = SubmodelEngine() if engine is None else engine
+        self.handle = self.engine.attach(self.model, self.optimizer)
+        usual: dict[str, Any] = {"max_clients": 8, "min_clients": 1, "rows_per_client": 12}
+        plan = self.engine.plan(self.handle, **{**usual, **options})
+        assert isinstance(plan, Plan)
+        self.plan, state = plan, self.handle.server_state()
+        make = server_model or ServerModel
+        self.servers = (
+            Server(0, plan=plan, model=make(state)),
+            Server(1, plan=plan, model=make(state)),
+        )
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = (self.model() - 1).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        return float(loss)
+
+    def round(self, client: int = 0, number: int = 0, work: Any = None) -> Any:
+        participant = Client(self.plan, self.servers, client_id=client)
+        rows = IDS if self.plan.retrieving else None
+        with self.engine.round(participant, rows=rows, handle=self.handle, number=number) as rnd:
+            (self.step if work is None else work)()
+        rnd.submit()
+        return rnd
+
+
+# --- deltas and gradients -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", ["delta", "gradient"])
+def test_servers_that_take_gradients_for_deltas_are_refused_before_the_round(sent: Source) -> None:
+    taken: Source = "gradient" if sent == "delta" else "delta"
+    setting = Setting(
+        engine=SubmodelEngine(source=sent), server_model=lambda s: ServerModel(s, source=taken)
+    )
+    begin_round(setting.servers, 0)
+    with pytest.raises(ParameterError, match=f"sends source='{sent}'.*source='{sent}'"):
+        setting.round()
+    right = Setting(
+        engine=SubmodelEngine(source=sent), server_model=lambda s: ServerModel(s, source=sent)
+    )
+    begin_round(right.servers, 0)
+    right.round()
+    assert finish_round(right.servers).num_clients == 1
+
+
+@pytest.mark.parametrize("aggregation", ["fsl", "plain"])
+def test_simulated_servers_take_what_the_engine_sends(
+    aggregation: Literal["fsl", "plain"],
+) -> None:
+    """By default gradients were added: the loss grew from 0.8 to 8.6e9 in eight rounds."""
+
+    def run(server_model: Any = None) -> list[float]:
+        setting = Setting(engine=SubmodelEngine(source="gradient"))
+        history = torchfsl.simulate(
+            setting.engine, setting.handle, dict.fromkeys(range(3), 0), rounds=5, progress=False,
+            train=lambda _: setting.step(), rows=lambda _: IDS, aggregation=aggregation,
+            server_model=server_model,
+        )  # fmt: skip
+        return history.column("loss")
+
+    losses = run(lambda state: ServerModel(state, ServerSGD(0.1), source="gradient"))
+    assert losses == sorted(losses, reverse=True)
+    with pytest.raises(ParameterError, match="sends source='gradient'"):
+        run(ServerModel)
+    assert run() == run(lambda state: ServerModel(state, source="gradient"))
+
+
+# --- one optimizer for both servers -------------------------------------------------------------
+
+
+def test_one_optimizer_for_both_servers_is_refused() -> None:
+    one = ServerAdam(0.1)
+    setting = Setting(server_model=lambda state: ServerModel(state, one))
+    with pytest.raises(ParameterError, match="one optimizer object"):
+        begin_round(setting.servers, 0)
+    two = Setting(server_model=lambda state: ServerModel(state, ServerAdam(0.1)))
+    begin_round(two.servers, 0)
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+def test_two_threads_do_not_measure_one_model_together() -> None:
+    """Whoever comes second while a block is open is told so, and has sent nothing."""
+    setting = Setting()
+    begin_round(setting.servers, 0)
+    problems: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            setting.round(client=1)
+        except ProtocolError as error:
+            problems.append(error)
+
+    def work() -> None:
+        setting.step()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    setting.round(client=0, work=work)
+    assert [str(error)[:35] for error in problems] == ["a round is open on this handle, whi"]
+    setting.round(client=1)  # in the same round, since nothing of it was sent
+    assert finish_round(setting.servers).clients == (0, 1)
+
+
+def test_a_claim_is_taken_by_one_of_many_threads() -> None:
+    claim, taken = Claim(), list[object]()
+    start = threading.Barrier(8)
+
+    def ask() -> None:
+        owner = Setting.__new__(Setting)
+        start.wait()
+        try:
+            claim.take(owner)
+            taken.append(owner)
+        except ProtocolError:
+            pass
+
+    for _ in range(50):
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(taken) == 1
+        claim.give_back()
+        taken.clear()
+
+
+def test_a_round_that_was_never_left_frees_its_handle_when_it_is_gone() -> None:
+    claim, owner = Claim(), Setting.__new__(Setting)
+    claim.take(owner)
+    with pytest.raises(ProtocolError):
+        claim.take(claim)
+    del owner
+    claim.take(claim)
+
+
+@pytest.mark.parametrize("fails", ["before", "inside", "leaving"])
+def test_a_round_that_failed_leaves_the_handle_free(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting()
+    begin_round(setting.servers, 0)
+
+    def boom(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        if fails == "before":
+            patch.setattr(type(setting.handle.exchange), "load", boom)
+        if fails == "leaving":
+            patch.setattr(Handle, "update", boom)
+        with pytest.raises(ZeroDivisionError):
+            setting.round(work=boom if fails == "inside" else None)
+    setting.round(client=1)
+    assert finish_round(setting.servers).clients == (0, 1)
+
+
+# --- residuals of another model -----------------------------------------------------------------
+
+
+def test_what_is_owed_to_rows_of_another_table_is_refused() -> None:
+    """Tables of one segment: what users were owed went to rows of the larger table of items."""
+    small = Setting(rows_per_client=2, retrieve=False)
+    begin_round(small.servers, 0)
+    small.round()
+    state = small.handle.state_dict()
+    assert state["residuals"]
+    larger = Setting(items=500, rows_per_client=12, retrieve=False)
+    with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let it go"):
+        larger.handle.load_state_dict(state)
+    assert not larger.handle.state_dict()["residuals"]
+    larger.handle.load_state_dict({**state, "residuals": {}})
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    again = Setting(rows_per_client=12, retrieve=False)
+    again.handle.load_state_dict(torch.load(file, weights_only=True))
+    early = {name: part for name, part in state.items() if name != "layout"}
+    again.handle.load_state_dict(early)  # states that do not say, of versions before
+    begin_round(again.servers, 0)
+    rnd = again.round(work=lambda: None)
+    assert rnd.update["rows8"].positions.tolist() == [7, 9, 401, 403]  # 8 and 402 were sent
+
+
+# --- rounds that send nothing -------------------------------------------------------------------
+
+
+def test_a_block_that_trains_another_model_is_told_so() -> None:
+    setting = Setting()
+    begin_round(setting.servers, 0)
+    other = copy.deepcopy(setting.model)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def elsewhere() -> None:
+        other().sum().backward()
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match="no attached optimizer took a step"):
+        setting.round(work=elsewhere)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        setting.round(client=1)
+    assert finish_round(setting.servers).num_clients == 2
+
+
+# --- norms --------------------------------------------------------------------------------------
+
+
+def test_a_bound_in_the_wrong_unit_is_told() -> None:
+    """20 instead of 20 * 2**16: of a norm of 0.3 there is 0.0003 left."""
+    setting = Setting(l2_bound=20)
+    begin_round(setting.servers, 0)
+    with pytest.warns(UserWarning, match=r"20 \* 2\*\*-16 = 0.000305.*privacy.l2_bound"):
+        rnd = setting.round()
+    kept = rnd.clip_report.norm_kept
+    sent = sum(float((part.values.astype(float) ** 2).sum()) for part in rnd.update.values())
+    free = Setting()
+    begin_round(free.servers, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = free.round()
+    assert whole.clip_report.norm_kept == 1.0
+    norm = sum(float((part.values.astype(float) ** 2).sum()) for part in whole.update.values())
+    assert kept == pytest.approx((sent / norm) ** 0.5, rel=0.1)  # rounding apart
+    assert rnd.clip_report.num_clipped == 0
+
+
+def test_the_share_that_a_bound_leaves_is_that_of_the_norms() -> None:
+    parts = {"a": np.array([30.0, 40.0]), "b": np.array([0.0, 120.0])}  # norms 50 and 120: 130
+    assert norm_kept(1000, 4, parts) == 1.0
+    assert norm_kept(65, 4, parts) == pytest.approx(target_norm(65, 4) / 130)
+    own = {"b": (60, 2)}
+    left = float(np.hypot(50, target_norm(60, 2)))
+    assert norm_kept(1000, 4, parts, own) == pytest.approx(left / 130)
+    assert norm_kept(65, 4, parts, own) == pytest.approx(min(left, target_norm(65, 4)) / 130)
+    assert norm_kept(9, 4, {"a": np.zeros(2)}) == 1.0
+
+
+# --- tables that are none -----------------------------------------------------------------------
+
+
+def test_private_retrieval_without_a_table_is_refused_and_the_round_says_why() -> None:
+    model = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Embedding(20, 8)), nn.Linear(8, 1)
+    )
+    engine = SubmodelEngine()
+    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ParameterError, match=r"retrieve=True.*weight_norm"):
+        engine.plan(handle, max_clients=4, rows_per_client=12, retrieve=True)
+    plan = engine.plan(handle, max_clients=4, min_clients=1, rows_per_client=12)
+    state = handle.server_state()
+    servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
+    client = Client(plan, servers, client_id=0)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"no table .* by rows .*leave out rows=$"):
+        engine.round(client, rows={"0": ITEMS}, number=0)
