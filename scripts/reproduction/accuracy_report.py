@@ -98,8 +98,8 @@ _MOMENTUM = (
     "*Momentum*: the servers go on in the direction of earlier rounds, too, which smooths what a few clients "
     "send at a time and bears a higher rate: a change counts 1 / (1 - momentum) times. Momentum and "
     "a falling rate cost no byte and are our settings, as is the rate beside them, chosen by short trials, "
-    "most of a smaller network, some of them read on test images. Which of the two gains how much was not "
-    "measured. These rows, too, are compared with 100 % by plain averaging, and, *with the same settings*, with "
+    "most of a smaller network, some of them read on test images; trials on training images held out, "
+    "[below](#trials-on-held-out-training-data), came after them. These rows, too, are compared with 100 % by plain averaging, and, *with the same settings*, with "
     "100 % that has all of them as well, at equal rounds, where it was run. "
 )
 _AUGMENTATION = (
