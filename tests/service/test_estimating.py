@@ -38,6 +38,15 @@ def test_a_table_and_the_same_plan_in_a_file_give_the_same(
     assert f"{predict(plan).upload_bytes / 1000:.3g} kB up" in out
 
 
+def test_more_rows_than_the_table_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    table = ["--rows", "10", "--width", "16", "--rows-per-client", "11", "--clients", "100"]
+    with pytest.raises(SystemExit):
+        main(["estimate", *table])
+    told = capsys.readouterr()
+    assert "--rows-per-client is 11, and the table has --rows 10" in told.err
+    assert not told.out
+
+
 def test_shards_are_told_of_beside_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", *TABLE, "--shards", "3"]) == 0
     out = capsys.readouterr().out

@@ -77,4 +77,9 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise ParameterError(
             "give --plan FILE.json, or --rows, --width, --rows-per-client and --clients"
         )
+    if options.rows_per_client > options.rows:
+        raise ParameterError(
+            f"--rows-per-client is {options.rows_per_client}, and the table has --rows "
+            f"{options.rows}: give as many as it has at most"
+        )
     return rows_plan(*table, options.clients)
