@@ -96,7 +96,10 @@ def test_trees_after_the_report_are_refused() -> None:
     for party, message in sent[2:]:
         servers[party].receive(message)
     for party, message in sent[:2]:
-        with pytest.raises(RejectedSubmission, match="trees after the report"):
+        with pytest.raises(
+            RejectedSubmission,
+            match=r"trees after the report of the same round: it has reported .* next round",
+        ):
             servers[party].receive(message)
 
 

@@ -100,7 +100,7 @@ class ReportBook:
         if isinstance(body, AnyTrees):
             self._sessions.start_trees(report)
         if body.kind in filing.arrivals(report, body).seen:
-            report.reject("a second, different message for the same round and phase")
+            report.reject_second("a second, different message for the same round and phase")
         held = self.spool.hold(data)  # filed only then: if the disk is full, it may come again
         if held is not data:
             body = type(body).read(self._plan, held)

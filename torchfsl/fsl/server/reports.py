@@ -156,3 +156,15 @@ class Report(Arrivals):
         """
         self.rejected = True
         raise RejectedSubmission(f"client {self.client}: {reason}")
+
+    def reject_second(self, what: str) -> NoReturn:
+        """Take a client out of this round that has begun it once more.
+
+        Raises:
+            RejectedSubmission: always.
+        """
+        done, lost = ("reported in", ", its report too") if self.seen else ("started", "")
+        self.reject(
+            f"{what}: it has {done} this round already, and a second start takes it out of the "
+            f"round{lost}; it may take part again in the next round"
+        )

@@ -36,7 +36,7 @@ class Sessions:
             RejectedSubmission: they come after the report, or one session too many.
         """
         if report.seen:
-            report.reject("trees after the report of the same round")
+            report.reject_second("trees after the report of the same round")
         if report.trees.opening_round != report.round_number:
             report.trees = TreeRecord(opening_round=report.round_number)
         full = len(self.records) >= self._max_sessions
