@@ -1,6 +1,9 @@
-"""The errors torchfsl raises. Our own bugs are `assert`s, never one of these."""
+"""The errors torchfsl raises, and checks of arguments. Our own bugs are `assert`s, never these."""
 
 from __future__ import annotations
+
+import numbers
+from typing import NoReturn
 
 
 class FslError(Exception):
@@ -21,3 +24,51 @@ class RejectedSubmission(FslError):
 
 class ProtocolError(FslError):
     """The protocol cannot go on: servers disagree, batch too small, round already opened."""
+
+
+def refuse(what: str, given: object, remedy: str) -> NoReturn:
+    """Say what an argument is, by its type alone as values may be private, and what to pass.
+
+    Raises:
+        ParameterError: always.
+    """
+    kind = (
+        f"the class {given.__name__}"
+        if isinstance(given, type)
+        else f"of type {type(given).__name__}"
+    )
+    raise ParameterError(f"{what} is {'None' if given is None else kind}: {remedy}")
+
+
+def expect_a(kind: type | tuple[type, ...], given: object, what: str, remedy: str) -> None:
+    """Refuse an argument that is no instance of `kind`.
+
+    Raises:
+        ParameterError: see `refuse`.
+    """
+    if not isinstance(given, kind):
+        refuse(what, given, remedy)
+
+
+def expect_able(methods: tuple[str, ...], given: object, what: str, remedy: str) -> None:
+    """Refuse an argument that lacks one of these methods, or is a class that has them.
+
+    Raises:
+        ParameterError: see `refuse`.
+    """
+    if isinstance(given, type) or not all(hasattr(given, name) for name in methods):
+        refuse(what, given, remedy)
+
+
+def whole_numbers(**given: object) -> list[int]:
+    """Arguments as plain integers, in order; those of NumPy are converted.
+
+    Raises:
+        ParameterError: naming the first that is no whole number, as True is none.
+    """
+    whole = []
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise ParameterError(f"{name} is {value!r}, not an integer: give a whole number")
+        whole.append(int(value))
+    return whole

@@ -68,8 +68,8 @@ class Federation:
         self.load(self.server_model.state)
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Bring a state of the servers' names and shapes into the torch model."""
-        self.handle.load(state)
+        """Bring a state of the servers' names and shapes into the torch model, finite or not."""
+        self.handle.exchange.load(state)
 
     def model_sha256(self) -> str:
         """Hex digest over the whole state_dict, buffers included, with the servers' values."""

@@ -254,6 +254,9 @@ def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_bac
         {"item": ["one"]},
         [1, 2],
         {"item": [True]},
+        {"item": 1},
+        {"item": torch.tensor([1j])},
+        {"item": [torch.tensor([1]), [2]]},
     ],
     ids=str,
 )
@@ -264,7 +267,7 @@ def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
     handle, other = task.handles
     before = {k: v.clone() for k, v in handle.model.state_dict().items()}
     with (
-        pytest.raises((ParameterError, TypeError, ValueError)),
+        pytest.raises(ParameterError),
         engine.round(task.client(link, 0), rows=ids, handle=handle),
     ):
         raise AssertionError("the block must not run")

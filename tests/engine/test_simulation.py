@@ -273,7 +273,7 @@ def test_what_goes_wrong_names_the_client_and_settings_are_checked() -> None:
 
     with pytest.raises(KeyError) as info:
         torchfsl.simulate(engine, handle, DATA, train=fail, rows=rows_of, rounds=1)
-    assert "client 0 in round 0" in info.value.__notes__[0]
+    assert any("client 0 in round 0" in note for note in info.value.__notes__)
     for options, message in [
         ({"clients_per_round": 7}, r"7 clients a round of 6"),
         ({"rounds": 0}, "at least 1"),
@@ -327,6 +327,51 @@ def test_a_simulation_that_cannot_be_is_refused_before_its_first_round() -> None
             run(**{name: odd})
     with pytest.raises(ParameterError, match=r"evaluate\(\) gives None"):
         run(1, evaluate=lambda: None)
+
+
+def test_arguments_in_anothers_place_are_refused() -> None:
+    _, engine, handle, train = setup()
+    for given, message in [
+        ((handle, engine), r"engine is of type Handle: pass a SubmodelEngine first, simulate\("),
+        ((engine, engine), "handle is of type SubmodelEngine: pass what engine.attach gave"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            torchfsl.simulate(*given, DATA, train=train, rounds=1)
+    with pytest.raises(ParameterError, match=r"plan is of type dict: pass what engine\.plan"):
+        run(plan={})
+    with pytest.raises(ParameterError, match="train is None: pass a function"):
+        torchfsl.simulate(engine, handle, DATA, train=None, rounds=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["0.5", {"loss": 1.0}, torch.zeros(2), 1j, [0.5]])
+def test_what_train_or_evaluate_return_is_a_number(given: Any) -> None:
+    _, engine, handle, train = setup()
+    kind = type(given).__name__
+    with pytest.raises(ParameterError, match=rf"train\(\) gives a value of type {kind}") as info:
+        torchfsl.simulate(
+            engine, handle, DATA, train=lambda batches: (train(batches), given)[1], rows=rows_of,
+            rounds=1,
+        )  # fmt: skip
+    assert any("client 0 in round 0" in note for note in info.value.__notes__)
+    value = {"auc": given} if isinstance(given, dict) else given
+    with pytest.raises(ParameterError, match=rf"evaluate\(\) gives a value of type {kind}"):
+        run(1, evaluate=lambda: value)
+
+
+def test_a_loss_that_is_no_finite_number_is_left_out_and_named_once() -> None:
+    _, engine, handle, train = setup()
+    losses = iter([1.0, float("nan"), 3.0, None, float("inf"), 2.0] * 2)
+
+    def odd(batches: Any) -> Any:
+        train(batches)
+        return next(losses)
+
+    with pytest.warns(UserWarning, match="client 1: its loss in round 0 is nan") as heard:
+        history = torchfsl.simulate(
+            engine, handle, DATA, train=odd, rows=rows_of, rounds=2, progress=False
+        )
+    assert history.column("loss") == [2.0, 2.0]
+    assert sum("its loss in round" in str(one.message) for one in heard) == 1
 
 
 def test_a_model_beyond_16_bits_is_refused_alike_under_both_aggregations() -> None:

@@ -122,6 +122,12 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
         estimate(rows_plan(4000, 8, 32, 100), rates=RATES, **wrong)
 
 
+@pytest.mark.parametrize("prices", [0.05, (0.05,), "ab", (0.05, -1), (0.05, float("nan"))])
+def test_prices_are_two_numbers(prices: Any) -> None:
+    with pytest.raises(ParameterError, match=r"prices is .*: give two numbers from 0"):
+        estimate(rows_plan(5000, 8, 32, 40), prices=prices)
+
+
 def test_proofs_take_seconds_by_their_values_and_rates_without_them_are_refused() -> None:
     proven = rows_plan(4000, 8, 32, 100, 32, l2_bound=1 << 16)
     plain = dataclasses.replace(proven, proofs="none")

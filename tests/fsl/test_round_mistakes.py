@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +13,18 @@ import pytest
 import torch
 
 from tests.support.federation import make_servers, mixed_plan
-from torchfsl import Client, Dense, Server, SubmodelEngine, TopK
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl import (
+    Client,
+    Dense,
+    FixedPoint,
+    Server,
+    ServerAdam,
+    SubmodelEngine,
+    TopK,
+    estimate,
+    explain,
+)
+from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.submodel.server_model import ServerModel
@@ -184,3 +196,134 @@ def test_a_round_that_retrieves_every_tensor_downloads_none_and_goes_on() -> Non
     rnd.submit()
     finish_round(servers)
     assert not (servers[0].model.state["0.weight"][3:5] == state["0.weight"][3:5]).any()
+
+
+def test_parts_in_anothers_place_are_refused_when_they_are_given() -> None:
+    servers = make_servers(mixed_plan())
+    plan, model = servers[0].plan, servers[0].model
+    for make, message in [
+        (lambda: Server(0, plan=model, model=model), "plan is of type ServerModel: pass"),
+        (lambda: Server(0, plan=plan, model=model.state), "model is of type dict: pass Server"),
+        (lambda: Client(model, servers, client_id=0), "plan is of type ServerModel: pass"),
+        (lambda: Client(plan, servers[0], client_id=0), "servers is of type Server: pass the pair"),
+        (lambda: Client(plan, (*servers, servers[0]), client_id=0), "servers are 3: pass the pair"),
+        (lambda: Client(plan, (plan, plan), client_id=0), "one of the servers is of type Plan"),
+        (lambda: Client(plan, Server, client_id=0), "servers is the class Server"),
+        (lambda: begin_round(servers[0], 0), "what was given is of type Server"),
+        (lambda: begin_round((plan, plan), 0), "one of those given is of type Plan"),
+        (lambda: begin_round(servers[:1], 0), r"in this order, and got \[0\]"),
+        (lambda: finish_round(plan), "what was given is of type Plan"),
+        (lambda: explain(model), "plan is of type ServerModel: pass what engine.plan"),
+        (lambda: estimate(model), "plan is of type ServerModel: pass what engine.plan"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            make()
+    assert [server.state for server in servers] == [RoundState.IDLE] * 2
+
+
+def test_a_list_of_both_servers_is_the_pair() -> None:
+    servers = make_servers(mixed_plan())
+    client = Client(servers[0].plan, list(servers), client_id=0)  # type: ignore[arg-type]
+    begin_round(servers, 0)
+    assert client.open_number() == 0
+
+
+def test_a_number_that_is_none_is_named_before_the_open_round() -> None:
+    servers = make_servers(mixed_plan())
+    begin_round(servers, 0)
+    with pytest.raises(ParameterError, match="round_number is '5'"):
+        begin_round(servers, "5")  # type: ignore[arg-type]
+    assert [server.state for server in servers] == [RoundState.OPEN] * 2
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_holders_of_secrets_are_neither_pickled_nor_copied(take: Any) -> None:
+    servers = make_servers(mixed_plan())
+    with pytest.raises(TypeError, match=r"Client holds secrets .* make Client\(plan, servers"):
+        take(Client(servers[0].plan, servers, client_id=0))
+    with pytest.raises(TypeError, match=r"Server holds secrets .* make Server\(party, plan"):
+        take(servers[0])
+
+
+def test_a_client_that_starts_again_in_a_round_hears_what_that_costs_it() -> None:
+    servers = make_servers(mixed_plan())
+    begin_round(servers, 0)
+    client = Client(servers[0].plan, servers, client_id=0)
+    client.start_round(0, indices={"table": [1]}).abort()
+    with pytest.raises(RejectedSubmission, match=r"^client 0: trees after .* in the next round$"):
+        client.start_round(0, indices={"table": [1]})
+    with pytest.raises(ProtocolError):
+        finish_round(servers)  # its first report is out, too
+    begin_round(servers, 1)
+    client.start_round(1, indices={"table": [1]}).abort()
+    assert finish_round(servers).clients == (0,)
+
+
+@pytest.mark.parametrize("optimizer", [0.1, ServerAdam, torch.optim.SGD, "adam", object()])
+def test_a_model_at_a_server_takes_an_optimizer_of_servers(optimizer: Any) -> None:
+    with pytest.raises(ParameterError, match=r"the server's optimizer is .*: (pass|make)"):
+        ServerModel({"w": np.zeros(3)}, optimizer)
+
+
+def test_a_torch_optimizer_at_a_server_is_told_its_wrapper() -> None:
+    with pytest.raises(ParameterError, match=r"of type SGD: .*TorchOptimizer"):
+        ServerModel({}, torch.optim.SGD([torch.zeros(1)], lr=1.0))  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_make_the_same_plan() -> None:
+    engine, handle, _, _ = attached()
+    same: dict[str, Any] = {"session": bytes(16), "hash_seed": bytes(32)}
+    mine = engine.plan(
+        handle, max_clients=5, min_clients=2, rows_per_client=100, max_rounds=7, **same
+    )
+    for given in (100, {"rows4": 100}, {"0": 100}):
+        budget = (
+            {name: np.int32(value) for name, value in given.items()}
+            if isinstance(given, dict)
+            else np.int64(given)
+        )
+        theirs = engine.plan(
+            handle, max_clients=np.int64(5), min_clients=np.uint8(2),  # type: ignore[arg-type]
+            rows_per_client=budget, max_rounds=np.int16(7), **same,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert theirs.to_json() == mine.to_json()
+        assert type(theirs.max_clients) is int
+    assert FixedPoint(np.int64(32), np.int64(16), np.float32(4)) == FixedPoint(32, 16, 4.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_clients": True}, "max_clients is True, not an integer"),
+        ({"max_epochs": "2"}, "max_epochs"),
+        ({"rows_per_client": True}, "rows_per_client of rows4 is True, not an integer"),
+        ({"rows_per_client": "20"}, "rows_per_client of rows4 is '20', not an integer"),
+        ({"rows_per_client": {"0": "20"}}, "rows_per_client of 0 is '20'"),
+        ({"retrieve": "no"}, "retrieve is of type str: choose True, False, or None"),
+    ],
+)
+def test_options_of_another_kind_are_named(options: dict[str, Any], message: str) -> None:
+    engine, handle, _, _ = attached()
+    with pytest.raises(ParameterError, match=message):
+        engine.plan(handle, **{"max_clients": 5, "rows_per_client": 100, **options})
+
+
+@pytest.mark.parametrize("encoding", [None, {"ring_bits": 16}, 32, FixedPoint])
+def test_an_encoding_is_a_fixed_point(encoding: Any) -> None:
+    with pytest.raises(ParameterError, match=r"encoding is .*: pass FixedPoint"):
+        SubmodelEngine(encoding=encoding)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"clip": "4"}, "clip is of type str: give a number"),
+        ({"clip": None}, "clip is None: give a number"),
+        ({"clip": True}, "clip is of type bool"),
+        ({"ring_bits": 32.0}, "ring_bits is 32.0, not an integer"),
+        ({"frac_bits": "16"}, "frac_bits is '16', not an integer"),
+    ],
+)
+def test_fields_of_an_encoding_are_numbers(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        FixedPoint(**fields)

@@ -294,8 +294,8 @@ def test_a_restored_client_gets_no_second_hint_accepted_for_an_epoch() -> None:
     submit(session, 1, update_of(0, rng))
     submit(other, 1, update_of(1, rng))
     finish_round(servers)
-    snapshot = copy.deepcopy(session)
-    snapshot._client.servers = wire  # the copy is another process, not other servers
+    snapshot = copy.copy(session)  # the copy is another process, with the same servers
+    snapshot._trees = copy.deepcopy(session._trees)
     begin_round(servers, 2)
     submit(session, 2, update_of(0, rng))
     with pytest.raises(RejectedSubmission, match=r"second, different|was rejected"):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, refuse, whole_numbers
 from torchfsl.kernels import ring
 
 Rounding = Literal["nearest", "stochastic"]
@@ -58,7 +59,8 @@ class FixedPoint:
         rounding: `nearest` (ties to even) or `stochastic` (unbiased; needs a key when quantising).
 
     Raises:
-        ParameterError: a field is out of range, or one client's largest value does not fit.
+        ParameterError: a field is no number or out of range, or one client's largest value does
+            not fit.
     """
 
     ring_bits: int = 32
@@ -67,7 +69,12 @@ class FixedPoint:
     rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
+        ring_bits, frac_bits = whole_numbers(ring_bits=self.ring_bits, frac_bits=self.frac_bits)
+        object.__setattr__(self, "ring_bits", ring_bits)
+        object.__setattr__(self, "frac_bits", frac_bits)
         ring.ring_bytes(self.ring_bits)
+        if isinstance(self.clip, bool) or not isinstance(self.clip, Real):
+            refuse("clip", self.clip, "give a number, the largest magnitude kept")
         if not 0 <= self.frac_bits <= 52:
             raise ParameterError(f"frac_bits is {self.frac_bits}; choose 0..52")
         if not 0 < self.clip < 1 << 63:

@@ -83,7 +83,7 @@ class SubmodelEngine:
         check: Check = "checksum",
     ) -> None:
         """Nothing happens before `attach`."""
-        check_settings(rows, rest, buffers, source, check)
+        check_settings(rows, rest, encoding, buffers, source, check)
         self.rows: Rows | None = Rows() if isinstance(rows, str) else rows
         self.rest: RestPolicy = Dense() if rest is None else rest
         self.encoding, self.encodings = encoding, checked_encodings(encodings)
@@ -158,7 +158,7 @@ class SubmodelEngine:
             ParameterError: a budget is missing, or a limit exceeded.
         """
         _check_handle(handle)
-        if options.get("max_epochs", 1) > 1:
+        if options.get("max_epochs", 1) != 1:
             check_fixed(handle.inventory, handle.rows, handle.rest)
         specs = segment_specs(
             handle.exchange, handle.rows, handle.rest, rows_per_client=rows_per_client,
@@ -292,8 +292,9 @@ class SubmodelEngine:
         Args:
             client: bound to a plan of this engine.
             rows: the rows to fetch privately: ids of the only table, or a mapping from table name
-                (`items.weight` or `items`) to ids. Beyond the plan's k_max the first ones count.
-                With `Rows(choose=Fixed(...))` these are fetched.
+                (`items.weight` or `items`) to ids; of each one array, or a list of several. Beyond
+                the plan's k_max the first ones count. With `Rows(choose=Fixed(...))` these are
+                fetched.
             handle: which attached model, where there are several.
             number: of the open round; by default the client asks the servers for it on entering.
             rounding_seed: secret of 16 bytes for rounding and `BlockSample`'s draws; None draws it.

@@ -12,7 +12,7 @@ import torch
 
 from torchfsl.engine.inventory import Inventory, spec
 from torchfsl.engine.policies import Fixed, RestPolicy, Rows
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, refuse
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import TensorSpec
 
@@ -109,13 +109,15 @@ class Exchange:
         """Copies of the tensors, as NumPy arrays with the plan's dtypes.
 
         Raises:
-            ParameterError: a tensor holds NaN, as tables do after a private retrieval.
+            ParameterError: a tensor holds NaN, as tables do after a private retrieval, or is
+                infinite.
         """
         described = {t.name: t for group in self.segment_tensors.values() for t in group}
         for name, tensor in self.tensors.items():
-            if bool(tensor.isnan().any()):
+            if not bool(tensor.isfinite().all()):
+                what = "NaN" if bool(tensor.isnan().any()) else "infinite values"
                 raise ParameterError(
-                    f"{name} holds NaN, so it is no model to start servers from: take the state "
+                    f"{name} holds {what}, so it is no model to start servers from: take the state "
                     "before the first round, or load the servers' model first"
                 )
         return {
@@ -123,30 +125,50 @@ class Exchange:
             for name, tensor in self.tensors.items()
         }
 
+    def check_whole(self, state: object) -> None:
+        """Refuse anything but the state of a whole model, as `server_state` gives it.
+
+        Raises:
+            ParameterError: no mapping, a tensor is missing or of another shape or kind, or one
+                holds NaN or infinite values.
+        """
+        given = _as_state(state, "load")
+        if not given:
+            raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
+        mine = self.tensors
+        for name, value in given.items():
+            _check_shape(mine, name, value)
+            _check_values(name, value)
+        if missing := [name for name in mine if name not in given]:
+            some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+            raise ParameterError(
+                f"the state to load lacks {some}, {len(missing)} of {len(mine)} tensors, so that "
+                "old and new values would make one model: load all, ServerModel.state; to change "
+                "one tensor copy into it, with torch.no_grad(): model.weight.copy_(values)"
+            )
+
     @torch.no_grad()
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Overwrite tensors by name, in place.
+        """Overwrite tensors by name, in place; those that are not named stay.
 
         Raises:
             ParameterError: an unknown name or another shape; nothing is changed then.
         """
         mine = self.tensors
         for name, value in state.items():
-            if name not in mine or tuple(mine[name].shape) != np.shape(value):
-                raise ParameterError(
-                    f"{name} of shape {np.shape(value)} is not in the model: load the state of a "
-                    "plan made for it"
-                )
+            _check_shape(mine, name, value)
         for name, value in state.items():
-            mine[name].copy_(torch.from_numpy(np.array(value)))
+            mine[name].copy_(torch.from_numpy(np.array(_as_array(value))))
 
     @torch.no_grad()
     def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Overwrite rows of tables that hold NaN, in place.
 
         Raises:
-            ParameterError: a table is missing or has another shape; nothing is changed then.
+            ParameterError: no mapping, a table is missing or has another shape or kind, or holds
+                NaN or infinite values; nothing is changed then.
         """
+        state = _as_state(state, "complete")
         tables = self._inventory.all_tables
         for table in tables:
             if table.name not in state or np.shape(state[table.name]) != tuple(table.weight.shape):
@@ -154,10 +176,11 @@ class Exchange:
                     f"complete() needs {table.name} of shape {tuple(table.weight.shape)}: pass the "
                     "state of the servers' model, ServerModel.state"
                 )
+            _check_values(table.name, state[table.name])
         for table in tables:
             weight = table.weight.detach()
             absent = torch.nonzero(weight.isnan().any(dim=1)).flatten()
-            rows = torch.from_numpy(np.asarray(state[table.name])[absent.cpu().numpy()])
+            rows = torch.from_numpy(_as_array(state[table.name])[absent.cpu().numpy()])
             weight.index_copy_(0, absent, rows.to(weight))
 
     def check_plan(self, plan: SubmodelPlan) -> None:
@@ -171,8 +194,10 @@ class Exchange:
         if mine != theirs:
             odd = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
             raise ParameterError(
-                f"segment {odd[0]!r} of the plan does not fit this model: use the plan that "
-                "engine.plan made for it"
+                f"segment {odd[0]!r} of the plan does not fit this model"
+                f"{_difference(mine.get(odd[0], ()), theirs.get(odd[0], ()))}: use the plan that "
+                "engine.plan made for it; after a new dtype or shape call handle.remove(), attach "
+                "again and make a new plan"
             )
 
     def fixed_positions(
@@ -190,3 +215,70 @@ class Exchange:
         if isinstance(rest, Fixed):
             fixed[REST] = rest.ids().numpy()
         return fixed or None
+
+
+def _as_state(given: object, method: str) -> Mapping[str, Any]:
+    """A state as `handle.load` and `complete` take it.
+
+    Raises:
+        ParameterError: no mapping, with what to pass instead.
+    """
+    if isinstance(given, Mapping):
+        return given
+    has_state = isinstance(getattr(given, "state", None), Mapping)
+    remedy = "its .state" if has_state else "ServerModel.state, or what server_state() gave"
+    refuse(f"what {method}() is to take", given, f"pass {remedy}, a mapping from names to arrays")
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    """An array, or a tensor's values, wherever it is."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = value.float() if value.dtype is torch.bfloat16 else value
+    return np.asarray(value)
+
+
+def _check_shape(mine: Mapping[str, torch.Tensor], name: str, value: Any) -> None:
+    """Refuse a tensor that the model does not have in this shape.
+
+    Raises:
+        ParameterError: it has none, or another.
+    """
+    if name not in mine or tuple(mine[name].shape) != np.shape(value):
+        raise ParameterError(
+            f"{name} of shape {np.shape(value)} is not in the model: load the state of a plan made "
+            "for it"
+        )
+
+
+def _check_values(name: str, value: Any) -> None:
+    """Refuse values that no model has.
+
+    Raises:
+        ParameterError: no floating-point numbers, or some are NaN or infinite.
+    """
+    array = _as_array(value)
+    if array.dtype.kind != "f":
+        raise ParameterError(
+            f"{name} has values of {array.dtype}, the model floating-point numbers: load the "
+            "state as the servers hold it"
+        )
+    if num_odd := array.size - np.count_nonzero(np.isfinite(array)):
+        raise ParameterError(
+            f"{name} holds {num_odd} values that are NaN or infinite, so nobody can train it: load "
+            "an earlier model; a client's own table lacks rows after a private retrieval, and "
+            "handle.complete(ServerModel.state) fills them in"
+        )
+
+
+def _difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str:
+    """The first tensor that both have in two forms, in words."""
+    planned = {tensor.name: tensor for tensor in theirs}
+    for tensor in mine:
+        other = planned.get(tensor.name, tensor)
+        if other != tensor:
+            return (
+                f" ({tensor.name} is {tensor.dtype}{tensor.shape} here and "
+                f"{other.dtype}{other.shape} in the plan)"
+            )
+    return ""

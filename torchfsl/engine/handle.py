@@ -110,20 +110,20 @@ class Handle:
         """Copies of the tensors that servers hold, as NumPy arrays with the plan's dtypes.
 
         Raises:
-            ParameterError: a tensor holds NaN, as tables do after a private retrieval.
+            ParameterError: a tensor holds NaN, as tables do after a private retrieval, or inf.
         """
         return self.exchange.server_state()
 
     def load(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Overwrite tensors by name, in place.
+        """Overwrite the model's tensors, in place, by those of a whole model: `ServerModel.state`.
 
         Raises:
-            ParameterError: no tensor, an unknown name, or another shape; nothing is changed then.
+            ParameterError: a tensor is missing, unknown, of another shape, not of floating-point
+                numbers, or holds NaN or infinite values; nothing is changed then.
             ProtocolError: a round is open, whose update would be lost.
         """
-        if not state:
-            raise ParameterError("no tensors to load: pass ServerModel.state or server_state()")
         self.recorder.check_closed()
+        self.exchange.check_whole(state)
         self.exchange.load(state)
 
     def rows_of(self, batches: Iterable[Any], call: Call | None = None) -> dict[str, torch.Tensor]:
@@ -157,7 +157,7 @@ class Handle:
             state: of the servers' model, `ServerModel.state`.
 
         Raises:
-            ParameterError: a table is missing there, or of another shape.
+            ParameterError: a table is missing there, of another shape or kind, or not finite.
             ProtocolError: a round is open.
         """
         self.recorder.check_closed()

@@ -38,6 +38,7 @@ class Table:
         modules: every `Embedding` or `EmbeddingBag` that looks rows up in it.
         padding: row that all these modules use for padding and that therefore never moves, or -1.
         offset: of its row 0 in the segment's index space.
+        aliases: other names of the weight, where it is tied.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Table:
     modules: list[Lookup] = field(default_factory=list)
     padding: int = -1
     offset: int = 0
+    aliases: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -159,7 +161,9 @@ def take_inventory(
         _check_parameter(name, parameter)
         wanted = rows is not None and (rows.tables is None or _is_named(name, rows.tables))
         if wanted and id(parameter) in lookups:
-            tables.append(_table(name, parameter, lookups[id(parameter)]))
+            table = _table(name, parameter, lookups[id(parameter)])
+            table.aliases = _aliases(model, parameter)
+            tables.append(table)
         else:
             rest[name] = parameter
     buffers = _float_buffers(model)
@@ -203,6 +207,12 @@ def _table(name: str, weight: nn.Parameter, modules: list[Lookup]) -> Table:
     paddings = {-1 if m.padding_idx is None else m.padding_idx for m in modules}
     padding = paddings.pop() if len(paddings) == 1 else -1
     return Table(name, weight, modules, padding)
+
+
+def _aliases(model: nn.Module, weight: nn.Parameter) -> tuple[str, ...]:
+    """Names of a weight but the first."""
+    every = model.named_parameters(remove_duplicate=False)
+    return tuple(clean_name(name) for name, parameter in every if parameter is weight)[1:]
 
 
 def _group(tables: list[Table]) -> dict[str, list[Table]]:

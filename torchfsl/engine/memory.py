@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.watch.table import TableWatch
+from torchfsl.errors import expect_a
 from torchfsl.submodel.plan import SubmodelPlan
 
 _RESIDUAL_BYTES = 8
@@ -28,7 +29,11 @@ def explain_memory(
         watches: of its tables.
         rows: policy of the tables.
         rest: policy of the rest.
+
+    Raises:
+        ParameterError: no plan.
     """
+    expect_a(SubmodelPlan, plan, "plan", "pass what engine.plan(handle, ...) gave")
     private = {t.name for s in plan.segments if s.retrieve for t in s.tensors}
     lines = []
     for watch in watches:

@@ -235,12 +235,22 @@ class TrainingRound:
         session: RoundSession = continue_session(self._number, indices=indices)
         return session
 
-    def _give_up(self) -> None:
-        """Put the model back, then send a report that adds nothing."""
+    def _give_up(self, error: BaseException) -> None:
+        """Put the model back, send a report that adds nothing, and note on the error that it went.
+
+        A client that has withdrawn from the round, and one without servers, sends none.
+        """
+        self._explain(error)
         self._handle.close_round()
         self._before.put_back()
         self._residual.discard()
-        self._abort()
+        assert self._session is not None
+        before = self._session.receipt().upload_bytes
+        if self._session.abort().upload_bytes > before:
+            error.add_note(
+                f"torchfsl sent a report that adds nothing in place of this client's update, so it "
+                f"has taken part in round {self._number} and can do so again in the next one."
+            )
 
     def _leave(self, error: BaseException | None) -> None:
         """Take the update; after a failure put the model back."""
@@ -251,12 +261,10 @@ class TrainingRound:
                     seed=self._rounding_seed,
                 )  # fmt: skip
         except BaseException as problem:
-            self._explain(problem)
-            self._give_up()
+            self._give_up(problem)
             raise
         if error is not None:
-            self._explain(error)
-            self._give_up()
+            self._give_up(error)
         else:
             self._leave_rows()
             self._handle.close_round()

@@ -7,11 +7,13 @@ from typing import Final
 
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.policies import RestPolicy, Rows
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a
 from torchfsl.submodel.aggregation import Participant
 
 
-def check_settings(rows: object, rest: object, buffers: str, source: str, check: str) -> None:
+def check_settings(
+    rows: object, rest: object, encoding: object, buffers: str, source: str, check: str
+) -> None:
     """Refuse policies and choices that are none.
 
     Raises:
@@ -24,6 +26,10 @@ def check_settings(rows: object, rest: object, buffers: str, source: str, check:
             f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
             "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
         )
+    expect_a(
+        FixedPoint, encoding, "encoding", "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...) "
+        "or leave it out; encodings= takes a mapping, of segments that have one of their own",
+    )  # fmt: skip
     if buffers not in ("local", "average"):
         raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
     if source not in ("delta", "gradient"):

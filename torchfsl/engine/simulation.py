@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -19,7 +21,14 @@ from torchfsl.crypto import kdf
 from torchfsl.engine.engine import AggregationKind, SubmodelEngine
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.round import TrainingRound
-from torchfsl.engine.simulation_checks import check_arguments, check_plan, weights_of
+from torchfsl.engine.simulation_checks import (
+    as_number,
+    check_arguments,
+    check_makers,
+    check_plan,
+    mean_loss,
+    weights_of,
+)
 from torchfsl.engine.wanted import RowIds
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.aggregation import Aggregation
@@ -39,7 +48,8 @@ class RoundRecord:
     Attributes:
         number: of the round, from 0.
         clients: numbers of those that took part.
-        loss: mean of what `train` returned; NaN where it returned nothing.
+        loss: mean of the finite numbers that `train` returned, as one client's NaN would hide
+            the others'; NaN where there are none. The first client left out is warned of.
         metrics: what `evaluate` returned; empty in rounds without evaluation.
         upload_bytes: mean a client, everything counted.
         download_bytes: mean a client, everything counted.
@@ -137,8 +147,10 @@ def simulate(
         progress: print a line a round, or a function that takes its record.
 
     Raises:
-        ParameterError: a setting does not fit, or a client's round failed; a note names the client.
+        ParameterError: a setting does not fit, `train` or `evaluate` return no number, or a
+            client's round failed; a note names the client.
     """
+    check_makers(engine, handle, plan, train)
     data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
     size = len(data) if clients_per_round is None else clients_per_round
     check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
@@ -157,7 +169,7 @@ def simulate(
             chosen = sorted(draw.choice(sorted(data), size=size, replace=False).tolist())
             record = federation.round(number, chosen)
             if evaluate is not None and (number == rounds - 1 or number % evaluate_every == 0):
-                handle.load(home.model.state)
+                handle.exchange.load(home.model.state)
                 record = dataclasses.replace(record, metrics=_metrics(evaluate()))
             history.rounds.append(record)
             if callable(progress):
@@ -165,7 +177,7 @@ def simulate(
             elif progress:
                 print(record, flush=True)
     finally:  # an interrupted simulation leaves the servers' model, too
-        handle.load(home.model.state)
+        handle.exchange.load(home.model.state)  # whatever is in it
     return history
 
 
@@ -196,11 +208,11 @@ def _planned(
 
 
 def _metrics(result: Mapping[str, float] | float) -> dict[str, float]:
-    if result is None:
-        raise ParameterError("evaluate() gives None; let it return a number, or numbers by name")
-    if isinstance(result, Mapping):
-        return {name: float(value) for name, value in result.items()}
-    return {"metric": float(result)}
+    named = result if isinstance(result, Mapping) else {"metric": result}
+    return {
+        name: as_number("evaluate", value, "a number, or numbers by name")
+        for name, value in named.items()
+    }
 
 
 class _OptimizerStates:
@@ -236,33 +248,47 @@ class _Federation(Generic[Data]):
     states: _OptimizerStates
     weights: Mapping[int, int]
     seed: int
+    has_warned: bool = False
 
     def round(self, number: int, chosen: list[int]) -> RoundRecord:
         """One round of these clients; the record has no metrics yet."""
         start = time.perf_counter()
         self.home.open_round(number, chosen)
-        finished, losses = [], []
+        finished, losses = [], {}
         for client in chosen:
             self.states.switch_to(client)
             try:
                 rnd, loss = self._take_part(number, client)
+                if loss is not None:
+                    losses[client] = as_number("train", loss, "a number, loss.item(), or nothing")
             except Exception as error:
                 error.add_note(f"This was client {client} in round {number} of simulate().")
                 raise
             finished.append(rnd)
-            losses.append(float("nan") if loss is None else float(loss))
+        self._warn_of_odd(number, losses)
         opened = self.home.close_round().opened
         receipts = [rnd.receipt for rnd in finished if rnd.receipt is not None]
         return RoundRecord(
             number=number,
             clients=tuple(chosen),
-            loss=float(np.mean(losses)),
+            loss=mean_loss(losses),
             metrics={},
             upload_bytes=float(np.mean([r.upload_bytes for r in receipts])),
             download_bytes=float(np.mean([r.download_bytes for r in receipts])),
             exact=self._is_exact(dict(zip(chosen, finished, strict=True)), opened),
             seconds=time.perf_counter() - start,
         )
+
+    def _warn_of_odd(self, number: int, losses: Mapping[int, float]) -> None:
+        """Name the first client whose loss is NaN or infinite, once in a simulation."""
+        odd = [client for client, loss in losses.items() if not math.isfinite(loss)]
+        if odd and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(
+                f"client {odd[0]}: its loss in round {number} is {losses[odd[0]]}; the rounds' "
+                "losses are means without such numbers",
+                stacklevel=4,
+            )
 
     def _take_part(self, number: int, client: int) -> tuple[TrainingRound, Any]:
         data = self.data[client]

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a, expect_able
 from torchfsl.submodel.plan import SubmodelPlan, check_number
 from torchfsl.submodel.update import check_weight, is_whole
 
 Data = TypeVar("Data")
+
+
+def check_makers(engine: object, handle: object, plan: object, train: object) -> None:
+    """Refuse arguments in another's place."""
+    how = "simulate(engine, handle, clients, train=..., rounds=...)"
+    expect_able(("attach", "advise"), engine, "engine", f"pass a SubmodelEngine first, {how}")
+    expect_able(
+        ("inventory", "begin_round"),
+        handle,
+        "handle",
+        f"pass what engine.attach gave second, {how}",
+    )
+    expect_a(
+        (SubmodelPlan, type(None)), plan, "plan", "pass what engine.plan(handle, ...) gave, whose "
+        "options are its arguments, or None for one that fits every client",
+    )  # fmt: skip
+    expect_able(("__call__",), train, "train", "pass a function that takes a client's data")
+
+
+def as_number(function: str, given: Any, remedy: str) -> float:
+    """What a function of the caller's returned.
+
+    Raises:
+        ParameterError: no number, nor a tensor of one.
+    """
+    try:
+        if not isinstance(given, str | bytes):
+            return float(given)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    kind = "None" if given is None else f"a value of type {type(given).__name__}"
+    raise ParameterError(f"{function}() gives {kind}: let it return {remedy}")
+
+
+def mean_loss(losses: Mapping[int, float]) -> float:
+    """The mean of those that are finite; NaN where none is."""
+    finite = [loss for loss in losses.values() if math.isfinite(loss)]
+    return math.fsum(finite) / len(finite) if finite else math.nan
 
 
 def check_arguments(

@@ -11,7 +11,7 @@ from torchfsl.engine.exchange import BUFFERS, REST, ROWS, Exchange
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
 from torchfsl.engine.settings import NO_TABLE
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a, whole_numbers
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
 
 
@@ -37,6 +37,7 @@ def segment_specs(
     Raises:
         ParameterError: a budget is missing, or something is given for a segment that is not there.
     """
+    expect_a((bool, type(None)), retrieve, "retrieve", "choose True, False, or None for what fits")
     segments = exchange.segment_tensors
     tables = {n: ts for n, ts in segments.items() if n not in (*exchange.parts, BUFFERS)}
     if not tables and retrieve:
@@ -138,7 +139,9 @@ def _by_segment(
                 f"rows_per_client has no budget of {', '.join(missing)}, which shares segment "
                 f"{name!r} with the tables that it names"
             )
-        budgets[name] = sum(left.pop(n) for n in names)
+        budgets[name] = sum(
+            whole_numbers(**{f"rows_per_client of {n}": left.pop(n) for n in names})
+        )
     if left:
         tables = {name: [t.name for t in tensors] for name, tensors in segments.items()}
         raise ParameterError(
@@ -210,7 +213,7 @@ def _row_budget(
     m = sum(t.shape[0] for t in tensors)
     given = rows_per_client.get(name) if isinstance(rows_per_client, Mapping) else rows_per_client
     if given is not None:
-        return min(given, m)
+        return min(*whole_numbers(**{f"rows_per_client of {name}": given}), m)
     if rows.fixed is not None:
         return sum(rows.fixed.ids(t.name).numel() for t in tensors)
     if rows.choice is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ import torch
 
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.residual import Residual
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, refuse
 from torchfsl.submodel.segments import Segment
 
 log = logging.getLogger("torchfsl.engine")
 
-Ids = torch.Tensor | npt.NDArray[Any] | Iterable[int]
+_Array = torch.Tensor | npt.NDArray[Any]
+Ids = _Array | Iterable[int] | Sequence[_Array]
 RowIds = Ids | Mapping[str, Ids]
 
 
@@ -62,19 +63,51 @@ def by_table(
     ids: dict[str, torch.Tensor] = {}
     for name, given in wanted.items():
         if name not in names:
-            raise ParameterError(f"rows= names {name!r}; the tables are {[t.name for t in known]}")
+            raise ParameterError(_unknown(name, known))
         table = names[name]
-        given = given if isinstance(given, torch.Tensor | np.ndarray) else list(given)
-        flat = torch.as_tensor(given).detach().cpu().reshape(-1)
-        if flat.numel() and (flat.is_floating_point() or flat.dtype == torch.bool):
-            raise ParameterError(f"rows= for {table.name} must be integers, not {flat.dtype}")
-        flat = flat.to(torch.int64)
+        flat = _flat_ids(table.name, given)
         if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= table.num_rows):
             raise ParameterError(
                 f"rows= for {table.name}: an id lies outside [0, {table.num_rows})"
             )
         ids[table.name] = flat[flat != table.padding]
     return ids
+
+
+def _unknown(name: object, known: list[Table]) -> str:
+    """Why no table has this name."""
+    for table in known:
+        if name in table.aliases or f"{name}.weight" in table.aliases:
+            return (
+                f"rows= names {name!r}, which shares its table with {table.name!r}: give the ids "
+                "of both under that name"
+            )
+    return f"rows= names {name!r}; the tables are {[t.name for t in known]}"
+
+
+def _flat_ids(name: str, given: Any) -> torch.Tensor:
+    """The caller's ids of a table: int64, flat; those of several arrays one after the other.
+
+    Raises:
+        ParameterError: no integers. It tells types alone, as ids are private.
+    """
+    array = torch.Tensor | np.ndarray
+    if not isinstance(given, array):
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+            refuse(f"rows= for {name}", given, "pass ids, a list, an array or a tensor of integers")
+        given = list(given)
+        if given and all(isinstance(part, array) for part in given):
+            return torch.cat([_flat_ids(name, part) for part in given])
+    try:
+        flat = torch.as_tensor(given).detach().cpu().reshape(-1)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ParameterError(
+            f"rows= for {name} must be integers, in one list, array or tensor, or in a list of "
+            "arrays or tensors"
+        ) from error
+    if flat.numel() and (flat.dtype == torch.bool or flat.is_floating_point() or flat.is_complex()):
+        raise ParameterError(f"rows= for {name} must be integers, not {flat.dtype}")
+    return flat.to(torch.int64)
 
 
 def num_named(tables: list[Table], wanted: Mapping[str, torch.Tensor]) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 
 from torchfsl.crypto.field128 import ELEMENT_BYTES
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.errors import expect_a
 from torchfsl.fsl.costs import ServerMemory, memory, predict
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -23,7 +24,12 @@ _WORTH_IT = 0.5
 
 
 def explain(plan: Plan) -> str:
-    """The plan as a table, advice below it, and the totals of a client last."""
+    """The plan as a table, advice below it, and the totals of a client last.
+
+    Raises:
+        ParameterError: no plan.
+    """
+    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave")
     head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
             "upload B", "dense B", "download B", "tensors")  # fmt: skip
     rows = [head] + [_row(plan, segment) for segment in plan.segments]

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, expect_a, expect_able
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import Update
 
 _CLOSING: Final = threading.Lock()
@@ -59,10 +60,10 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
     Raises:
         ProtocolError: the models differ; both servers halt.
         ParameterError: not server 0 and server 1 in this order, one model or optimizer object at
-            both, or `round_number` is no whole number in [0, 2**64).
+            both, or `round_number` is no whole number in [0, 2**64). Nothing is opened then.
     """
-    if [server.party for server in servers] != [0, 1]:
-        raise ParameterError("a round needs (server 0, server 1), in this order")
+    check_number("round_number", round_number)
+    _check_pair(servers)
     if servers[0].model is servers[1].model:
         raise ParameterError(
             "both servers hold one ServerModel object, to which every sum would be applied twice: "
@@ -93,7 +94,9 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
     Raises:
         ProtocolError: the servers disagree, or too few reports are acceptable: the round ends
             unopened. Or no round is open, or another call is finishing it, which goes on.
+        ParameterError: not server 0 and server 1 in this order.
     """
+    _check_pair(servers)
     with _CLOSING:
         states = [server.state for server in servers]
         if RoundState.OPEN not in states:
@@ -106,6 +109,21 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
             lists = servers[0].close_round(), servers[1].close_round()
     with _abandoned_on_error(servers):
         return _open(*servers, lists)
+
+
+def _check_pair(servers: object) -> None:
+    """Refuse anything but both servers in their order.
+
+    Raises:
+        ParameterError: with what to pass instead.
+    """
+    pair, remedy = "a round needs (server 0, server 1), in this order", "pass both as a tuple"
+    expect_a((tuple, list), servers, f"{pair}; what was given", remedy)
+    assert isinstance(servers, tuple | list)
+    for server in servers:
+        expect_able(("party", "open_round"), server, f"{pair}; one of those given", remedy)
+    if [server.party for server in servers] != [0, 1]:
+        raise ParameterError(f"{pair}, and got {[server.party for server in servers]}: {remedy}")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, expect_able
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 
@@ -95,3 +95,20 @@ class InProcess:
                 waiting.clear()
         for waiting in self._waiting:
             waiting[client] = None
+
+
+def connected(servers: Transport | tuple[Endpoint, Endpoint]) -> Transport:
+    """A transport as it is, or one to both servers of this process.
+
+    Raises:
+        ParameterError: neither, with what to pass instead.
+    """
+    remedy = "pass the pair (server 0, server 1), or a transport that reaches both"
+    if not isinstance(servers, tuple | list):
+        expect_able(("send", "fetch"), servers, "servers", remedy)
+        return servers
+    if len(servers) != 2:
+        raise ParameterError(f"servers are {len(servers)}: {remedy}")
+    for server in servers:
+        expect_able(("receive", "relay", "reply"), server, "one of the servers", remedy)
+    return InProcess(*servers)

@@ -18,7 +18,7 @@ import numpy as np
 
 from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
 
 Lane = Literal["none", "count", "weight"]
@@ -74,7 +74,9 @@ class SubmodelPlan:
 
     def __post_init__(self) -> None:
         check_hex("session", self.session, 16)
-        expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
+        counts = whole_numbers(**{name: getattr(self, name) for name in _COUNTS})
+        for name, value in zip(_COUNTS, counts, strict=True):
+            object.__setattr__(self, name, value)  # those of NumPy are Python's now
         if not 1 <= self.min_clients <= self.max_clients:
             raise ParameterError(
                 f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "

@@ -22,7 +22,11 @@ from torchfsl.submodel.halves import narrow
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear, subset_array, tensor_spans
-from torchfsl.submodel.server_optimizers import ServerOptimizer, ServerSGD
+from torchfsl.submodel.server_optimizers import (
+    ServerOptimizer,
+    ServerSGD,
+    check_server_optimizer,
+)
 from torchfsl.types import Array, Float64, Indices
 
 _CHUNK = 1 << 16
@@ -67,13 +71,14 @@ class ServerModel:
         """Copy the state.
 
         Raises:
-            ParameterError: no mapping, or a setting is unknown.
+            ParameterError: no mapping, no optimizer of servers, or a setting is unknown.
         """
         if not isinstance(state, Mapping):
             raise ParameterError(
                 f"the model's state is of type {type(state).__name__}: pass a mapping from names "
                 "to arrays, as handle.server_state() gives it"
             )
+        check_server_optimizer(optimizer)
         given = {name: np.asarray(value) for name, value in state.items()}
         copies: dict[tuple[Any, ...], Array] = {}
         self.state: dict[str, Array] = {}

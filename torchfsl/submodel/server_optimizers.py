@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_able, refuse
 from torchfsl.types import Array, Float64, Indices
 
 
@@ -57,6 +57,22 @@ class ServerOptimizer(Protocol):
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
+
+
+def check_server_optimizer(optimizer: object) -> None:
+    """Refuse what does not step a server's model; None stands for the default.
+
+    Raises:
+        ParameterError: with what to pass instead.
+    """
+    if isinstance(optimizer, type):
+        refuse("the server's optimizer", optimizer, f"make one, {optimizer.__name__}()")
+    if optimizer is not None:
+        expect_able(
+            ("advance", "step", "make_room", "lazy", "state", "load_state"), optimizer,
+            "the server's optimizer", "pass ServerSGD(lr=...), ServerAdam(lr=...), or torch's own "
+            "in torchfsl.engine.torch_optimizer.TorchOptimizer(lambda p: torch.optim.SGD(p, lr=1))",
+        )  # fmt: skip
 
 
 class ServerSGD(ServerOptimizer):

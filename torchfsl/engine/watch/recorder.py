@@ -116,7 +116,10 @@ class Recorder:
             ProtocolError: no round was begun, or the model was restored already.
         """
         if not self._began:
-            raise ProtocolError("no round to take an update from: call begin_round first")
+            raise ProtocolError(
+                "no round to take an update from: call begin_round first, and handle.remove() only "
+                "after the round, whose update it drops"
+            )
         self.recording = False
         self._guards.check_nothing_new()
         self._guards.check_bystanders()

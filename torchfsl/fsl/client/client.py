@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 import numpy.typing as npt
 
-from torchfsl.errors import ParameterError
+from torchfsl.crypto.secret_holder import SecretHolder
+from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl.client.fetch import Fetched, fetch
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.floors import Floors
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.transport import Endpoint, InProcess, Transport
+from torchfsl.fsl.transport import Endpoint, Transport, connected
 from torchfsl.submodel.plan import check_number
 
 
-class Client:
+class Client(SecretHolder):
     """A participant of a task, bound to a plan and to the two servers.
 
     Args:
@@ -25,6 +26,11 @@ class Client:
         client_id: public number in [0, 2**64), authenticated by the transport.
         require: what this client demands of the plan; None for nothing, where it made the plan.
     """
+
+    _instead = (
+        "save its client_id and plan.to_json(), and make Client(plan, servers, client_id=...) "
+        "where it goes on"
+    )
 
     def __init__(
         self,
@@ -37,12 +43,16 @@ class Client:
         """Nothing is sent yet.
 
         Raises:
-            ParameterError: `client_id` is no such number, or the plan is below a floor.
+            ParameterError: no plan, no two servers, `client_id` is no such number, or the plan is
+                below a floor.
         """
+        expect_a(
+            Plan, plan, "plan", "pass the plan that both servers have, Client(plan, servers, ...)"
+        )
         if require is not None:
             require.check(plan)
         self.plan = plan
-        self.servers = InProcess(*servers) if isinstance(servers, tuple) else servers
+        self.servers = connected(servers)
         self.client_id = check_number("client_id", client_id)
         self._session: Session | None = None
 

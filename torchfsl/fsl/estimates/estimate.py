@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl import messages
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates
@@ -99,8 +100,10 @@ def estimate(
         prices: of a core-hour and of a gigabyte sent, in any currency.
 
     Raises:
-        ParameterError: more clients than the plan allows, or a number that is not above 0.
+        ParameterError: no plan, more clients than it allows, or a number that is not above 0.
     """
+    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave")
+    _check_prices(prices)
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients:
         raise ParameterError(
@@ -130,6 +133,21 @@ def estimate(
         machines=max(1, math.ceil(compute / within), math.ceil(network / within)),
         cost=None if prices is None else 2 * (seconds / 3600 * prices[0] + sent / 1e9 * prices[1]),
     )
+
+
+def _check_prices(prices: object) -> None:
+    """Refuse anything but None or two numbers.
+
+    Raises:
+        ParameterError: it is something else.
+    """
+    given = prices if isinstance(prices, tuple | list) else ()
+    fits = len(given) == 2 and all(isinstance(p, Real) and 0 <= float(p) < math.inf for p in given)
+    if prices is not None and not fits:
+        raise ParameterError(
+            f"prices is {prices!r}: give two numbers from 0, of a core-hour and of a gigabyte "
+            "sent, as prices=(0.05, 0.09)"
+        )
 
 
 def traffic(plan: Plan, clients: int) -> tuple[int, int]:

@@ -14,13 +14,13 @@ from typing import Literal, Required, TypedDict, get_args
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
-from torchfsl.submodel.plan import Lane, check_unit, expect_ints
+from torchfsl.submodel.plan import Lane, check_unit
 from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions
 
 log = logging.getLogger("torchfsl.planner")
@@ -117,17 +117,16 @@ def build_plan(
         raise ParameterError(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'"
         )
-    counts = {"max_clients": max_clients, "max_weight": max_weight, "l2_bound": l2_bound}
-    expect_ints(counts, tuple(counts))
+    max_clients, max_weight, max_epochs, l2_bound = whole_numbers(
+        max_clients=max_clients, max_weight=max_weight, max_epochs=max_epochs, l2_bound=l2_bound
+    )
     _check_bounds(l2_bounds, [spec.name for spec in specs])
     lanes = 0 if lane == "none" else 1
     segments = []
     for spec in specs:
         own = spec.encoding or encoding
-        spec = dataclasses.replace(
-            spec, encoding=None if own == encoding else own,
-            download=spec.download if download == "full" else download,
-        )  # fmt: skip
+        sent = spec.download if download == "full" else download
+        spec = dataclasses.replace(spec, encoding=None if own == encoding else own, download=sent)
         checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
         segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
         segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)

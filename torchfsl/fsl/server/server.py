@@ -18,7 +18,8 @@ from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.crypto.kdf import DIGEST_BYTES
-from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.crypto.secret_holder import SecretHolder
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import bodies, messages
 from torchfsl.fsl.messages import Buffer, Kind
 from torchfsl.fsl.noise import Draw
@@ -28,17 +29,16 @@ from torchfsl.fsl.server.commitments import SALT_BYTES
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_of
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
-from torchfsl.fsl.server.states import RoundState, Step, new_round_number
+from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
 from torchfsl.fsl.uploads import FETCHES
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
 _ANSWERING: Final = threading.Lock()
-"""Held while a server of this process answers or changes its model, so that no late answer reads
-rows of the next round."""
+"""Held while a server here answers or changes its model: no answer reads rows of the next round."""
 
 
-class Server:
+class Server(SecretHolder):
     """Server `party` (0 or 1) of a task.
 
         S_a                                                         S_b
@@ -75,6 +75,8 @@ class Server:
         evaluator: makes what computes from reports; in this process unless told otherwise.
     """
 
+    _instead = INSTEAD
+
     def __init__(
         self,
         party: int,
@@ -89,9 +91,8 @@ class Server:
         max_fetches: int = 16,
         evaluator: MakeEvaluator = LocalEvaluator,
     ) -> None:
-        """Check that the model and the key fit the plan; get the memory that rounds will keep."""
-        if party not in (0, 1):
-            raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
+        """Check that model and key fit the plan, or raise ParameterError; get memory for rounds."""
+        check_parts(party, plan, model)
         model.check(plan)
         model.make_room(plan)
         self.party, self.plan, self.model, self.state = party, plan, model, RoundState.IDLE
@@ -100,8 +101,7 @@ class Server:
         self._evaluator = evaluator(plan, party, draw_noise, self.reports.spool.release)
         self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
-        self._clear = b""
-        self._may_apply = False
+        self._clear, self._may_apply = b"", False
 
     # --- a round, in the order of its steps ---------------------------------------------------
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError, expect_a
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.server_model import ServerModel
 
 
 class RoundState(Enum):
@@ -67,6 +70,28 @@ class Step(Enum):
     def __init__(self, method: str, before: RoundState, after: RoundState) -> None:
         """`method` of `Server` makes the step."""
         self.method, self.before, self.after = method, before, after
+
+
+INSTEAD: Final = (
+    "save, between rounds, plan.to_json(), model.state, model.optimizer.state(), last_round and "
+    "rounds_opened, and make Server(party, plan=..., model=..., last_round=..., rounds_opened=...)"
+)
+"""Of pickling a server."""
+
+
+def check_parts(party: object, plan: object, model: object) -> None:
+    """Refuse what no server is made of.
+
+    Raises:
+        ParameterError: with what to pass instead.
+    """
+    if party not in (0, 1):
+        raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
+    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave, or Plan.from_json(text)")
+    expect_a(
+        ServerModel, model, "model", "pass ServerModel(state), of handle.server_state(), a copy "
+        "for each server",
+    )  # fmt: skip
 
 
 def new_round_number(given: object, last_round: int) -> int:

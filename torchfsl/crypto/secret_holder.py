@@ -1,0 +1,18 @@
+"""What holds secrets that are used once stays in its process: two copies would use them twice."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NoReturn
+
+
+class SecretHolder:
+    """A base of what can be neither pickled nor copied."""
+
+    _instead: ClassVar[str]
+    """What to save, and how to make such an object of it."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} holds secrets that must be used once, so it can be neither "
+            f"pickled nor copied: {self._instead}"
+        )
