@@ -195,8 +195,7 @@ class SubmodelEngine:
             plan: public plan.
             state: the initial model, `handle.server_state()`.
             kind: which.
-            server_model: makes a server's model from the state; by default one that takes what
-                this engine sends.
+            server_model: makes a server's model from the state; by default of what is sent.
 
         Raises:
             ParameterError: another kind, or a model that takes something else.
