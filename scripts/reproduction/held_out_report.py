@@ -74,9 +74,13 @@ def _standing(runs: list[Figures]) -> str:
             best = max(means, key=lambda other: means[other])
             share = means[best] / 100
             error = 100 * math.sqrt(share * (1 - share) / HELD_OUT[key[0]])
+            head = f"Of {key[1]:g} % with momentum {key[2]:g} "
+            if best == rate:
+                lines.append(f"{head}the rate of Table 7's runs, {rate:g}, does best here.")
+                continue
             lines.append(
-                f"Of {key[1]:g} % with momentum {key[2]:g} rate {best:g} does best here; that of "
-                f"Table 7's runs, {rate:g}, is {means[best] - means[rate]:.2f} points behind, where "
-                f"a trial's standard error over {HELD_OUT[key[0]]:,} images is {error:.2f}."
+                f"{head}rate {best:g} does best here; that of Table 7's runs, {rate:g}, is "
+                f"{means[best] - means[rate]:.2f} points behind, where a trial's standard error "
+                f"over {HELD_OUT[key[0]]:,} images is {error:.2f}."
             )
     return "".join(f"\n{line}" for line in lines) + "\n" * bool(lines)
