@@ -56,31 +56,36 @@ def trials() -> str:
 
 def _standing(runs: list[Figures]) -> str:
     """How far the rates that Table 7 runs with momentum at are from the best ones here."""
-    used = {
-        (cell["dataset"], cell["percent"], cell["server_momentum"]): cell["server_rate"]
-        for run in read_accuracies("table7")
-        if (cell := run["cell"])["server_momentum"]
-    }
+    used: dict[tuple[Any, ...], set[float]] = {}
+    for run in read_accuracies("table7"):
+        if run["cell"]["server_momentum"]:
+            used.setdefault(_servers(run["cell"]), set()).add(run["cell"]["server_rate"])
+    tried: dict[tuple[Any, ...], dict[float, list[float]]] = {}
+    for run in runs:
+        cell = run["cell"]
+        if not cell["average"]:
+            alike = *_servers(cell), cell["server_decay"], run["rounds"]
+            rates = tried.setdefault(alike, {})
+            rates.setdefault(cell["server_rate"], []).append(run["accuracy_percent"])
     lines = []
-    for key, rate in sorted(used.items()):
-        found: dict[float, list[float]] = {}
-        for run in runs:
-            cell = run["cell"]
-            same = (cell["dataset"], cell["percent"], cell["server_momentum"]) == key
-            if same and not cell["average"]:
-                found.setdefault(cell["server_rate"], []).append(run["accuracy_percent"])
-        if len(found) > 1 and rate in found:
-            means = {other: float(np.mean(values)) for other, values in found.items()}
-            best = max(means, key=lambda other: means[other])
-            share = means[best] / 100
-            error = 100 * math.sqrt(share * (1 - share) / HELD_OUT[key[0]])
-            head = f"Of {key[1]:g} % with momentum {key[2]:g} "
-            if best == rate:
+    for (dataset, percent, momentum, *_), found in sorted(tried.items()):
+        means = {rate: float(np.mean(values)) for rate, values in found.items()}
+        best = max(means, key=lambda rate: means[rate])
+        share, head = means[best] / 100, f"Of {percent:g} % with momentum {momentum:g} "
+        error = 100 * math.sqrt(share * (1 - share) / HELD_OUT[dataset])
+        for rate in sorted(used.get((dataset, percent, momentum), set()) & set(means)):
+            if len(means) == 1:
+                continue
+            if rate == best:
                 lines.append(f"{head}the rate of Table 7's runs, {rate:g}, does best here.")
                 continue
             lines.append(
                 f"{head}rate {best:g} does best here; that of Table 7's runs, {rate:g}, is "
                 f"{means[best] - means[rate]:.2f} points behind, where a trial's standard error "
-                f"over {HELD_OUT[key[0]]:,} images is {error:.2f}."
+                f"over {HELD_OUT[dataset]:,} images is {error:.2f}."
             )
     return "".join(f"\n{line}" for line in lines) + "\n" * bool(lines)
+
+
+def _servers(cell: Figures) -> tuple[Any, ...]:
+    return cell["dataset"], cell["percent"], cell["server_momentum"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import threading
 import warnings
 from typing import Any, Literal
@@ -180,8 +181,7 @@ def test_a_claim_is_taken_by_one_of_many_threads() -> None:
         for thread in threads:
             thread.join()
         assert len(taken) == 1
-        claim.give_back()
-        taken.clear()
+        claim.give_back(taken.pop())
 
 
 def test_a_round_that_was_never_left_frees_its_handle_when_it_is_gone() -> None:
@@ -189,8 +189,45 @@ def test_a_round_that_was_never_left_frees_its_handle_when_it_is_gone() -> None:
     claim.take(owner)
     with pytest.raises(ProtocolError):
         claim.take(claim)
+    claim.give_back(claim)  # not its own
+    assert claim.is_of(owner)
     del owner
-    claim.take(claim)
+    assert claim.take(claim)  # says that it was dropped
+
+
+def test_a_round_that_is_dropped_within_its_block_is_closed_by_the_next() -> None:
+    setting = Setting()
+    begin_round(setting.servers, 0)
+    client = Client(setting.plan, setting.servers, client_id=0)
+    rnd = setting.engine.round(client, rows=IDS, handle=setting.handle, number=0)
+    rnd.__enter__()
+    with pytest.raises(ProtocolError, match="leave it first"):
+        rnd.__enter__()
+    assert setting.handle.claim.is_of(rnd)
+    with pytest.raises(ProtocolError, match="begins after"):
+        setting.round(client=1)
+    del rnd
+    setting.round(client=1)
+    assert finish_round(setting.servers).clients == (1,)
+
+
+def test_a_round_that_asked_ahead_may_be_entered_after_the_one_that_was_open() -> None:
+    setting = Setting()
+    begin_round(setting.servers, 0)
+    clients = [Client(setting.plan, setting.servers, client_id=n) for n in (0, 1)]
+    first, second = (
+        setting.engine.round(one, rows=IDS, handle=setting.handle, number=0) for one in clients
+    )
+    second.ask()
+    with first:
+        setting.step()
+        with pytest.raises(ProtocolError, match="begins after"):
+            second.__enter__()
+    first.submit()
+    with second:
+        setting.step()
+    second.submit()
+    assert finish_round(setting.servers).clients == (0, 1)
 
 
 @pytest.mark.parametrize("fails", ["before", "inside", "leaving"])
@@ -228,12 +265,17 @@ def test_what_is_owed_to_rows_of_another_table_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let it go"):
         larger.handle.load_state_dict(state)
     assert not larger.handle.state_dict()["residuals"]
+    for odd in (5, {**state, "residuals": None}, {**state, "more": 1}):
+        with pytest.raises(ParameterError, match="not a Handle state"):
+            larger.handle.load_state_dict(odd)  # type: ignore[arg-type]
     larger.handle.load_state_dict({**state, "residuals": {}})
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     again = Setting(rows_per_client=12, retrieve=False)
     again.handle.load_state_dict(torch.load(file, weights_only=True))
+    read = json.loads(json.dumps(state["layout"]))
+    again.handle.load_state_dict({**state, "layout": read})
     early = {name: part for name, part in state.items() if name != "layout"}
     again.handle.load_state_dict(early)  # states that do not say, of versions before
     begin_round(again.servers, 0)
@@ -259,7 +301,9 @@ def test_a_block_that_trains_another_model_is_told_so() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         setting.round(client=1)
-    assert finish_round(setting.servers).num_clients == 2
+        with pytest.raises(UserWarning, match="no attached optimizer"):  # its report is there
+            setting.round(client=2, work=elsewhere)
+    assert finish_round(setting.servers).clients == (0, 1, 2)
 
 
 # --- norms --------------------------------------------------------------------------------------
@@ -271,6 +315,11 @@ def test_a_bound_in_the_wrong_unit_is_told() -> None:
     begin_round(setting.servers, 0)
     with pytest.warns(UserWarning, match=r"20 \* 2\*\*-16 = 0.000305.*privacy.l2_bound"):
         rnd = setting.round()
+    with warnings.catch_warnings():  # as errors, too, once all is done
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="less than a tenth"):
+            setting.round(client=1)
+    assert finish_round(setting.servers).clients == (0, 1)
     kept = rnd.clip_report.norm_kept
     sent = sum(float((part.values.astype(float) ** 2).sum()) for part in rnd.update.values())
     free = Setting()

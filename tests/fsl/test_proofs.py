@@ -29,7 +29,6 @@ from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.dpf import lifts
 from torchfsl.fsl.messages import Kind, max_bytes
-from torchfsl.fsl.plan import plan as plan_module
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import CARRIES
@@ -295,7 +294,6 @@ def test_wraps_are_corrected_by_carry_trees(monkeypatch: pytest.MonkeyPatch) -> 
 
     By chance in none of 60 once in 120 rounds, so in none of four rounds once in 10**8 runs.
     """
-    monkeypatch.setattr(plan_module, "_check_proven_sums", lambda *_: None)  # sums stay small
     plan = small(16, proofs="norm", l2_bound=5000, max_clients=60)
     wraps: list[int] = []
     real = np.count_nonzero
@@ -336,7 +334,6 @@ def test_a_report_whose_wraps_nothing_corrects_is_refused(monkeypatch: pytest.Mo
 
     By chance none of 40 wraps in one round of 24, none of six rounds once in 10**8 runs.
     """
-    monkeypatch.setattr(plan_module, "_check_proven_sums", lambda *_: None)  # sums stay small
     plan = small(16, proofs="norm", l2_bound=5000, max_clients=40)
     real = proof.carries.grow
 

@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 
 from tests.service.test_node import Duo, authorities
-from tests.support.federation import mixed_plan, random_update
+from tests.support.federation import make_plan, make_segment, mixed_plan, random_update
 from torchfsl.crypto import flp
+from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.crypto.flp import SumsOfSquares
 from torchfsl.crypto.flp_same import ZeroOrSame
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.bodies import ReportSet
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.server import proofs
 from torchfsl.fsl.server.proofs import Questions
 from torchfsl.service.net.identity import Authorities
+from torchfsl.service.server import recovery
 from torchfsl.service.state.steps import STEPS
-from torchfsl.submodel.update import Update
+from torchfsl.submodel.update import SegmentUpdate, Update
 
 __all__ = ["authorities"]  # a fixture
 
@@ -96,3 +98,27 @@ def test_a_peer_that_changes_set_or_coin_gets_no_second_answer(
         assert duo.nodes[0].exchange(1, Kind.VERDICTS) == verdict
         duo.crash(0)
     assert all(len(asked) == 1 for asked in points.values())
+
+
+def test_a_task_of_before_without_room_runs_on_and_a_new_one_is_refused(
+    authorities: Authorities, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums within the norms could leave the ring; servers took such plans once."""
+    table = make_segment("table", "rows", (40, 2), k_max=2, tau=2, theta=16, stash=1, retrieve=True)
+    narrow = make_plan(table, encoding=FixedPoint.filling(16, 0, max_clients=8), max_clients=8)
+    plan = dataclasses.replace(narrow, proofs="norm", l2_bound=5900)
+    with pytest.raises(ParameterError, match="at most 2047,"):
+        Duo(tmp_path / "new", authorities, plan)
+    with monkeypatch.context() as before:
+        before.setattr(recovery, "with_headroom", lambda plan: plan)
+        duo = Duo(tmp_path / "old", authorities, plan)
+    rng = np.random.default_rng(0)
+    for number in (1, 2):
+        for party in (0, 1):
+            duo.crash(party)
+        updates: dict[int, Any] = {
+            client: {"table": SegmentUpdate(np.array([1, 7]), rng.integers(-9, 10, (2, 2)))}
+            for client in (0, 1)
+        }
+        duo.play(number, updates)
+    assert len(set(duo.digests())) == 1

@@ -30,7 +30,8 @@ class ClipReport:
         num_values: how many.
         num_clipped: of these, beyond the clip.
         largest: magnitude that came in.
-        norm_kept: share of the norm that `l2_bound` has left, after the clip; 1 within it.
+        norm_kept: share of the norm that `l2_bound` has left, after the clip; 1 within it. What
+            `BlockSample` has cut of its blocks before is not in it.
     """
 
     num_values: int

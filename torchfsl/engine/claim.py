@@ -16,11 +16,14 @@ class Claim:
         self._lock = threading.Lock()
         self._owner: weakref.ref[object] | None = None
 
-    def take(self, owner: object) -> None:
+    def take(self, owner: object) -> bool:
         """Have it until `give_back`, or until the owner is gone.
 
+        Returns:
+            Whether the owner before is gone without having given it back.
+
         Raises:
-            ProtocolError: another round has it.
+            ProtocolError: a round has it; nothing has changed.
         """
         with self._lock:
             if self._owner is not None and self._owner() is not None:
@@ -29,8 +32,15 @@ class Claim:
                     "another client on this model begins after this one's block; where clients "
                     "train in threads, give each a model and a handle of its own"
                 )
-            self._owner = weakref.ref(owner)
+            dropped, self._owner = self._owner is not None, weakref.ref(owner)
+            return dropped
 
-    def give_back(self) -> None:
-        """Free it."""
-        self._owner = None
+    def is_of(self, owner: object) -> bool:
+        """Whether this one has it."""
+        return self._owner is not None and self._owner() is owner
+
+    def give_back(self, owner: object) -> None:
+        """Free it, if it is this owner's."""
+        with self._lock:
+            if self.is_of(owner):
+                self._owner = None

@@ -30,7 +30,7 @@ from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.optimizers import as_optimizers
 from torchfsl.engine.watch.table import Check, Source
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl import Plan, PlanOptions, build_plan, explain  # protocols are named here only
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import PlanOptions as HomomorphicOptions
@@ -158,7 +158,7 @@ class SubmodelEngine:
             ParameterError: a budget is missing, or a limit exceeded.
         """
         _check_handle(handle)
-        if options.get("max_epochs", 1) != 1:
+        if whole_numbers(max_epochs=options.get("max_epochs", 1)) > [1]:
             check_fixed(handle.inventory, handle.rows, handle.rest)
         specs = segment_specs(
             handle.exchange, handle.rows, handle.rest, rows_per_client=rows_per_client,

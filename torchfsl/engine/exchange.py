@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -83,22 +83,25 @@ class Exchange:
             for name, tensors in self.segment_tensors.items()
         }
 
-    def check_layout(
-        self, saved: Mapping[str, Any] | None, residuals: Iterable[Mapping[str, Any]]
-    ) -> None:
-        """Refuse residuals whose positions mean something else here.
-
-        Args:
-            saved: `layout` of the model that they are of; None in states that do not say.
-            residuals: states, one a client.
+    def check_state(self, state: object) -> None:
+        """Refuse what is no `Handle.state_dict`, and residuals whose places mean other rows here.
 
         Raises:
-            ParameterError: a segment that something is owed of has other tensors.
+            ParameterError: another object, or a segment that something is owed of has other
+                tensors than `layout` says; states of before do not say, and are taken.
         """
-        mine = self.layout
-        for name in {name for state in residuals for name in state.get("parts", ())}:
-            theirs = mine.get(name) if saved is None else saved.get(name)
-            if theirs is None or name not in mine or [tuple(t) for t in theirs] != mine[name]:
+        parts = {"residuals", "personal", "rounds"}
+        if (
+            not isinstance(state, Mapping)
+            or {*state} - {"layout"} != parts
+            or not isinstance(state["residuals"], Mapping)
+        ):
+            raise ParameterError("not a Handle state: pass what state_dict() returned")
+        mine, saved = self.layout, state.get("layout")
+        for name in {name for one in state["residuals"].values() for name in one.get("parts", ())}:
+            theirs = mine.get(name, ()) if saved is None else saved.get(name, ())
+            theirs = [(tensor, tuple(shape)) for tensor, shape in theirs]
+            if not theirs or theirs != mine.get(name):
                 raise ParameterError(
                     f"the state's residuals of segment {name!r} are of {theirs}, this model has "
                     f"{mine.get(name)}, so that what is owed would reach other rows: send it under "

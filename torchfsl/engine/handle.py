@@ -39,7 +39,7 @@ from torchfsl.engine.watch.optimizers import (
 from torchfsl.engine.watch.recorder import Recorder
 from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.table import Check, Source, TableChange
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ProtocolError
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment
@@ -228,9 +228,7 @@ class Handle:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a `state_dict`; ParameterError if it is none, or of tables of other shapes."""
-        if set(state) - {"layout"} != {"residuals", "personal", "rounds"}:
-            raise ParameterError("not a Handle state: pass what state_dict() returned")
-        self.exchange.check_layout(state.get("layout"), state["residuals"].values())
+        self.exchange.check_state(state)
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])
         self._rounds = int(state["rounds"])

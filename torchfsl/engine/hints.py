@@ -50,13 +50,14 @@ def note_held_rows(
 
 
 def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
-    """Say so where a block took no step and sends nothing: it mostly trained another model."""
+    """Say so where a block took no step and its update is empty: often it trained a copy."""
     if num_steps or any(np.any(part.values) for part in raw.values()):
         return
     warnings.warn(
         "no attached optimizer took a step in this round's block, so that its report adds nothing "
-        "and counts as a client in means: train the model that was attached with the optimizer "
-        "that was attached (a deep copy is another model)",
+        "and counts as a client in means: was a copy of the attached model trained, or another "
+        "optimizer? (A client without batches, or a GradScaler that skipped its only step, is "
+        "none of these, and may go on.)",
         stacklevel=3,
     )
 

@@ -72,7 +72,7 @@ class TrainingRound:
             )
         self._asked: dict[str, Asked] = {}
         self._given = None if number is None else check_number("number", number)
-        self._number = -1
+        self._number, self._num_steps = -1, 0
         self._session: RoundSession | None = None
         self._indices: dict[str, npt.NDArray[np.int64]] = {}
         self._has_asked = False
@@ -111,15 +111,15 @@ class TrainingRound:
         self._session, self._has_asked = self._start(self._indices), True
 
     def __enter__(self) -> TrainingRound:
+        claim = self._handle.claim
+        if claim.is_of(self):
+            raise ProtocolError("the block of this round is open already: leave it first")
         try:
-            self._handle.claim.take(self)
-        except ProtocolError:
-            self._abort()
-            raise
-        try:
+            if claim.take(self):  # from a round that was dropped within its block
+                self._handle.close_round()
             self._enter()
         except BaseException:
-            self._handle.claim.give_back()
+            claim.give_back(self)
             raise
         return self
 
@@ -131,10 +131,9 @@ class TrainingRound:
     ) -> None:
         try:
             self._leave(error)
+            self._num_steps = self._handle.recorder.num_steps
         finally:
-            self._handle.claim.give_back()
-        if self._raw is not None:
-            hints.warn_of_nothing(self._handle.recorder.num_steps, self._raw)
+            self._handle.claim.give_back(self)
 
     def __del__(self) -> None:
         if getattr(self, "_raw", None) is not None:
@@ -180,14 +179,15 @@ class TrainingRound:
             residual.discard()
             self._abort()
             raise
-        hints.tell_of_clipping(plan, self.clip_report)
         try:
             self.receipt = self._session.submit(update, weight=weight)
         except BaseException:
             residual.discard()
             raise
         residual.settle(raw, errors, self.receipt.unmatched)
-        self.update = update
+        self.update = update  # what follows may raise where warnings are errors
+        hints.tell_of_clipping(plan, self.clip_report)
+        hints.warn_of_nothing(self._num_steps, raw)
         return self.receipt
 
     # --- parts --------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def check_source(sent: str, client: Participant) -> None:
         ParameterError: they would move the wrong way.
     """
     taken = getattr(getattr(client, "servers", None), "source", None)
-    if taken not in (None, sent):
+    if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
             f"the engine sends source={sent!r}, the servers' models take {taken!r} and would move "
             f"the wrong way: ServerModel(state, ..., source={sent!r})"

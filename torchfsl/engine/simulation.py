@@ -265,8 +265,8 @@ class _Federation(Generic[Data]):
                 error.add_note(f"This was client {client} in round {number} of simulate().")
                 raise
             finished.append(rnd)
-        self._warn_of_odd(number, losses)
         opened = self.home.close_round().opened
+        self._warn_of_odd(number, losses)
         receipts = [rnd.receipt for rnd in finished if rnd.receipt is not None]
         return RoundRecord(
             number=number,

@@ -71,8 +71,8 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
         )
     if servers[0].model.optimizer is servers[1].model.optimizer:
         raise ParameterError(
-            "both servers' models hold one optimizer object, whose state would move twice a round: "
-            "make one for each, ServerModel(state, ServerAdam(0.01)) twice"
+            "both servers' models hold one optimizer object, whose state, if any, would move "
+            "twice: make one for each, ServerModel(state, ServerAdam(0.01)) twice"
         )
     states: list[bytes] = []
     try:

@@ -8,7 +8,6 @@ client's data. `planner.build_plan` makes one; `Plan.from_json` reads one from a
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -16,7 +15,6 @@ from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.cuckoo.placement import Slots, permutations
 from torchfsl.fsl.plan.layout import TreeSegment
-from torchfsl.fsl.plan.proof_shape import row_trees
 from torchfsl.fsl.plan.statement import (
     CARRIES,
     MAX_RING_BITS,
@@ -30,7 +28,7 @@ from torchfsl.fsl.plan.statement import (
     verdict_bytes,
 )
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, SEAL_KEY_BYTES, SUITE, WIRE_VERSION
-from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints, noise_tail
+from torchfsl.submodel.plan import SubmodelPlan, check_hex, expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import in_the_clear
 
@@ -263,35 +261,6 @@ def _check_proofs(plan: Plan) -> None:
     if any(segment.name == CARRIES for segment in plan.segments):
         raise ParameterError(f"a plan with proofs has no segment {CARRIES!r}: rename it")
     assert plan.statement is not None
-    _check_proven_sums(plan, plan.statement)
-
-
-def _check_proven_sums(plan: Plan, statement: Statement) -> None:
-    """Refuse a ring that the sums of accepted reports could leave, whatever clients send.
-
-    The planner leaves room for honest sums, up to the clip. One client's row, in R trees, can reach
-    sqrt(R) times the bound, and a lane R weights: a sum that wraps would look like an honest one.
-    """
-    weight = plan.max_clients * plan.max_weight
-    for segment in plan.segments:
-        rows = 1 if segment.is_dense else row_trees(segment)
-        capacity = plan.encoding_of(segment).capacity
-        room = capacity - noise_tail(plan.noise_sigma)
-        bound = segment.l2_bound or plan.l2_bound
-        if statement.norm and rows * (weight * bound) ** 2 > room**2:
-            raise ParameterError(
-                f"segment {segment.name!r}: {plan.max_clients} clients that each prove a norm "
-                f"could reach {math.isqrt(rows * (weight * bound) ** 2)}, above {room}, what the "
-                "ring holds beside the noise: use more ring_bits (48 at most), a smaller "
-                f"max_weight, an l2_bound of at most {math.isqrt(room**2 // (rows * weight**2))} "
-                "(fewer frac_bits make it smaller), or proofs='none'"
-            )
-        if statement.has_lanes and rows * weight > capacity - noise_tail(plan.lane_sigma):
-            raise ParameterError(
-                f"segment {segment.name!r}: proven lanes of {plan.max_clients} clients could "
-                f"reach {rows * weight}, above the ring's limit {capacity} less the noise: use "
-                "more ring_bits, fewer clients or a smaller max_weight, or proofs='none'"
-            )
 
 
 def _check_sizes(plan: Plan) -> None:

@@ -16,6 +16,7 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl.cuckoo.bounds import choose_layout, min_bins, stash_for
+from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
@@ -132,7 +133,7 @@ def build_plan(
         segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)
         segments.append(dataclasses.replace(segment, l2_bound=l2_bounds.get(spec.name, 0)))
         check_unit(segment, encoding, l2_bound)
-    return Plan(
+    made = Plan(
         session=_given_or_drawn("session", session, 16),
         hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
         encoding=encoding,
@@ -148,10 +149,9 @@ def build_plan(
         l2_bound=l2_bound,
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
-        proofs=_proofs(
-            proofs, _rings(encoding, segments), lane, l2_bound, tuple(segments), max_weight
-        ),
+        proofs=_proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight),
     )
+    return with_headroom(made)
 
 
 def _check_bounds(l2_bounds: object, names: list[str]) -> None:
@@ -188,7 +188,7 @@ def default_proofs(
 
 def _proofs(
     chosen: Proofs | None,
-    rings: frozenset[int],
+    encoding: FixedPoint,
     lane: Lane,
     l2_bound: int,
     segments: tuple[TreeSegment, ...],
@@ -201,6 +201,7 @@ def _proofs(
     """
     if chosen is not None:
         return chosen
+    rings = _rings(encoding, segments)
     default = default_proofs(rings, lane, l2_bound, segments)
     if default != "none":
         try:

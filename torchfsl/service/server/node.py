@@ -85,7 +85,7 @@ class Node:
         """Take a task and its initial model; `replace`: also in place of a live one. Idempotent.
 
         Raises:
-            DecodeError, ParameterError: it is not valid, not for this server, or below its floors.
+            DecodeError, ParameterError: not valid, not for this server, below its floors, no room.
             ProtocolError: a round of another task is running, or the plan was used before.
         """
         task, model = decode_task(data)
@@ -96,7 +96,7 @@ class Node:
             raise ProtocolError(
                 "a round of another task is running: see torchfsl close and torchfsl abandon"
             )
-        server = recovery.new_server(self.storage, task, model, self._key)
+        server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
         self.task, self._server = task, server
         log.info("task set up", extra={"plan": task.plan.digest.hex()})

@@ -6,6 +6,7 @@ import logging
 
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.server.server import Server
 from torchfsl.service.server.storage import Storage
 from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
@@ -35,6 +36,16 @@ def new_server(
         rounds_opened=rounds_opened, max_sessions=storage.settings.max_sessions, key=key,
         max_fetches=storage.settings.max_fetches, evaluator=storage.settings.evaluator,
     )  # fmt: skip
+
+
+def first_server(storage: Storage, task: Task, model: ServerModel, key: SealKey | None) -> Server:
+    """The server of a task that is set up now.
+
+    Raises:
+        ParameterError: sums of what its clients may send could leave the ring.
+    """
+    with_headroom(task.plan)
+    return new_server(storage, task, model, key)
 
 
 def restored_server(storage: Storage, task: Task, key: SealKey | None) -> Server:
