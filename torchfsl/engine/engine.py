@@ -25,7 +25,7 @@ from torchfsl.engine.lookups import RowAdvice, advise
 from torchfsl.engine.policies import BlockSample, Dense, RestPolicy, Rows
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import TrainingRound
-from torchfsl.engine.settings import check_settings, checked_encodings
+from torchfsl.engine.settings import check_settings, check_source, checked_encodings
 from torchfsl.engine.specs import check_fixed, owned, segment_specs, width_specs
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.optimizers import as_optimizers
@@ -47,6 +47,7 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel
 
 AggregationKind = Literal["fsl", "plain"]
+MakeModel = Callable[[Mapping[str, Any]], ServerModel]
 _DEFAULT_ENCODING = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
 
 
@@ -187,7 +188,7 @@ class SubmodelEngine:
         plan: SubmodelPlan,
         state: Mapping[str, Any],
         kind: AggregationKind = "fsl",
-        server_model: Callable[[Mapping[str, Any]], ServerModel] | None = None,
+        server_model: MakeModel | None = None,
     ) -> Aggregation:
         """Both servers in this process (`fsl`), or a sum in the clear (`plain`).
 
@@ -200,26 +201,23 @@ class SubmodelEngine:
         Raises:
             ParameterError: another kind, or a model that takes something else.
         """
-
-        def made() -> ServerModel:
-            if server_model is None:
-                return ServerModel(state, source=self.source)
-            model = server_model(state)
-            if model.source != self.source:
-                raise ParameterError(
-                    f"this engine sends source={self.source!r}, the servers' model takes "
-                    f"{model.source!r} and would move the wrong way: let server_model= give "
-                    f"ServerModel(state, ..., source={self.source!r})"
-                )
-            return model
-
         if kind == "fsl" and isinstance(plan, Plan):
-            return TwoServers(plan, (made(), made()))
+            return TwoServers(
+                plan, (self._model(state, server_model), self._model(state, server_model))
+            )
         if kind == "plain":
-            return Plain(plan, made())
+            return Plain(plan, self._model(state, server_model))
         raise ParameterError(
             f"aggregation is {kind!r}: choose 'fsl', with what engine.plan gave, or 'plain'"
         )
+
+    def _model(self, state: Mapping[str, Any], make: MakeModel | None) -> ServerModel:
+        """One server's, of what this engine sends."""
+        if make is None:
+            return ServerModel(state, source=self.source)
+        model = make(state)
+        check_source(self.source, model.source)
+        return model
 
     def sesa_plan(
         self,

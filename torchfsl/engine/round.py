@@ -87,7 +87,8 @@ class TrainingRound:
                 "the plan retrieves rows privately: pass rows=, the ids that the batches will use"
             )
         tables = handle.inventory.tables
-        check_source(handle.recorder.source, client)
+        transport = getattr(client, "servers", None)
+        check_source(handle.recorder.source, getattr(transport, "source", None))
         whole = any(s.is_dense and s.name in tables for s in client.plan.segments)
         if rows is not None and not self._retrieving and not whole:
             remedy = ", or make the plan with retrieve=True" if tables else ""

@@ -8,7 +8,6 @@ from typing import Final
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.policies import RestPolicy, Rows
 from torchfsl.errors import ParameterError, expect_a
-from torchfsl.submodel.aggregation import Participant
 
 
 def check_settings(
@@ -67,13 +66,16 @@ NO_TABLE: Final = (
 )
 
 
-def check_source(sent: str, client: Participant) -> None:
-    """Refuse servers in this process that take gradients for deltas, or the reverse.
+def check_source(sent: str, taken: object) -> None:
+    """Refuse servers that take gradients for deltas, or the reverse.
+
+    Args:
+        sent: by the engine.
+        taken: by the servers' models, as far as they say.
 
     Raises:
         ParameterError: they would move the wrong way.
     """
-    taken = getattr(getattr(client, "servers", None), "source", None)
     if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
             f"the engine sends source={sent!r}, the servers' models take {taken!r} and would move "

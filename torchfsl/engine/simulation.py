@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 
 from torchfsl.crypto import kdf
-from torchfsl.engine.engine import AggregationKind, SubmodelEngine
+from torchfsl.engine.engine import AggregationKind, MakeModel, SubmodelEngine
 from torchfsl.engine.handle import Handle
 from torchfsl.engine.round import TrainingRound
 from torchfsl.engine.simulation_checks import (
@@ -109,7 +109,7 @@ def simulate(
     plan: SubmodelPlan | None = None,
     clients_per_round: int | None = None,
     aggregation: AggregationKind = "fsl",
-    server_model: Callable[[Mapping[str, Any]], ServerModel] | None = None,
+    server_model: MakeModel | None = None,
     optimizer_state: OptimizerState = "fresh",
     evaluate: Callable[[], Mapping[str, float] | float] | None = None,
     evaluate_every: int = 1,
