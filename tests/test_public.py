@@ -31,11 +31,11 @@ FACES = {
         "SegmentSpec", "ServerAdam", "ServerModel", "ServerSGD", "SubmodelPlan", "TensorSpec",
         "Update",
     },
-    "torchfsl.fsl": {"Client", "Floors", "Plan", "Server", "begin_round", "build_plan",
+    "torchfsl.fsl": {"Client", "ClientPolicy", "Plan", "Server", "begin_round", "build_plan",
                      "finish_round", "predict", "run_round"},
     "torchfsl.engine": {"BlockSample", "BlockTopK", "Dense", "Fixed", "Handle", "RandomK",
                         "Residual", "Rows", "SubmodelEngine", "TopK", "TrainingRound"},
-    "torchfsl.service": {"LocalServers", "Owner", "Task", "bind_plan", "connect"},
+    "torchfsl.service": {"LoopbackServers", "Owner", "Task", "bind_plan", "connect"},
 }  # fmt: skip
 """What the face of a wing shows at least."""
 

@@ -6,23 +6,23 @@ import numbers
 from typing import NoReturn
 
 
-class FslError(Exception):
+class Error(Exception):
     """Root of every error that torchfsl raises on purpose."""
 
 
-class ParameterError(FslError, ValueError):
+class ParameterError(Error, ValueError):
     """The caller's mistake. The message names the limit and the remedy."""
 
 
-class DecodeError(FslError):
+class DecodeError(Error):
     """A peer's bytes are malformed: wrong version, length, cap or encoding."""
 
 
-class RejectedSubmission(FslError):
+class RejectedSubmission(Error):
     """A peer's well-formed message is refused: commitment mismatch, replay, wrong round."""
 
 
-class ProtocolError(FslError):
+class ProtocolError(Error):
     """The protocol cannot go on: servers disagree, batch too small, round already opened."""
 
 

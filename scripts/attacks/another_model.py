@@ -17,7 +17,7 @@ from scripts.attacks.altered_on_the_way import defence
 from scripts.attacks.carried_masks import make_plan
 from scripts.attacks.read_seeds import sealed_servers
 from scripts.attacks.result import AttackResult
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl import bodies
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
@@ -67,7 +67,7 @@ def alone_in_the_sum(*, on: bool) -> bool:
     begin_round(servers, 1)
     with defence(on=on):
         for number in _CLIENTS:
-            with contextlib.suppress(OverflowError, FslError):
+            with contextlib.suppress(OverflowError, Error):
                 take_part(Client(plan, carrier, client_id=number))
         try:
             opened = finish_round(servers)

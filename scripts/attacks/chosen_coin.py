@@ -15,14 +15,14 @@ from typing import Final
 from scripts.attacks.forged_reports import make_plan
 from scripts.attacks.result import AttackResult
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.state.coins import CoinBook
 from torchfsl.service.state.ledger import Ledger
 
 _WANTED: Final = "000"
-_FLOORS: Final = Floors(sealed=False, min_clients=1)
+_FLOORS: Final = ClientPolicy(sealed=False, min_clients=1)
 
 
 def run() -> AttackResult:

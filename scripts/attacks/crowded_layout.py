@@ -19,7 +19,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -30,7 +30,7 @@ from torchfsl.types import Indices
 
 _ROWS: Final = 40
 _GUESS: Final = np.array([1, 5, 11, 19, 27, 38])
-_FLOORS: Final = Floors(joint_coin=False, sealed=False, min_clients=1)
+_FLOORS: Final = ClientPolicy(joint_coin=False, sealed=False, min_clients=1)
 
 
 def run() -> AttackResult:

@@ -20,7 +20,7 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ShareBody
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -42,7 +42,7 @@ _ROUND: Final = 1
 _WANTED: Final = np.array([7, -7, 70, -70])
 """What server 0 wants the sum to be."""
 
-_FLOORS = Floors(sealed=False, joint_coin=False, verified=False, min_clients=1)
+_FLOORS = ClientPolicy(sealed=False, joint_coin=False, verified=False, min_clients=1)
 
 
 def run() -> AttackResult:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import DecodeError, FslError, ParameterError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.dpf import trees as dpf
 from torchfsl.fsl.messages import Kind
@@ -194,7 +194,7 @@ def fuzz(
                 data = mutate(rng, target.corpus)
                 try:
                     feature = execute(target, data)
-                except FslError as error:
+                except Error as error:
                     failures.append(_keep(target, data, error))
                 except Exception as error:  # the point of the exercise
                     failures.append(_keep(target, data, error))

@@ -14,7 +14,7 @@ from scripts.attacks.read_answers import ROWS, VICTIM, make_plan, make_rows, row
 from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.fsl import costs, messages
 from torchfsl.fsl.bodies import AnswerBody
 from torchfsl.fsl.client.client import Client
@@ -64,7 +64,7 @@ class Carrier(InProcess):
             key = TreeContext(self._plan, 1, VICTIM, nonce).answer_key(seed[:16], party, 1)
             try:
                 opened.append(b"".join(self._answers[party].unseal(self._plan, key)))
-            except FslError:
+            except Error:
                 return set()
         return rows_in(*opened)
 

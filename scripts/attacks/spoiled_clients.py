@@ -19,7 +19,7 @@ import numpy as np
 from scripts.attacks.result import AttackResult
 from scripts.parties import bench_plan, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import FslError, ProtocolError, RejectedSubmission
+from torchfsl.errors import Error, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
@@ -88,7 +88,7 @@ def take_part(client: Client, round_number: int, update: Update) -> bool:
             taking.download()
             taking.retrieve()
             taking.submit(update)
-    except FslError:
+    except Error:
         return False
     return True
 

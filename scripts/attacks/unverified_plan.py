@@ -15,12 +15,12 @@ from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import costs
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 
-_FLOORS = Floors(joint_coin=False, sealed=False, min_clients=1)
+_FLOORS = ClientPolicy(joint_coin=False, sealed=False, min_clients=1)
 
 
 def run() -> AttackResult:

@@ -34,10 +34,10 @@ import numpy as np
 from scripts.bench import measure
 from scripts.parties import bench_plan, two_servers, zeros
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
@@ -45,7 +45,7 @@ from torchfsl.fsl.transport import InProcess
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 
@@ -164,7 +164,9 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The round through the servers."""
     config = "[limits]\nwait_seconds = 600\ncall_seconds = 900\nidle_seconds = 600\n"
     config += "peer_seconds = 600\n[storage]\nreserve_bytes = 268435456\n"
-    with LocalServers(folder, clients=options.clients, config=config, level="warning") as servers:
+    with LoopbackServers(
+        folder, clients=options.clients, config=config, level="warning"
+    ) as servers:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
         task = owner.bind(make_plan(options))
@@ -181,10 +183,14 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         def one(client: int) -> None:
             try:
                 with connect(
-                    servers.urls, servers.tls, client, require=Floors(min_clients=1), policy=POLICY
+                    servers.urls,
+                    servers.tls,
+                    client,
+                    require=ClientPolicy(min_clients=1),
+                    policy=POLICY,
                 ) as connection:
                     take_part(connection.client, 1, make_update(plan, client))
-            except FslError as error:
+            except Error as error:
                 errors.append(f"client {client}: {error}")
 
         with ThreadPoolExecutor(options.at_once) as pool:

@@ -43,7 +43,7 @@ from scripts.checks.chaos_faults import KINDS, Faults, round_of
 from scripts.checks.crash import find_lost, play
 from scripts.checks.crash_clients import POLICY, acknowledged_rounds, make_plan, run_client, sums_of
 from torchfsl.service.client.owner import Owner
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.state.steps import OPEN_STATES
 from torchfsl.submodel.server_model import ServerModel
 
@@ -113,7 +113,7 @@ def run_batch(
     folder: Path, wanted: int, seed: int, hit: collections.Counter[str], clients: int = 3
 ) -> dict[str, Any]:
     """So many faults on fresh servers; what was found."""
-    with LocalServers(folder, clients=clients, config=CONFIG) as servers:
+    with LoopbackServers(folder, clients=clients, config=CONFIG) as servers:
         faults = Faults(servers, seed)
         try:
             return run_rounds(servers, faults, wanted, seed, hit, clients)
@@ -123,7 +123,7 @@ def run_batch(
 
 
 def run_rounds(
-    servers: LocalServers, faults: Faults, wanted: int, seed: int,
+    servers: LoopbackServers, faults: Faults, wanted: int, seed: int,
     hit: collections.Counter[str], clients: int,
 ) -> dict[str, Any]:  # fmt: skip
     """The same at servers and with faults that are given."""
@@ -180,7 +180,7 @@ def run_rounds(
     }
 
 
-def _unexplained(servers: LocalServers, clients: int) -> list[str]:
+def _unexplained(servers: LoopbackServers, clients: int) -> list[str]:
     """Rounds that ended unopened though somebody's report was acknowledged and no log damaged."""
     path = f"file:{servers.state(0)}/state.sqlite?mode=ro"
     with contextlib.closing(sqlite3.connect(path, uri=True)) as database:

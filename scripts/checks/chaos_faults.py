@@ -18,7 +18,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.server.failures import EXIT_STATE_REFUSED
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT
 
@@ -42,7 +42,7 @@ class Faults:
         accepted: rollbacks and damages that a server started with although it should not.
     """
 
-    def __init__(self, servers: LocalServers, seed: int) -> None:
+    def __init__(self, servers: LoopbackServers, seed: int) -> None:
         """Mount what can be mounted; before the first start."""
         self.servers = servers
         self.random = random.Random(seed)

@@ -38,7 +38,7 @@ import numpy as np
 from scripts.checks.crash_clients import POLICY, acknowledged_rounds, make_plan, run_client, sums_of
 from torchfsl.errors import ProtocolError
 from torchfsl.service.client.owner import Owner
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.state.steps import OPEN_STATES
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
@@ -49,7 +49,7 @@ from torchfsl.submodel.server_model import ServerModel
 class Killer:
     """Kills and starts again, until told to stop."""
 
-    def __init__(self, servers: LocalServers, seed: int, clients: int, wanted: int) -> None:
+    def __init__(self, servers: LoopbackServers, seed: int, clients: int, wanted: int) -> None:
         """Nobody is dead yet."""
         self.servers, self.seed, self.wanted = servers, seed, wanted
         self.random = random.Random(seed)
@@ -150,7 +150,7 @@ class Killer:
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All rounds under fire; what was found."""
     config = "[storage]\nreserve_bytes = 1048576\nsegment_bytes = 1048576\n"
-    with LocalServers(folder, clients=options.clients, config=config) as servers:
+    with LoopbackServers(folder, clients=options.clients, config=config) as servers:
         servers.start()
         owner = Owner(servers.urls, servers.tls, policy=POLICY)
         task = owner.bind(make_plan())

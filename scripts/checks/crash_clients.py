@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import FslError
-from torchfsl.fsl.floors import Floors
+from torchfsl.errors import Error
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.service.client.links import RetryPolicy
@@ -70,13 +70,13 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
     outbox = folder / f"outbox-{client}"
     connection: Connection | None = None
     while connection is None:
-        with contextlib.suppress(FslError):
+        with contextlib.suppress(Error):
             connection = connect(
-                urls, tls, client, require=Floors(min_clients=1), outbox=outbox, policy=POLICY
+                urls, tls, client, require=ClientPolicy(min_clients=1), outbox=outbox, policy=POLICY
             )
     last = Outbox(outbox).last_round()
     while Outbox(outbox).get() is not None:
-        with contextlib.suppress(FslError):
+        with contextlib.suppress(Error):
             if connection.resume():
                 note(acknowledged, f"{last}\n")
     while True:
@@ -89,7 +89,7 @@ def run_client(urls: list[str], tls: Path, folder: Path, client: int, seed: int)
                 session.retrieve()
                 session.submit(update)
             note(acknowledged, f"{last}\n")
-        except FslError:
+        except Error:
             time.sleep(0.05)  # too late, or rejected after a restart inside the round
 
 

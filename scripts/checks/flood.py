@@ -27,12 +27,12 @@ import numpy as np
 from scripts.checks import flooder
 from scripts.checks.crash_clients import make_plan, make_update, sums_of
 from scripts.checks.outcome import report
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.submodel.server_model import ServerModel
 
 PHASES = ("open", "round", "close")
@@ -40,7 +40,7 @@ POLICY = RetryPolicy(attempt_seconds=20, total_seconds=120, longest_pause=0.3)
 ADDRESSES = [f"127.0.0.{n}" for n in range(1, 9)]
 
 
-class FewFiles(LocalServers):
+class FewFiles(LoopbackServers):
     """Both servers, each with a hard limit of open files."""
 
     def __init__(self, folder: Path, files: int, clients: int) -> None:
@@ -89,7 +89,7 @@ def flooded(
         found |= {"connections_made": next(iter(made)), "most_files_open": most}
 
 
-def take_part(servers: LocalServers, plan: Plan, number: int, clients: int) -> list[str]:
+def take_part(servers: LoopbackServers, plan: Plan, number: int, clients: int) -> list[str]:
     """Honest clients, four at a time; their complaints."""
     failed: list[str] = []
     room = threading.Semaphore(4)
@@ -100,7 +100,11 @@ def take_part(servers: LocalServers, plan: Plan, number: int, clients: int) -> l
             with (
                 room,
                 connect(
-                    servers.urls, servers.tls, client, require=Floors(min_clients=1), policy=POLICY
+                    servers.urls,
+                    servers.tls,
+                    client,
+                    require=ClientPolicy(min_clients=1),
+                    policy=POLICY,
                 ) as connection,
             ):
                 wanted = {"rows": update["rows"].indices}

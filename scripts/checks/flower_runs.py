@@ -36,7 +36,7 @@ from typing import Any
 
 from scripts.checks.outcome import report
 from torchfsl import Plan
-from torchfsl.service import LocalServers
+from torchfsl.service import LoopbackServers
 from torchfsl.service.local import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def run(
     name: str,
     folder: Path,
     flower: dict[str, str],
-    servers: LocalServers | None,
+    servers: LoopbackServers | None,
     kill_seconds: float,
 ) -> dict[str, Any]:
     """One `flwr run`, and the comparison."""
@@ -142,12 +142,12 @@ def _read(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def deployment(folder: Path) -> Iterator[tuple[LocalServers, dict[str, str]]]:
+def deployment(folder: Path) -> Iterator[tuple[LoopbackServers, dict[str, str]]]:
     """SuperLink, two SuperNodes, two servers; the environment for `flwr run`."""
     folder.mkdir(parents=True)
     control, *nodes = free_ports(3)
     flower = environment(folder, f"127.0.0.1:{control}")
-    with LocalServers(folder / "servers", clients=2) as servers, contextlib.ExitStack() as stack:
+    with LoopbackServers(folder / "servers", clients=2) as servers, contextlib.ExitStack() as stack:
         servers.start()
         link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation",
                 "--port", str(control)]  # fmt: skip

@@ -18,10 +18,10 @@ from typing import Any
 
 from scripts.checks.outcome import report
 from scripts.checks.probes import ordinary_rounds
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 
 
-def noted(servers: LocalServers, number: int) -> list[dict[str, int]]:
+def noted(servers: LoopbackServers, number: int) -> list[dict[str, int]]:
     """Of each server after a round: memory in bytes, open files, threads, bytes of its folder."""
     found = []
     for party in (0, 1):
@@ -59,7 +59,7 @@ def grown(notes: list[dict[str, int]], slack: float) -> list[str]:
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rounds."""
     notes: list[list[dict[str, int]]] = [[], []]
-    with LocalServers(folder, clients=options.clients) as servers:
+    with LoopbackServers(folder, clients=options.clients) as servers:
         servers.start()
         for number in ordinary_rounds(servers, options.rounds, options.clients):
             if number % options.every == 0:

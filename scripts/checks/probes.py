@@ -25,7 +25,7 @@ from scripts.checks.crash_clients import POLICY, make_plan
 from scripts.checks.flood import take_part
 from scripts.checks.outcome import report
 from torchfsl.service.client.owner import Owner
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 
 PAGES = ("livez", "readyz", "health")
 
@@ -55,7 +55,7 @@ def polled(ports: list[int], pause: float, found: Counter[str]) -> Iterator[None
             thread.join()
 
 
-def ordinary_rounds(servers: LocalServers, rounds: int, clients: int) -> Iterator[int]:
+def ordinary_rounds(servers: LoopbackServers, rounds: int, clients: int) -> Iterator[int]:
     """Rounds of a new task in which every client takes part; the number of each at its end."""
     owner = Owner(servers.urls, servers.tls, policy=POLICY)
     task = owner.bind(make_plan())
@@ -73,7 +73,7 @@ def ordinary_rounds(servers: LocalServers, rounds: int, clients: int) -> Iterato
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rounds."""
     found: Counter[str] = Counter()
-    with LocalServers(folder, clients=options.clients) as servers:
+    with LoopbackServers(folder, clients=options.clients) as servers:
         servers.start()
         start = time.monotonic()
         with polled(servers.metrics_ports, options.pause, found):

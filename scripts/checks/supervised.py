@@ -33,7 +33,7 @@ from typing import Any
 
 from scripts.checks.chaos import BAD, CONFIG, run_rounds
 from scripts.checks.chaos_faults import RECOVERS_WITHIN, Faults, replace
-from torchfsl.service.local import LocalServers, free_ports
+from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.server.failures import EXIT_STATE_REFUSED
 
 LOOP = Path(__file__).resolve().parents[2] / "deploy" / "loop" / "torchfsl-loop"
@@ -48,7 +48,7 @@ _ATTEMPT_SECONDS = 60.0
 """How long a start may take that a fault makes vain."""
 
 
-class Supervised(LocalServers):
+class Supervised(LoopbackServers):
     """Two servers, each under a loop; `processes` are the loops."""
 
     def __init__(self, folder: Path, *, clients: int, config: str) -> None:

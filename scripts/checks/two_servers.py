@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.checks.fault_proxy import FaultProxy, Faults
-from torchfsl.service import LocalServers
+from torchfsl.service import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ def train(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def servers(folder: Path, latency: float) -> Iterator[list[str]]:
     """Both servers with fresh certificates; the training command's options for them."""
-    pair = LocalServers(folder, clients=2000, level="warning")
+    pair = LoopbackServers(folder, clients=2000, level="warning")
     with contextlib.ExitStack() as stack:
         if latency:
             proxies = [FaultProxy(port) for port in pair.ports]

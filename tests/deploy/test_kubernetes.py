@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from torchfsl.service.command import make_parser
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.serving import read_settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
@@ -60,7 +60,7 @@ def test_the_settings_are_a_servers_and_fit_ports_and_mounts(tmp_path: Path) -> 
 
 
 def test_what_the_probes_ask_for_is_answered(tmp_path: Path) -> None:
-    with LocalServers(tmp_path, clients=0) as servers:
+    with LoopbackServers(tmp_path, clients=0) as servers:
         servers.start(0)
         for probe in PROBES:
             asked = SERVER[probe]["httpGet"]

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "torchfsl.rules.yml"
@@ -27,7 +27,7 @@ NAME = re.compile(r"\b(?:torchfsl|process)_\w+")
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of all series of a server that has just been started."""
-    with LocalServers(tmp_path_factory.mktemp("servers"), clients=0) as servers:
+    with LoopbackServers(tmp_path_factory.mktemp("servers"), clients=0) as servers:
         servers.start(0)
         url = f"http://127.0.0.1:{servers.metrics_ports[0]}/metrics"
         with urllib.request.urlopen(url, timeout=60) as answer:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mistakes.md").read_text()
 (SCENE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -30,6 +30,6 @@ def test_a_mistake_is_named(code: str, said: str) -> None:
         try:
             exec(compile(code, "mistakes.md", "exec"), scope)  # noqa: S102
             message = ""
-        except (FslError, TypeError) as error:
+        except (Error, TypeError) as error:
             message = str(error)
     assert said in " ".join([message, *(str(w.message) for w in heard)])

@@ -14,7 +14,7 @@ import pytest
 
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.command import main
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
     assert sections is not None
     config = textwrap.dedent(sections[1])  # the owner's plan passes the operators' floors
     assert "min_clients" in config
-    with LocalServers(
+    with LoopbackServers(
         tmp_path, clients=2, config=config
     ) as servers:  # certificates in its folder `certs`
         servers.start()
@@ -76,7 +76,7 @@ def test_certificates_made_as_printed_are_taken_by_all_parties(
     for commands in printed:
         subprocess.run(["bash", "-ec", commands], cwd=certs, check=True, capture_output=True)
     made = {path.name: path.read_bytes() for path in certs.iterdir()}
-    with LocalServers(tmp_path, clients=1) as servers:  # makes what is missing: nothing
+    with LoopbackServers(tmp_path, clients=1) as servers:  # makes what is missing: nothing
         assert {path.name: path.read_bytes() for path in certs.iterdir()} == made
         servers.start()
         assert main(["doctor", "--tls", str(certs)]) == 0

@@ -22,7 +22,7 @@ from tests.support.federation import (
     wanted_rows,
 )
 from tests.support.reference import plaintext
-from torchfsl.errors import FslError, ParameterError, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -100,7 +100,7 @@ def submitting(spoil: Callable[[Plan, Update], Any]) -> Callable[[Wire, int], No
         plan = wire.servers[0].plan
         update = random_update(plan, np.random.default_rng(2), rows=2)
         session = start(wire, client_id, update)
-        with pytest.raises((FslError, TypeError, AttributeError)):
+        with pytest.raises((Error, TypeError, AttributeError)):
             session.submit(spoil(plan, dict(update)))
 
     return act

@@ -14,14 +14,14 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl import privacy
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo.bounds import MAX_STASH, choose_layout, is_within_bound, min_bins
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 
 COINS = (bytes(range(32)), bytes(range(32, 64)))
-ANY = Floors(verified=False, sealed=False, joint_coin=False, min_clients=1)
+ANY = ClientPolicy(verified=False, sealed=False, joint_coin=False, min_clients=1)
 """Accepts every plan within the cuckoo bound."""
 
 
@@ -65,7 +65,7 @@ def test_plans_at_every_floor_are_accepted() -> None:
     plan = dataclasses.replace(mixed_plan(min_clients=2), max_rounds=9, server_keys=())
     plan = coin.with_coins(plan, COINS)
     pins = ("00" * 32, "11" * 32)
-    floors = Floors(
+    floors = ClientPolicy(
         sealed=False,
         max_rounds=9,
         max_epochs=1,
@@ -115,7 +115,7 @@ def test_what_the_planner_makes_passes_the_default_floors(k: int) -> None:
     rows = SegmentSpec("r", "rows", (TensorSpec("t", (40_000, 8)),), k_max=k, tau=8, retrieve=True)
     some = SegmentSpec("s", "scalars", (TensorSpec("u", (300_000,)),), k_max=k)
     plan = build_plan([rows, some], encoding=FixedPoint(), max_clients=9)
-    Floors(sealed=False).check(coin.with_coins(plan, COINS), coins=COINS)
+    ClientPolicy(sealed=False).check(coin.with_coins(plan, COINS), coins=COINS)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_what_the_planner_makes_passes_the_default_floors(k: int) -> None:
 )
 def test_floors_that_mean_nothing_cannot_be_made(changes: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
-        Floors(**changes)
+        ClientPolicy(**changes)
 
 
 def test_a_policy_file_gives_the_floors_it_names(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('min_clients = 9\nlanes = ["none"]\nnoise_multiplier = 1\njoint_coin = false\n')
-    wanted = Floors(min_clients=9, lanes=("none",), noise_multiplier=1.0, joint_coin=False)
-    assert Floors.from_toml(path) == wanted
+    wanted = ClientPolicy(min_clients=9, lanes=("none",), noise_multiplier=1.0, joint_coin=False)
+    assert ClientPolicy.from_toml(path) == wanted
     path.write_text("")
-    assert Floors.from_toml(path) == Floors()
+    assert ClientPolicy.from_toml(path) == ClientPolicy()
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_a_policy_file_with_anything_else_is_refused(
     path = tmp_path / "policy.toml"
     path.write_text(text)
     with pytest.raises(ParameterError, match=message):
-        Floors.from_toml(path)
+        ClientPolicy.from_toml(path)
     with pytest.raises(ParameterError, match="cannot read"):
-        Floors.from_toml(tmp_path / "missing.toml")
+        ClientPolicy.from_toml(tmp_path / "missing.toml")
 
 
 def test_a_client_with_floors_sends_nothing_under_a_plan_below_them() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.federation import make_plan, make_segment, mixed_plan, mixed_rings
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import DecodeError, FslError, ParameterError
+from torchfsl.errors import DecodeError, Error, ParameterError
 from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
@@ -362,5 +362,5 @@ def test_mechanisms_are_named() -> None:
 
 
 def test_errors_of_plans_are_our_own() -> None:
-    assert issubclass(ParameterError, (FslError, ValueError))
-    assert issubclass(DecodeError, FslError)
+    assert issubclass(ParameterError, (Error, ValueError))
+    assert issubclass(DecodeError, Error)

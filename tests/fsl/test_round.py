@@ -22,7 +22,7 @@ from tests.support.federation import (
 )
 from tests.support.reference import plaintext
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
@@ -185,7 +185,7 @@ def test_a_failed_run_leaves_both_servers_ready_for_the_next_round(
     plan = make_plan(make_segment("table", "scalars", (40,), k_max=8, theta=3))
     servers = make_servers(plan)
     good = random_update(plan, np.random.default_rng(0))
-    with pytest.raises((FslError, AttributeError)):
+    with pytest.raises((Error, AttributeError)):
         run_round(servers, {0: good, 1: spoil}, round_number=1)
     assert [server.state for server in servers] == [RoundState.IDLE] * 2
     opened = run_round(servers, {0: good}, round_number=2)
@@ -196,7 +196,7 @@ def test_too_many_clients_are_refused_and_the_next_round_works() -> None:
     plan = make_plan(make_segment("bias", "dense", (4,)), max_clients=2)
     servers = make_servers(plan)
     updates = {c: random_update(plan, np.random.default_rng(c)) for c in range(3)}
-    with pytest.raises(FslError, match="full"):
+    with pytest.raises(Error, match="full"):
         run_round(servers, updates, round_number=1)
     opened = run_round(servers, {c: updates[c] for c in (0, 1)}, round_number=2)
     assert_exact(plan, opened, [plaintext.Contribution(updates[c]) for c in (0, 1)])

@@ -26,7 +26,7 @@ from tests.support.federation import (
 )
 from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
-from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.round import begin_round, finish_round
@@ -372,4 +372,4 @@ def test_a_model_that_does_not_fit_the_plan_is_refused() -> None:
 
 def test_every_refusal_is_one_of_our_errors() -> None:
     for error in (DecodeError, RejectedSubmission, ProtocolError, ParameterError):
-        assert issubclass(error, FslError)
+        assert issubclass(error, Error)

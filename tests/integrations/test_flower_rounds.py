@@ -20,7 +20,7 @@ from torchfsl import Fixed, Rows
 from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.integrations.flower import SubmodelAveraging, client_round
 from torchfsl.integrations.flower.node import local_folder
-from torchfsl.service import LocalServers
+from torchfsl.service import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -193,7 +193,7 @@ def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int)
 def test_clients_of_a_deployment_take_certificates_from_their_node_and_urls_from_the_message(
     tmp_path: Path, run_id: int
 ) -> None:
-    with LocalServers(tmp_path, clients=12) as servers:
+    with LoopbackServers(tmp_path, clients=12) as servers:
         servers.start()
         tls = str(servers.tls)
         nodes = [
@@ -220,7 +220,7 @@ def test_a_policy_of_the_node_refuses_the_plan_before_anything_is_sent(
     tmp_path: Path, run_id: int
 ) -> None:
     (tmp_path / "policy.toml").write_text("min_clients = 50\n")
-    with LocalServers(tmp_path / "servers", clients=2) as servers:
+    with LoopbackServers(tmp_path / "servers", clients=2) as servers:
         servers.start()
         node = {"torchfsl-tls": str(servers.tls), "torchfsl-name": "client-0"}
         nodes = [node, node | {"torchfsl-name": "client-1"}]
@@ -288,7 +288,7 @@ def test_a_node_does_not_follow_a_message_to_servers_that_it_has_no_certificate_
         local_folder(run_id).rmdir()
 
 
-def deployed(servers: LocalServers, clients: int) -> list[dict[str, Any]]:
+def deployed(servers: LoopbackServers, clients: int) -> list[dict[str, Any]]:
     tls = str(servers.tls)
     return [{"torchfsl-tls": tls, "torchfsl-name": f"client-{n}"} for n in range(clients)]
 
@@ -296,7 +296,7 @@ def deployed(servers: LocalServers, clients: int) -> list[dict[str, Any]]:
 def test_a_round_in_which_server_1_is_killed_and_started_again_finishes(
     tmp_path: Path, run_id: int
 ) -> None:
-    with LocalServers(tmp_path, clients=2) as servers:
+    with LoopbackServers(tmp_path, clients=2) as servers:
         servers.start()
 
         def restart(client: int) -> None:
@@ -316,7 +316,7 @@ def test_a_round_in_which_server_1_is_killed_and_started_again_finishes(
 def test_a_client_that_is_killed_between_trees_and_report_is_left_out(
     tmp_path: Path, run_id: int
 ) -> None:
-    with LocalServers(tmp_path, clients=3) as servers:
+    with LoopbackServers(tmp_path, clients=3) as servers:
         servers.start()
         recorder = Recorder()
         grid = HereGrid(recorder.app, deployed(servers, 3), run_id=run_id)

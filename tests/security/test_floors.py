@@ -19,7 +19,7 @@ from tests.support.federation import (
 )
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.round import begin_round, finish_round
 
 
@@ -42,7 +42,7 @@ def test_who_speaks_last_chooses_the_seed_unless_both_commit_first() -> None:
 def test_a_client_that_refuses_the_plan_costs_the_others_nothing() -> None:
     plan = mixed_plan()
     servers = make_servers(plan)
-    floors = Floors(joint_coin=False, sealed=False, min_clients=1)
+    floors = ClientPolicy(joint_coin=False, sealed=False, min_clients=1)
     with pytest.raises(ParameterError, match="floor max_k"):
         Client(plan, servers, client_id=9, require=dataclasses.replace(floors, max_k=1))
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from scripts.attacks.forged_reports import make_plan as one_segment
 from tests.support.adversary import carried_by, deliver, servers_of, sums
 from tests.support.federation import Wire
 from tests.support.tags import tagged
-from torchfsl.errors import DecodeError, FslError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, RejectedSubmission
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
@@ -139,7 +139,7 @@ def test_random_changes_of_messages_raise_our_errors_only_and_open_nothing_wrong
                 continue  # the transport knows who is speaking
             try:
                 wire.send(party, bytes(data))
-            except FslError:
+            except Error:
                 continue
         opened = finish_round(wire.servers)
         assert opened.clients == (2,)

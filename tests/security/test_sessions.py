@@ -24,7 +24,7 @@ from tests.support.federation import (
 from tests.support.reference import plaintext
 from tests.support.tags import tagged
 from torchfsl.crypto import kdf
-from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
@@ -260,7 +260,7 @@ def test_trees_are_verified_once_and_a_forged_tree_never_enters_a_session() -> N
             for client, session in sessions.items():
                 try:
                     submit(session, epoch, update_of(client, rng))
-                except FslError:
+                except Error:
                     assert client == 0
             assert finish_round(servers).clients == (1,)
             assert set(servers[0].reports.sessions) == {1}

@@ -9,7 +9,7 @@ import pytest
 from tests.security.test_altered_on_the_way import PAIRS, altered_to_fit
 from tests.support.federation import kind_of, wanted_rows
 from tests.support.network import Pair, assert_sums
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.plan import Plan
@@ -54,7 +54,7 @@ def test_an_altered_report_is_refused_and_the_others_open_exactly(tmp_path: Path
             )
             taking = client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
             taking.retrieve()
-            with pytest.raises(FslError, match="altered on the way"):
+            with pytest.raises(Error, match="altered on the way"):
                 taking.submit(update)
         honest = pair.take_part([0, 1, 3])
         opened = pair.close()

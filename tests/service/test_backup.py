@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.federation import make_state, mixed_plan, wanted_rows
 from tests.support.network import Pair, assert_sums
-from torchfsl.errors import DecodeError, FslError, ParameterError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ParameterError, RejectedSubmission
 from torchfsl.service.backup import Backup, restore
 from torchfsl.service.client import remote
 from torchfsl.service.command import main
@@ -144,7 +144,7 @@ def test_a_lost_disk_in_a_round_ends_in_a_new_task_that_goes_on_with_the_model(
         pair.go_on_with(task)
         pair.open()
         assert pair.number == 1  # as before the loss: what was sent then means nothing now
-        with pair.client(4) as late, pytest.raises(FslError) as refused:
+        with pair.client(4) as late, pytest.raises(Error) as refused:
             remote.submit(late.links, kept, None)
         assert isinstance(refused.value, DecodeError | RejectedSubmission)
         assert "another plan" in str(refused.value)

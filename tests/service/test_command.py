@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.network import HASTY
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.service.client import links
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import main, make_parser
@@ -75,7 +75,7 @@ def test_a_servers_file_gives_its_floors_and_both_numbers_of_clients_hold(
         "--state", str(tmp_path), "--tls", str(tmp_path), "--config", str(path),
     ]  # fmt: skip
     settings, _ = read_settings(make_parser().parse_args(arguments))
-    assert settings.node.floors == Floors(max_k=5, min_clients=wanted)
+    assert settings.node.floors == ClientPolicy(max_k=5, min_clients=wanted)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests.service.test_hostile import messages_of
 from tests.support.federation import wanted_rows
 from tests.support.network import CONFIG, QUICK, Pair, wait_until
-from torchfsl.errors import DecodeError, FslError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, RejectedSubmission
 from torchfsl.service.client.conversation import Conversation, HasEnded
 from torchfsl.service.client.links import PLAN_BYTES, Link
 from torchfsl.service.net import calls
@@ -73,7 +73,7 @@ def test_calls_follow_one_another_and_a_refusal_is_that_of_a_single_call(pair: P
         other = trees[0][:-1] + bytes([trees[0][-1] ^ 1])
         with pytest.raises(RejectedSubmission, match="client 0"):
             ask(talk, "Upload", other)
-        with pytest.raises(FslError):  # it has ended
+        with pytest.raises(Error):  # it has ended
             ask(talk, "Plan")
 
 
@@ -86,7 +86,7 @@ def test_calls_follow_one_another_and_a_refusal_is_that_of_a_single_call(pair: P
     ],
 )
 def test_what_may_not_be_called_or_read_ends_the_conversation(
-    pair: Pair, sent: bytes, error: type[FslError], said: str, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, sent: bytes, error: type[Error], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "conversed", lambda *_: iter([sent]))
     with talking(pair, "client-1") as talk, pytest.raises(error, match=said):

@@ -10,7 +10,7 @@ import pytest
 from torchfsl.errors import ParameterError
 from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
-from torchfsl.service.local import LocalServers, free_ports
+from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.server import descriptors
 from torchfsl.service.server.process import ServerProcess
@@ -114,7 +114,7 @@ def test_too_few_files_and_open_keys_are_named(
 def test_a_running_server_is_asked_with_its_own_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with LocalServers(tmp_path, clients=0) as servers:
+    with LoopbackServers(tmp_path, clients=0) as servers:
         servers.start()
         path = settings(
             tmp_path, listen=f"127.0.0.1:{servers.ports[0]}", peer=servers.urls[1],
@@ -163,7 +163,7 @@ def test_a_deny_list_with_which_no_server_starts_is_found(
 def test_a_server_that_is_refused_is_not_said_to_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with LocalServers(tmp_path / "there", clients=0) as servers:
+    with LoopbackServers(tmp_path / "there", clients=0) as servers:
         servers.start(1)
         make_development_certificates(tmp_path / "certs", [])
         config = settings(tmp_path, peer=servers.urls[1])

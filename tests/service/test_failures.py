@@ -19,10 +19,10 @@ import pytest
 from tests.service.test_limits import small_disk as small_disk
 from tests.support.federation import mixed_plan
 from tests.support.network import HASTY, Pair
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.service.client.owner import Owner
-from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.failures import EXIT_STATE_FAILED, EXIT_STATE_REFUSED, Failures
+from torchfsl.service.server.round_driver import RoundDriver
 from torchfsl.service.state.ledger import Ledger
 from torchfsl.service.state.records import StoreDamaged
 from torchfsl.service.state.steps import StoredState
@@ -114,7 +114,7 @@ def test_a_jump_of_the_wall_clock_neither_closes_a_round_nor_keeps_it_open(
     ledger.start_round(1, 0, now + 0.5)
     relays: Any = SimpleNamespace(restart=lambda: None)
     station: Any = Standing(ledger)
-    driver = Coordinator(station, None, relays)  # type: ignore[arg-type]
+    driver = RoundDriver(station, None, relays)  # type: ignore[arg-type]
     driver._deadline = time.monotonic() + driver._seconds_left(1)
     monkeypatch.setattr(time, "time", lambda: now + jump)
     asyncio.run(driver._collect(1))
@@ -177,7 +177,7 @@ def test_a_server_without_room_ends_and_goes_on_when_there_is(
             pair.take_part([0, 1, 2])
         ballast = fill(small_disk)
         hasty = Owner(pair.urls, pair.tls, policy=HASTY)
-        with contextlib.suppress(FslError):  # server 0 is gone, or waits for server 1
+        with contextlib.suppress(Error):  # server 0 is gone, or waits for server 1
             if when == "closing":
                 hasty.close_round(1)
             else:
@@ -247,7 +247,7 @@ def test_a_pair_goes_on_with_the_model_of_the_server_that_kept_its_disk(
         with contextlib.suppress(ProtocolError):  # server 0 may have ended it: server 1 knows none
             pair.owner.abandon_round(pair.owner.running_round(), "a disk was lost")
         model = pair.owner.model(pair.task, party=1 - party)
-        with pytest.raises(FslError):
+        with pytest.raises(Error):
             Owner(pair.urls, pair.tls, policy=HASTY).model(pair.task)
         pair.task = pair.owner.bind(pair.plan)
         pair.plan, pair.number = pair.task.plan, 0

@@ -13,7 +13,7 @@ from tests.service.test_node import FLOORS, NONCE, SETTINGS, Duo, some_updates
 from tests.support.federation import dense_plan, make_plan, make_segment, make_state, mixed_plan
 from tests.support.network import HASTY, QUICK, Pair
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
@@ -47,7 +47,7 @@ def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
     return TlsFiles.in_folder(folder, "server-0").authorities()
 
 
-def node_of(folder: Path, authorities: Authorities, floors: Floors, party: int = 0) -> Node:
+def node_of(folder: Path, authorities: Authorities, floors: ClientPolicy, party: int = 0) -> Node:
     return Node(party, folder, authorities, dataclasses.replace(SETTINGS, floors=floors))
 
 
@@ -299,7 +299,12 @@ def test_clients_with_floors_of_their_own_stay_away_and_the_others_go_on_exactly
     pair.set_up()
     policy = tmp_path / "policy.toml"
     policy.write_text("min_clients = 100\n")
-    refused = [policy, Floors(max_rounds=1), Floors(lanes=("count",)), Floors(max_k=3)]
+    refused = [
+        policy,
+        ClientPolicy(max_rounds=1),
+        ClientPolicy(lanes=("count",)),
+        ClientPolicy(max_k=3),
+    ]
     for number in (1, 2):
         pair.open()
         for require in refused:
@@ -315,7 +320,7 @@ def test_clients_with_floors_of_their_own_stay_away_and_the_others_go_on_exactly
 
 def test_a_client_is_told_both_coins_and_checks_them(pair: Pair) -> None:
     pair.set_up()
-    floors = dataclasses.replace(Floors(), plans=(pair.plan.digest.hex(),))
+    floors = dataclasses.replace(ClientPolicy(), plans=(pair.plan.digest.hex(),))
     pins = pair.files("client-0").authorities().keys
     floors = dataclasses.replace(floors, authorities=pins)
     with connect(pair.urls, pair.tls, 0, require=floors, policy=QUICK) as connection:

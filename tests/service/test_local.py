@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from torchfsl.service import LocalServers, Owner
+from torchfsl.service import LoopbackServers, Owner
 
 
 def test_both_servers_answer_go_on_after_a_kill_and_stop_at_the_end(tmp_path: Path) -> None:
-    with LocalServers(tmp_path, clients=1) as servers:
+    with LoopbackServers(tmp_path, clients=1) as servers:
         servers.start()
         with contextlib.closing(Owner(servers.urls, servers.tls)) as owner:
             assert [owner.links.info(party)["party"] for party in (0, 1)] == [0, 1]
@@ -25,7 +25,7 @@ def test_both_servers_answer_go_on_after_a_kill_and_stop_at_the_end(tmp_path: Pa
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    servers = LocalServers(tmp_path, config="[limits]\nnonsense = 1\n")
+    servers = LoopbackServers(tmp_path, config="[limits]\nnonsense = 1\n")
     with pytest.raises(
         RuntimeError, match=r"server 1 did not start:.*\n?.*\[limits\] has the settings"
     ):

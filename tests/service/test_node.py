@@ -24,7 +24,7 @@ from tests.support.reference import plaintext
 from torchfsl.crypto import kdf
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.states import RoundState
@@ -39,7 +39,7 @@ from torchfsl.service.state.records import StoreFull
 from torchfsl.service.state.steps import OPEN_STATES, STEPS, StoredState, steps_of
 from torchfsl.service.task import Task, bind_plan, encode_task
 
-FLOORS = Floors(min_clients=1, joint_coin=False, sealed=False)
+FLOORS = ClientPolicy(min_clients=1, joint_coin=False, sealed=False)
 SETTINGS = NodeSettings(
     segment_bytes=1 << 16, reserve_bytes=0, floors=FLOORS, may_replace=True
 )  # fmt: skip

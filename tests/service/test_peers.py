@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.server import peers
@@ -52,7 +52,7 @@ def test_a_call_that_fails_leaves_the_others_alone(
         )
         link = PeerLink("https://unused:1", 1, NO_FILES)
         under_way = asyncio.create_task(link.call("Step", b"x", limit=10))
-        with pytest.raises(FslError):
+        with pytest.raises(Error):
             await link.call("Relay", b"x", limit=10)
         await asyncio.sleep(0.05)
         relay_failed.set()

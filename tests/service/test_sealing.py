@@ -14,7 +14,7 @@ import pytest
 from tests.support.federation import make_state
 from tests.support.network import FLOORS, Pair
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import DecodeError, FslError, ParameterError, ProtocolError
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError
 from torchfsl.fsl import costs
 from torchfsl.service.client.links import Link, Links
 from torchfsl.service.client.owner import Owner
@@ -141,5 +141,5 @@ def test_servers_refuse_a_task_that_does_not_name_their_key(
 def test_a_server_does_not_start_with_a_certificate_of_another_key(tmp_path: Path) -> None:
     with Pair(tmp_path) as pair:
         shutil.copy(pair.tls / "server-1-seal.key", pair.tls / "server-0-seal.key")
-        with pytest.raises((RuntimeError, FslError), match="of another key"):
+        with pytest.raises((RuntimeError, Error), match="of another key"):
             pair.start(0)

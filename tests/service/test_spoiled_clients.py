@@ -11,7 +11,7 @@ import pytest
 from scripts.attacks.spoiled_clients import WAYS, Spoiling, defence
 from tests.support.federation import mixed_plan, wanted_rows
 from tests.support.network import Pair, assert_sums
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
 
 CLIENTS = range(6)
@@ -33,7 +33,7 @@ def spoil(pair: Pair, way: str, clients: Iterable[int]) -> None:
             update = pair.update(number)
             wire = Spoiling(connection.client.servers, way, [number])
             client = Client(pair.plan, wire, client_id=number)
-            with pytest.raises(FslError):
+            with pytest.raises(Error):
                 fetch_all(client, pair.number, wanted_rows(pair.plan, update))
 
 
@@ -58,7 +58,7 @@ def test_a_round_spoiled_for_all_but_one_opens_nothing(pair: Pair, way: str) -> 
     pair.open()
     spoil(pair, way, range(5))
     pair.take_part([5])
-    with pytest.raises(FslError, match="1 acceptable reports, the plan wants 5"):
+    with pytest.raises(Error, match="1 acceptable reports, the plan wants 5"):
         pair.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.server.supervision import Supervisor, supervised
 
 
@@ -43,7 +43,7 @@ def test_a_server_says_that_it_is_ready_that_it_lives_and_that_it_stops(
     tmp_path: Path, ear: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "50000")
-    with LocalServers(tmp_path / "servers", clients=1) as servers:
+    with LoopbackServers(tmp_path / "servers", clients=1) as servers:
         servers.start(0)
         heard = [ear.recv(100) for _ in range(4)]
         assert heard[0] == b"READY=1"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.small_tasks import small_config, small_task
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from training import experiment
 from training.aggregations.remote import RemoteServers
 from training.config import Config
@@ -49,7 +49,7 @@ def test_an_experiment_that_is_interrupted_inside_a_round_goes_on_and_ends_equal
     local = dataclasses.replace(small_config("din", "fsl"), rounds=5, checkpoint_every=2)
     local = dataclasses.replace(local, server=optimizer)
     wanted = run(local, tmp_path / "local")["model_sha256"]
-    with LocalServers(tmp_path / "servers", clients=30) as servers:
+    with LoopbackServers(tmp_path / "servers", clients=30) as servers:
         servers.start()
         config = dataclasses.replace(local, servers=",".join(servers.urls), tls=str(servers.tls))
         participant, joined = RemoteServers.participant, 0
@@ -84,7 +84,7 @@ def test_clients_that_drop_out_are_missed_by_servers_elsewhere_as_by_those_here(
     monkeypatch.setattr(experiment, "build_task", small_task)
     local = dataclasses.replace(small_config("din", "fsl"), rounds=2, dropouts=0.34)
     wanted = run(local, tmp_path / "local")
-    with LocalServers(tmp_path / "servers", clients=30) as servers:
+    with LoopbackServers(tmp_path / "servers", clients=30) as servers:
         servers.start()
         config = dataclasses.replace(local, servers=",".join(servers.urls), tls=str(servers.tls))
         summary = run(config, tmp_path / "remote")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.certificates import reissue
 from tests.support.network import HASTY, Pair, wait_until
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service import reporting
 from torchfsl.service.client.links import Link
 from torchfsl.service.net import validity
@@ -104,7 +104,7 @@ def answer(pair: Pair, files: TlsFiles) -> str:
     link = Link(pair.urls[0], 0, files, HASTY)
     try:
         link.call("Info", b"{}", limit=1 << 16)
-    except FslError as error:
+    except Error as error:
         return str(error)
     finally:
         link.close()

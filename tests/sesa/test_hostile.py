@@ -18,7 +18,7 @@ from tests.sesa.small import (
     widths_of,
 )
 from torchfsl.crypto import field
-from torchfsl.errors import DecodeError, FslError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ProtocolError, RejectedSubmission
 from torchfsl.sesa import Client, Server, SesaPlan, messages
 from torchfsl.sesa.channels import Channels
 from torchfsl.sesa.client_round import ClientRound
@@ -112,7 +112,7 @@ def test_the_server_refuses_altered_messages_of_every_kind_and_goes_on() -> None
     server = Server(plan=plan, model=make_model(plan))
     server.open_round(1)
     for altered in variants(kinds[Kind.HELLO]):
-        with pytest.raises(FslError):
+        with pytest.raises(Error):
             server.receive(altered)
     for altered in variants(kinds[Kind.SHARES]) + variants(kinds[Kind.MASKED]):
         with pytest.raises((DecodeError, RejectedSubmission)):
@@ -365,7 +365,7 @@ def test_a_client_forgets_its_choice_once_it_has_answered() -> None:
     session.answer()
     assert (session._asked, session._chosen, session._masks) == ({}, [], [])
     assert session._own_share is None
-    with pytest.raises(FslError):
+    with pytest.raises(Error):
         session.retrieve()
 
 

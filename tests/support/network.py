@@ -14,9 +14,9 @@ import pytest
 from tests.support.federation import make_state, mixed_plan, random_update, wanted_rows
 from tests.support.odd_servers import ODD
 from tests.support.reference import plaintext
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service import LocalServers, Owner, connect
+from torchfsl.service import LoopbackServers, Owner, connect
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.remote import Connection
 from torchfsl.service.net.channels import TlsFiles
@@ -31,7 +31,7 @@ HANGS_AFTER = 300.0
 
 QUICK = RetryPolicy(attempt_seconds=60, total_seconds=HANGS_AFTER + DOWN_SECONDS, longest_pause=0.3)
 HASTY = RetryPolicy(attempt_seconds=2, total_seconds=2, longest_pause=0.3)
-FLOORS = Floors(min_clients=1)
+FLOORS = ClientPolicy(min_clients=1)
 CONFIG = """
 [storage]
 reserve_bytes = 1048576
@@ -43,7 +43,7 @@ peer_seconds = 10.0
 """
 
 
-class Pair(LocalServers):
+class Pair(LoopbackServers):
     """Both servers with a task; rounds are numbered by `open`.
 
     `odd`: the server that is `tests.support.odd_servers` instead.

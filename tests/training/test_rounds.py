@@ -14,7 +14,7 @@ from tests.support.small_tasks import (
     small_federation,
     small_task,
 )
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.fsl import messages
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.messages import Kind
@@ -218,7 +218,7 @@ def test_one_flipped_byte_of_one_report_is_noticed(kind: Kind) -> None:
     two.link.send = flip  # type: ignore[method-assign]
     try:
         record = Trainer(config, task, federation).run_round(1)
-    except FslError:
+    except Error:
         assert flipped
         return
     assert flipped

@@ -27,7 +27,7 @@ from torchfsl.engine.settings import NO_TABLE, check_source
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
-from torchfsl.errors import FslError, ParameterError, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole, quantise
@@ -298,7 +298,7 @@ class TrainingRound:
         mistake in the rows.
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
-        with contextlib.suppress(FslError):
+        with contextlib.suppress(Error):
             session = self._client.start_round(self._number, indices=nothing)
             session.download()
             if self._retrieving:

@@ -19,7 +19,7 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.fsl.client.client import Client as Client
     from torchfsl.fsl.costs import predict as predict
-    from torchfsl.fsl.floors import Floors as Floors
+    from torchfsl.fsl.floors import ClientPolicy as ClientPolicy
     from torchfsl.fsl.plan.plan import Plan as Plan
     from torchfsl.fsl.plan.planner import PlanOptions as PlanOptions
     from torchfsl.fsl.plan.planner import build_plan as build_plan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Client": "client.client",
-    "Floors": "floors",
+    "ClientPolicy": "floors",
     "Plan": "plan.plan",
     "PlanOptions": "plan.planner",
     "Server": "server.server",

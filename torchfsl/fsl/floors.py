@@ -40,7 +40,7 @@ _LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floors:
+class ClientPolicy:
     """Demands on a plan. The defaults demand what protects against one malicious server.
 
     Attributes:
@@ -91,7 +91,7 @@ class Floors:
             raise ParameterError("floor authorities has two digests, of server 0 and of server 1")
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Floors:
+    def from_mapping(cls, values: Mapping[str, Any]) -> ClientPolicy:
         """From a table of TOML.
 
         Raises:
@@ -112,7 +112,7 @@ class Floors:
         return cls(**given)
 
     @classmethod
-    def from_toml(cls, path: Path) -> Floors:
+    def from_toml(cls, path: Path) -> ClientPolicy:
         """From a policy file, whose names are those of the attributes.
 
         Raises:

@@ -17,12 +17,12 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.service.client.owner import Owner as Owner
     from torchfsl.service.client.remote import connect as connect
-    from torchfsl.service.local import LocalServers as LocalServers
+    from torchfsl.service.local import LoopbackServers as LoopbackServers
     from torchfsl.service.task import Task as Task
     from torchfsl.service.task import bind_plan as bind_plan
 
 _HOMES = {
-    "LocalServers": "local",
+    "LoopbackServers": "local",
     "Owner": "client.owner",
     "Task": "task",
     "bind_plan": "task",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service import estimating, serving
 from torchfsl.version import __version__
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said in our own words
         return int(options.run(options))
-    except FslError as error:
+    except Error as error:
         parser.exit(2, f"torchfsl: {error}\n")
     except ModuleNotFoundError as error:
         parser.exit(2, f"torchfsl: {error}; install torchfsl with its service extra\n")

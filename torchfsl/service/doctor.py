@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.kernels.backends import backend
 from torchfsl.service import serving
@@ -48,7 +48,7 @@ class Report:
         """Print what `look` says, or its complaint."""
         try:
             print(f"ok      {what}: {look()}")
-        except (FslError, OSError) as error:
+        except (Error, OSError) as error:
             self.failed = True
             print(f"FAILED  {what}: {error}")
 
@@ -64,7 +64,7 @@ def examine(options: argparse.Namespace) -> int:
     if options.config is not None or options.party is not None:
         try:
             settings, _ = serving.read_settings(options)
-        except FslError as error:
+        except Error as error:
             print(f"FAILED  settings: {error}")
             return 1
         _server(report, settings)

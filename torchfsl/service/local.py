@@ -36,10 +36,10 @@ def free_ports(count: int) -> list[int]:
     raise OSError(f"no {count} ports of {_FIRST} to {_FIRST + _SPAN - 1} are free on loopback")
 
 
-class LocalServers:
+class LoopbackServers:
     """Both servers; certificates, state folders and logs lie in one folder.
 
-        with LocalServers(folder, clients=2) as servers:
+        with LoopbackServers(folder, clients=2) as servers:
             servers.start()
             owner = Owner(servers.urls, servers.tls)
             ...

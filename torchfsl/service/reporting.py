@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 
 if TYPE_CHECKING:
     from torchfsl.service.net.channels import TlsFiles
@@ -56,7 +56,7 @@ def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) ->
     for party in (0, 1):
         try:
             info = links.info(party)
-        except FslError as error:
+        except Error as error:
             print(error)  # it names the server
             failed = 1
             continue

@@ -15,7 +15,7 @@ from torchfsl.service.net.addresses import split_address
 from torchfsl.service.server.logs import LEVELS, set_level
 
 if TYPE_CHECKING:
-    from torchfsl.fsl.floors import Floors
+    from torchfsl.fsl.floors import ClientPolicy
     from torchfsl.service.net.channels import TlsFiles
     from torchfsl.service.server.engines import EngineSettings
     from torchfsl.service.server.process import ServeSettings
@@ -54,7 +54,7 @@ Every option can be given in a TOML file instead (--config), options win:
 
   replace = "nobody"                 # or "owner": who may replace a task that has a model
 
-  [floors]                           # what a plan must keep: fields of torchfsl.fsl.Floors
+  [floors]                           # what a plan must keep: fields of torchfsl.fsl.ClientPolicy
   max_rounds = 1000
   lanes = ["none", "count"]
   [limits]                           # fields of torchfsl.service.server.intake.Limits
@@ -230,12 +230,12 @@ def _engine(given: Mapping[str, Any]) -> EngineSettings:
     )
 
 
-def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> Floors:
+def _floors(section: Mapping[str, Any], given: Mapping[str, Any]) -> ClientPolicy:
     """The section's, and `min-clients`; where both name a number of clients, both hold."""
-    from torchfsl.fsl.floors import Floors
+    from torchfsl.fsl.floors import ClientPolicy
 
     try:
-        floors = Floors.from_mapping(section)
+        floors = ClientPolicy.from_mapping(section)
     except ParameterError as error:
         raise ParameterError(f"[floors]: {error}") from None
     least = given.get("min-clients", floors.min_clients)

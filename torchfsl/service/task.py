@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.coin import Coins
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.net.identity import Authorities
@@ -70,7 +70,7 @@ class Task:
         except (KeyError, TypeError, ValueError) as error:
             raise DecodeError(f"not a valid task: {error}") from error
 
-    def check(self, authorities: Authorities, floors: Floors | None = None) -> None:
+    def check(self, authorities: Authorities, floors: ClientPolicy | None = None) -> None:
         """Refuse a task for other servers, or one below the floors of this one.
 
         Raises:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 
 _HOME = "\x1b[H\x1b[2J"
 """Sends a terminal's cursor home and empties the screen."""
@@ -33,7 +33,7 @@ def watch(show: Callable[[], int], seconds: float) -> int:
             print(time.strftime("%Y-%m-%d %H:%M:%S %z"))
             try:
                 status = show()
-            except FslError as error:
+            except Error as error:
                 print(error)
                 status = 1
             sys.stdout.flush()

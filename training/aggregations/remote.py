@@ -12,8 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from torchfsl import Plan
-from torchfsl.errors import FslError, ProtocolError
-from torchfsl.fsl import Floors
+from torchfsl.errors import Error, ProtocolError
+from torchfsl.fsl import ClientPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
@@ -69,7 +69,9 @@ class RemoteServers:
         self.server_seconds = 0.0
         self._connections: list[Connection] = []
         self._sessions = Sessions()
-        self._floors = Floors(verified=config.malicious_security, min_clients=config.min_clients)
+        self._floors = ClientPolicy(
+            verified=config.malicious_security, min_clients=config.min_clients
+        )
         try:
             self._task = self._owner.bind(
                 plan, optimizer=settings, source=model.source, reduce=model.reduce
@@ -80,7 +82,7 @@ class RemoteServers:
             moments = model.optimizer.state() if finished else {}
             replace = config.replace or finished > 0  # who resumes means the task that was left
             self._owner.set_up(self._task, model.state, moments, replace=replace)
-        except FslError as error:
+        except Error as error:
             raise ConfigError(f"the servers do not take the task: {error}") from error
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:

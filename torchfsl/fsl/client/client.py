@@ -11,7 +11,7 @@ from torchfsl.errors import ParameterError, expect_a
 from torchfsl.fsl.client.fetch import Fetched, fetch
 from torchfsl.fsl.client.round import ClientRound
 from torchfsl.fsl.client.trees import ClientTrees
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.transport import Endpoint, Transport, connected
 from torchfsl.submodel.plan import check_number
@@ -38,7 +38,7 @@ class Client(SecretHolder):
         servers: Transport | tuple[Endpoint, Endpoint],
         *,
         client_id: int,
-        require: Floors | None = None,
+        require: ClientPolicy | None = None,
     ) -> None:
         """Nothing is sent yet.
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.integrations.flower.records import Call
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
@@ -84,7 +84,7 @@ def _connect_here(context: Context, call: Call) -> Connection:
         )
     servers = (folder / URLS_FILE).read_text().split()
     files = TlsFiles.in_folder(folder / "certs", f"client-{number}")
-    return connect(servers, files, number, require=Floors(min_clients=1))
+    return connect(servers, files, number, require=ClientPolicy(min_clients=1))
 
 
 def is_private(folder: Path) -> bool:

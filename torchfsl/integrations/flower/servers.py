@@ -13,7 +13,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.integrations.flower.node import URLS_FILE, is_private, local_folder
 from torchfsl.service.client.owner import Owner
-from torchfsl.service.local import LocalServers
+from torchfsl.service.local import LoopbackServers
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.submodel.opened import Opened
@@ -104,13 +104,13 @@ class TaskServers:
 
 
 @contextlib.contextmanager
-def _local_servers(run_id: int) -> Iterator[LocalServers]:
+def _local_servers(run_id: int) -> Iterator[LoopbackServers]:
     folder = local_folder(run_id)
     folder.mkdir(mode=0o700)
     try:
         if not is_private(folder):
             raise ParameterError(f"{folder} is not private to this user: look who made it")
-        with LocalServers(folder, clients=0) as servers:
+        with LoopbackServers(folder, clients=0) as servers:
             servers.start()
             log.info("both servers of torchfsl run on this machine, for simulation only")
             (folder / URLS_FILE).write_text("\n".join(servers.urls))

@@ -32,7 +32,7 @@ class Conversation:
 
         Raises:
             HasEnded: nobody has heard the call.
-            FslError: the refusal, or `NotReady` where there was no answer in time.
+            Error: the refusal, or `NotReady` where there was no answer in time.
         """
         clock = threading.Timer(seconds, self._stream.cancel)
         clock.daemon = True

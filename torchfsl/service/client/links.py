@@ -66,7 +66,7 @@ class Link:
         The first failure after which it tries again is logged as a warning.
 
         Raises:
-            FslError: the refusal; `NotReady` or `Overloaded` when the time is over.
+            Error: the refusal; `NotReady` or `Overloaded` when the time is over.
         """
         deadline = time.monotonic() + (seconds or self.policy.total_seconds)
         pause, told = self.policy.first_pause, False
@@ -92,7 +92,7 @@ class Link:
         """One attempt, for what must not be sent twice.
 
         Raises:
-            FslError: the refusal, or `NotReady` where there was no answer in time.
+            Error: the refusal, or `NotReady` where there was no answer in time.
         """
         self.attempts[method] += 1
         answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
@@ -177,7 +177,7 @@ class Links:
         """The answers of both servers, asked side by side.
 
         Raises:
-            FslError: the first failure, once both calls have ended.
+            Error: the first failure, once both calls have ended.
         """
         futures = [self._threads.submit(ask, link) for link in self.links]
         errors = [future.exception() for future in futures]

@@ -126,7 +126,7 @@ class Owner:
                 )
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
-        """Open a round; returns when clients may send. See `Coordinator.open`.
+        """Open a round; returns when clients may send. See `RoundDriver.open`.
 
         Raises:
             ProtocolError: they may not: the round has closed or ended, with the reason; the session

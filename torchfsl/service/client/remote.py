@@ -18,11 +18,11 @@ from typing import Final
 
 import numpy.typing as npt
 
-from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.client.fetch import Fetched
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.service.client.links import PLAN_BYTES, Links, RetryPolicy
@@ -130,7 +130,7 @@ def submit(links: Links, report: Mapping[int, bytes], outbox: Outbox | None) -> 
         outbox.put(report)
     try:
         links.both(lambda link: link.call("Submit", report[link.party], limit=HEADER_BYTES))
-    except FslError as error:
+    except Error as error:
         if outbox is not None and not isinstance(error, calls.RETRIED):
             outbox.clear()  # refused for good: there is nothing to resume
         raise
@@ -148,7 +148,12 @@ class Connection:
     """
 
     def __init__(
-        self, links: Links, files: TlsFiles, client_id: int, outbox: Path | None, require: Floors
+        self,
+        links: Links,
+        files: TlsFiles,
+        client_id: int,
+        outbox: Path | None,
+        require: ClientPolicy,
     ) -> None:
         """Register: one call to each server, which refuses another wire version by itself."""
         self.links = links
@@ -233,7 +238,7 @@ def connect(
     tls: Path | TlsFiles,
     client_id: int,
     *,
-    require: Floors | Path | None = None,
+    require: ClientPolicy | Path | None = None,
     outbox: Path | None = None,
     policy: RetryPolicy | None = None,
     wait: float = 0.0,
@@ -262,7 +267,9 @@ def connect(
     if files.identity() != Identity(Role.CLIENT, client_id):
         raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
     files.days_left()
-    floors = Floors.from_toml(require) if isinstance(require, Path) else require or Floors()
+    floors = (
+        ClientPolicy.from_toml(require) if isinstance(require, Path) else require or ClientPolicy()
+    )
     links = Links(servers, files, policy or RetryPolicy())
     try:
         if wait > 0:
@@ -292,7 +299,7 @@ def _wait_for_task(links: Links, seconds: float) -> None:
         pause = min(1.5 * pause, 1.0)
 
 
-def fetch_plan(links: Links, files: TlsFiles, require: Floors) -> Plan:
+def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> Plan:
     """The plan, equal at both servers, bound to their authorities and keys, not below the floors.
 
     Raises:

@@ -19,7 +19,7 @@ import grpc
 
 from torchfsl.errors import (
     DecodeError,
-    FslError,
+    Error,
     ParameterError,
     ProtocolError,
     RejectedSubmission,
@@ -54,15 +54,15 @@ class VersionMismatch(ProtocolError):
     """The two sides speak different versions. The message says which one to upgrade."""
 
 
-class Overloaded(FslError):
+class Overloaded(Error):
     """The server has as much in flight as it may; come back later."""
 
 
-class NotReady(FslError):
+class NotReady(Error):
     """The server or its peer cannot answer yet; come back later."""
 
 
-_CODES: Final[tuple[tuple[type[FslError], grpc.StatusCode], ...]] = (
+_CODES: Final[tuple[tuple[type[Error], grpc.StatusCode], ...]] = (
     (VersionMismatch, grpc.StatusCode.UNIMPLEMENTED),
     (NotAllowed, grpc.StatusCode.PERMISSION_DENIED),
     (StoreFull, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -73,7 +73,7 @@ _CODES: Final[tuple[tuple[type[FslError], grpc.StatusCode], ...]] = (
     (RejectedSubmission, grpc.StatusCode.FAILED_PRECONDITION),
     (ProtocolError, grpc.StatusCode.ABORTED),
 )
-_ERRORS: Final[dict[grpc.StatusCode, type[FslError]]] = {
+_ERRORS: Final[dict[grpc.StatusCode, type[Error]]] = {
     grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
     grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
     grpc.StatusCode.INVALID_ARGUMENT: DecodeError,
@@ -95,7 +95,7 @@ def path(method: str) -> str:
     return f"/{SERVICE}/{method}"
 
 
-def status_of(error: FslError) -> grpc.StatusCode:
+def status_of(error: Error) -> grpc.StatusCode:
     """The status by which an error travels."""
     for kind, code in _CODES:
         if isinstance(error, kind):
@@ -103,7 +103,7 @@ def status_of(error: FslError) -> grpc.StatusCode:
     return grpc.StatusCode.INTERNAL
 
 
-def error_of(error: grpc.RpcError, peer: str) -> FslError:
+def error_of(error: grpc.RpcError, peer: str) -> Error:
     """The error behind a failed call to `peer`."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = error.details() if hasattr(error, "details") else ""

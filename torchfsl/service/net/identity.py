@@ -27,13 +27,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 
 LABEL_SESSION: Final = b"torchfsl session"
 _SCHEME: Final = "torchfsl"
 
 
-class NotAllowed(FslError):
+class NotAllowed(Error):
     """The certificate does not stand for who the message claims to be from."""
 
 

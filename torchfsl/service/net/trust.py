@@ -15,7 +15,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives import hashes
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, NotAllowed, Role, load_certificate
 
@@ -77,7 +77,7 @@ class Trust:
                     "the servers' authorities have other keys, which is another task: stop both "
                     "servers for it"
                 )
-        except (FslError, OSError) as error:
+        except (Error, OSError) as error:
             log.error("who may call stays as it was: %s", error)
             self.is_stale = True
             return

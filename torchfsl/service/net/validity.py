@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.channels import TlsFiles, read_file
 from torchfsl.service.net.identity import load_certificates
 
@@ -73,7 +73,7 @@ class Validity:
         try:
             self._ends = self._read()
             self._renew(read_file(self._files.seal_certificate))
-        except (FslError, OSError):
+        except (Error, OSError):
             return  # in the middle of a rotation; what stays so is TLS's and `trust`'s to log
 
     def _renew(self, seal: bytes) -> None:
@@ -82,7 +82,7 @@ class Validity:
         try:
             if self._files.authorities().seal_key(self._party, seal) != self._key:
                 raise ParameterError("it is of another key, which is another task")
-        except FslError as error:
+        except Error as error:
             self._refused = seal
             log.error("%s stays as it was: %s", self._files.seal_certificate, error)
             return

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.service.state.records import StoreDamaged
 
 log = logging.getLogger("torchfsl.service.failures")
@@ -59,7 +59,7 @@ class Failures:
         self._stopping = True
 
     def take(self, kind: str, error: BaseException) -> None:
-        """Note an error that is no `FslError`; one of the state ends the process."""
+        """Note an error that is no `Error`; one of the state ends the process."""
         network = isinstance(error, TimeoutError | ConnectionError)
         if isinstance(error, STATE_ERRORS) and not network:
             self.end(error)
@@ -85,5 +85,5 @@ class Failures:
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Take the error with which a task of the rounds ends; for `add_done_callback`."""
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, STATE_ERRORS) or not isinstance(error, FslError | None):
+        if isinstance(error, STATE_ERRORS) or not isinstance(error, Error | None):
             self.take("driver", error)

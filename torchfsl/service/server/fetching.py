@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
-from torchfsl.errors import FslError, RejectedSubmission
+from torchfsl.errors import Error, RejectedSubmission
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.server.server import Server
@@ -79,7 +79,7 @@ class FetchDesk:
         relayed = await self._commitment_of(header.client)
         try:
             await self._at_rest(lambda server: server.receive(data))
-        except FslError as error:
+        except Error as error:
             if not relayed.done():
                 relayed.set_exception(error)
             raise RejectedSubmission(str(error)) from None  # no reason to doubt the link

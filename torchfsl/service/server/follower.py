@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.server.peers import Relays
 from torchfsl.service.server.station import Station
@@ -61,5 +61,5 @@ class Follower:
     def _counted(self, task: asyncio.Task[None]) -> None:
         self._counting.discard(task)
         self._station.failures.watch(task)
-        if not task.cancelled() and isinstance(task.exception(), FslError):
+        if not task.cancelled() and isinstance(task.exception(), Error):
             log.warning("a step failed: %s", task.exception())

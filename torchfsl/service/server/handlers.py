@@ -17,10 +17,10 @@ from torchfsl.errors import ProtocolError
 from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
-from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.fetching import FetchDesk
 from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.peers import Relays
+from torchfsl.service.server.round_driver import RoundDriver
 from torchfsl.service.server.router import Method, Methods
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream
@@ -33,7 +33,7 @@ def all_methods(
     station: Station,
     relays: Relays,
     desk: FetchDesk,
-    side: Coordinator | Follower,
+    side: RoundDriver | Follower,
     certificate: Callable[[], bytes],
 ) -> Mapping[Role | None, Methods]:
     """By role, what it may call; under None what the server's own certificate may.
@@ -146,7 +146,7 @@ class _Clients:
 
 
 class _OtherServer:
-    def __init__(self, station: Station, desk: FetchDesk, side: Coordinator | Follower) -> None:
+    def __init__(self, station: Station, desk: FetchDesk, side: RoundDriver | Follower) -> None:
         self._station, self._desk, self._side = station, desk, side
 
     def methods(self) -> dict[str, Method]:
@@ -183,7 +183,7 @@ class _OtherServer:
 
 
 class _Owner:
-    def __init__(self, station: Station, side: Coordinator | Follower) -> None:
+    def __init__(self, station: Station, side: RoundDriver | Follower) -> None:
         self._station, self._side = station, side
         self._coins = station.node.storage.coins
 
@@ -246,8 +246,8 @@ class _Owner:
         await stream.request()
         await stream.send(await self._station.run(self._station.node.storage.model_bytes))
 
-    def _leader(self) -> Coordinator:
-        if not isinstance(self._side, Coordinator):
+    def _leader(self) -> RoundDriver:
+        if not isinstance(self._side, RoundDriver):
             raise ProtocolError("server 0 leads the rounds: ask it")
         return self._side
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 from torchfsl.service.net import calls
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.page import View, render
@@ -87,7 +87,7 @@ class Overview:
             return dict(json.loads(answer))
         except TimeoutError:
             return f"nothing came in {_ASK_SECONDS:.0f} seconds"
-        except FslError as error:
+        except Error as error:
             return str(error)
 
     def _totals(self) -> Counter[str]:

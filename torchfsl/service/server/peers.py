@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from torchfsl.errors import FslError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.service.net import calls
@@ -54,7 +54,7 @@ class PeerLink:
         """One attempt to send the parts as one message.
 
         Raises:
-            FslError: the peer refused, cannot be reached, or answers with more than `limit` bytes.
+            Error: the peer refused, cannot be reached, or answers with more than `limit` bytes.
         """
         channel = self._channel or self._open()
         metadata = grpc.aio.Metadata(*calls.metadata())
@@ -87,7 +87,7 @@ class PeerLink:
         """Send the same bytes until the peer answers or refuses, as long as `still` holds.
 
         Raises:
-            FslError: the peer refused.
+            Error: the peer refused.
             NotReady: `still` does not hold any more.
         """
         pause = _FIRST_PAUSE
@@ -271,7 +271,7 @@ def _retrieve(task: asyncio.Task[None]) -> None:
     if task.cancelled():
         return
     error = task.exception()
-    if isinstance(error, FslError):
+    if isinstance(error, Error):
         log.info("a relay was refused: %s", error)
     elif error is not None:
         log.error("a relay failed", exc_info=error)

@@ -25,7 +25,6 @@ from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, ta
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.trust import Trust
 from torchfsl.service.net.validity import Validity
-from torchfsl.service.server.coordinator import Coordinator
 from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.engines import EngineSettings, make_evaluator
@@ -40,6 +39,7 @@ from torchfsl.service.server.observe import ObservationServer, Observer, Page
 from torchfsl.service.server.overview import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.probes import GrpcProbes
+from torchfsl.service.server.round_driver import RoundDriver
 from torchfsl.service.server.router import Methods, Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings
@@ -123,11 +123,11 @@ class ServerProcess:
         ending.push_async_callback(link.close)
         relays = Relays(self.station, link)
         ending.callback(relays.stop)
-        coordinator: Coordinator | None = None
-        side: Coordinator | Follower
+        driver: RoundDriver | None = None
+        side: RoundDriver | Follower
         if settings.party == 0:
-            side = coordinator = Coordinator(self.station, link, relays)
-            ending.push_async_callback(coordinator.stop)
+            side = driver = RoundDriver(self.station, link, relays)
+            ending.push_async_callback(driver.stop)
         else:
             side = Follower(self.station, relays)
         desk = FetchDesk(self.station, link)
@@ -149,8 +149,8 @@ class ServerProcess:
             await probes.start()
         if self.station.is_open:
             relays.restart()
-        if coordinator is not None:
-            coordinator.resume()
+        if driver is not None:
+            driver.resume()
         log.info("server %d listens on port %d", settings.party, self.port)
 
     def reread(self) -> None:

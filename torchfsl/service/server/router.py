@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from torchfsl.errors import FslError, ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.net.trust import Trust, fingerprint
@@ -80,7 +80,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             async with contextlib.aclosing(self.conversations.turns(context, caller)) as turns:
                 async for turn in turns:
                     await self._call(turn.method, context, turn, pem)
-        except FslError as error:
+        except Error as error:
             said = Stream(context, self._station.limits, self._station.budget)
             self._observer.call(calls.CONVERSE, calls.status_of(error).name, said, 0.0)
             await self._refuse(calls.CONVERSE, context, error, _said_in(context))
@@ -98,7 +98,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             stream.client = caller if caller.role is Role.CLIENT else None
             with self._door.call(context.peer(), caller), self._station.slots.take(caller):
                 await method(caller, stream)
-        except FslError as failure:
+        except Error as failure:
             error = failure
         except asyncio.CancelledError:
             self._observer.call(name, "CANCELLED", stream, time.perf_counter() - start)
@@ -113,7 +113,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             said = str(caller) if caller is not None else _said_in(context)
             await self._refuse(name, context, error, said)
 
-    async def _refuse(self, name: str, context: Context, error: FslError, said: str) -> None:
+    async def _refuse(self, name: str, context: Context, error: Error, said: str) -> None:
         """Log, and end the stream with the status."""
         code = calls.status_of(error)
         level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO

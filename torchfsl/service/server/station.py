@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Station:
-    """Everything the handlers and the coordinator share.
+    """Everything the handlers and the round driver share.
 
     Attributes:
         node: only called through `run`.

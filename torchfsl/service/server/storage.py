@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.floors import Floors
+from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
@@ -57,7 +57,7 @@ class NodeSettings:
     reserve_bytes: int = 256 << 20
     max_sessions: int = 100_000
     max_fetches: int = 16
-    floors: Floors = field(default_factory=Floors)
+    floors: ClientPolicy = field(default_factory=ClientPolicy)
     may_replace: bool = False
     evaluator: MakeEvaluator = LocalEvaluator
 

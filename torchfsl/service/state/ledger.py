@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchfsl.crypto.entropy import random_bytes
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.state.steps import StoredState
 from torchfsl.service.state.witness import IDENTITY_BYTES, Progress, Witness
@@ -50,7 +50,7 @@ _COLUMNS: Final = (
 REMEDY: Final = "see 'When the state is refused' in docs/operations.md"
 
 
-class LedgerError(FslError):
+class LedgerError(Error):
     """The state must not be used as it is, and a person has to look. The message says why."""
 
 

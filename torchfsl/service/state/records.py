@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from torchfsl.errors import FslError
+from torchfsl.errors import Error
 
 _HEADER: Final = struct.Struct("<4sIQQ")
 _MAGIC: Final = b"TFSR"
@@ -32,11 +32,11 @@ SEGMENT_BYTES: Final = 64 << 20
 """Default size of a segment file."""
 
 
-class StoreFull(FslError):
+class StoreFull(Error):
     """No room for another report. Everything acknowledged before is safe."""
 
 
-class StoreDamaged(FslError):
+class StoreDamaged(Error):
     """The disk failed to write; the log takes nothing more."""
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from torchfsl.errors import FslError, ProtocolError
+from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
@@ -32,7 +32,7 @@ _ANSWER_SECONDS: Final = 5.0
 """After which an owner who waits for a step hears how far it is, and asks again."""
 
 
-class Coordinator:
+class RoundDriver:
     """Drives one round at a time."""
 
     def __init__(self, station: Station, link: PeerLink, relays: Relays) -> None:
@@ -152,7 +152,7 @@ class Coordinator:
         try:
             for kind in steps_of(station.node.plan):
                 await self._step(number, kind)
-        except FslError as error:
+        except Error as error:
             log.warning("round %d stops: %s", number, error)
             await self._give_up(number, error)
         finally:
@@ -197,7 +197,7 @@ class Coordinator:
             return False
         try:
             answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)
-        except FslError:
+        except Error:
             return False
         await asyncio.sleep(0.02)
         return bool(json.loads(answer).get("complete", 0) >= expected)
@@ -218,7 +218,7 @@ class Coordinator:
     def _stalled(self, kind: Kind) -> None:
         self._station.stalled = f"waiting for the other server's {kind.name}"
 
-    async def _give_up(self, number: int, error: FslError) -> None:
+    async def _give_up(self, number: int, error: Error) -> None:
         """The peer refused a step for good, or the round ended here: end it.
 
         Also where this server's share may have left it: the sum counts as opened then, and if the
