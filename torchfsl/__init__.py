@@ -1,10 +1,11 @@
 """Federated submodel learning: private, exact aggregation of sparse updates by two servers.
 
-The names below are loaded when first used, so that a server's aggregation path never imports torch.
-Wings, from the bottom up: `kernels`, `crypto`, `submodel`; the protocols `fsl`, `sesa` and `sefl`,
-and `privhfl`, which asks models instead of adding updates; `engine` and `service`; on top
-`integrations`, the library inside the frameworks of others. Below them
-`errors`, `types`, `version` and `faces` (how names load late); see docs/architecture.md.
+Start with `Federated`; `simulate` runs many clients in this process, `connect` and `Coordinator`
+two running servers. Modules: `optim` (the servers' optimizers), `policies` (rare ones), `privacy`
+(accounting of noise), `fsl` (the protocol of two servers), `sesa` and `sefl` (other systems that
+sum updates), `privhfl` (private queries to models), `errors`.
+
+Names load when first used, so that a server's aggregation path never imports torch.
 """
 
 from typing import TYPE_CHECKING
@@ -12,58 +13,59 @@ from typing import TYPE_CHECKING
 from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
+    from torchfsl import errors as errors
+    from torchfsl import fsl as fsl
+    from torchfsl import optim as optim
+    from torchfsl import policies as policies
+    from torchfsl import privacy as privacy
+    from torchfsl import privhfl as privhfl
+    from torchfsl import sefl as sefl
+    from torchfsl import sesa as sesa
     from torchfsl.crypto.fixed_point import FixedPoint as FixedPoint
-    from torchfsl.engine.engine import SubmodelEngine as SubmodelEngine
-    from torchfsl.engine.policies import BlockSample as BlockSample
     from torchfsl.engine.policies import BlockTopK as BlockTopK
     from torchfsl.engine.policies import Dense as Dense
-    from torchfsl.engine.policies import Fixed as Fixed
-    from torchfsl.engine.policies import RandomK as RandomK
     from torchfsl.engine.policies import Rows as Rows
     from torchfsl.engine.policies import TopK as TopK
-    from torchfsl.engine.residual import Residual as Residual
-    from torchfsl.engine.simulation import simulate as simulate
-    from torchfsl.fsl.client.client import Client as Client
+    from torchfsl.engine.round import Round as Round
+    from torchfsl.errors import Error as Error
+    from torchfsl.federation.coordinator import Coordinator as Coordinator
+    from torchfsl.federation.federated import Federated as Federated
+    from torchfsl.federation.local_servers import LocalServers as LocalServers
+    from torchfsl.federation.remote_servers import RemoteServers as RemoteServers
+    from torchfsl.federation.remote_servers import connect as connect
+    from torchfsl.federation.results import RoundResult as RoundResult
+    from torchfsl.federation.results import SimulationResult as SimulationResult
+    from torchfsl.federation.simulation import simulate as simulate
     from torchfsl.fsl.estimates.estimate import estimate as estimate
-    from torchfsl.fsl.explain import explain as explain
+    from torchfsl.fsl.floors import ClientPolicy as ClientPolicy
     from torchfsl.fsl.plan.plan import Plan as Plan
-    from torchfsl.fsl.round import begin_round as begin_round
-    from torchfsl.fsl.round import finish_round as finish_round
-    from torchfsl.fsl.round import run_round as run_round
-    from torchfsl.fsl.server.server import Server as Server
     from torchfsl.kernels.backends import backend as backend
-    from torchfsl.submodel.server_lazy import ServerLazyAdam as ServerLazyAdam
-    from torchfsl.submodel.server_model import ServerModel as ServerModel
-    from torchfsl.submodel.server_optimizers import ServerAdam as ServerAdam
-    from torchfsl.submodel.server_optimizers import ServerSGD as ServerSGD
+    from torchfsl.submodel.aggregation import Receipt as Receipt
     from torchfsl.version import __version__ as __version__
 
 _HOMES = {
-    "BlockSample": "engine.policies",
     "BlockTopK": "engine.policies",
-    "Client": "fsl.client.client",
+    "ClientPolicy": "fsl.floors",
+    "Coordinator": "federation.coordinator",
     "Dense": "engine.policies",
-    "Fixed": "engine.policies",
+    "Error": "errors",
+    "Federated": "federation.federated",
     "FixedPoint": "crypto.fixed_point",
+    "LocalServers": "federation.local_servers",
     "Plan": "fsl.plan.plan",
-    "RandomK": "engine.policies",
-    "Residual": "engine.residual",
+    "Receipt": "submodel.aggregation",
+    "RemoteServers": "federation.remote_servers",
+    "Round": "engine.round",
+    "RoundResult": "federation.results",
     "Rows": "engine.policies",
-    "Server": "fsl.server.server",
-    "ServerAdam": "submodel.server_optimizers",
-    "ServerLazyAdam": "submodel.server_lazy",
-    "ServerModel": "submodel.server_model",
-    "ServerSGD": "submodel.server_optimizers",
-    "SubmodelEngine": "engine.engine",
+    "SimulationResult": "federation.results",
     "TopK": "engine.policies",
     "backend": "kernels.backends",
-    "begin_round": "fsl.round",
+    "connect": "federation.remote_servers",
     "estimate": "fsl.estimates.estimate",
-    "explain": "fsl.explain",
-    "finish_round": "fsl.round",
-    "run_round": "fsl.round",
-    "simulate": "engine.simulation",
+    "simulate": "federation.simulation",
     "__version__": "version",
 }
+_MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
 __all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)

@@ -72,3 +72,18 @@ def whole_numbers(**given: object) -> list[int]:
             raise ParameterError(f"{name} is {value!r}, not an integer: give a whole number")
         whole.append(int(value))
     return whole
+
+
+def as_number(what: str, given: object) -> float:
+    """A number, or a tensor of one, as a float.
+
+    Raises:
+        ParameterError: it is something else.
+    """
+    try:
+        if given is not None and not isinstance(given, str | bytes):
+            return float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    kind = "None" if given is None else type(given).__name__
+    raise ParameterError(f"{what}: expected a number, such as loss.item(), got {kind}")

@@ -15,7 +15,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
 from torchfsl.sesa import Server, SesaPlan, Width, isolation, run_round
-from torchfsl.sesa import plan as plans
+from torchfsl.sesa import sesa_plan as plans
 from torchfsl.sesa.cohort import Cohort, Member
 
 SECTION = {4: [(33, 1.0), (33, 0.5), (34, 0.25)], 16: [(33, 1.0), (33, 0.25), (34, 1 / 16)]}

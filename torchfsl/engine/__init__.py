@@ -1,12 +1,12 @@
 """torch: hooks on a model and its optimizers, from training steps to a sparse update and back.
 
-Read `engine` (the facade, and the one file that names a protocol), `settings` (what it refuses),
-`handle`, `claim`, `round`, `hints`, `policies` (what is chosen), `wanted`, `fetched`, `choosing`,
-`residual` and `residuals`; `inventory`, `exchange` and `specs` (tensors, by name and by segment),
-`personal` (what stays), `lookups` (rows), `watch` (what a step changed), `memory` (what that
-costs), `status`, `simulation`, `simulation_checks`, `torch_optimizer`.
+Read `settings` (what is sent, and how), `hooks`, `claim`, `round`, `hints`, `policies` (what is
+chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
+`specs` (tensors, by name and by segment), `personal` and `client_state` (what belongs to one
+client), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
+`torch_optimizer`. No file names a protocol; `federation` does.
 
-Invariant: model, optimizer and state_dict keys are as without hooks, but for what a round loads.
+Invariant: model, optimizer and state_dict keys are as without hooks, except what a round loads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from torchfsl.faces import lazily
 
 if TYPE_CHECKING:
-    from torchfsl.engine.engine import SubmodelEngine as SubmodelEngine
-    from torchfsl.engine.handle import Handle as Handle
+    from torchfsl.engine.hooks import Hooks as Hooks
     from torchfsl.engine.policies import BlockSample as BlockSample
     from torchfsl.engine.policies import BlockTopK as BlockTopK
     from torchfsl.engine.policies import Dense as Dense
@@ -26,20 +25,21 @@ if TYPE_CHECKING:
     from torchfsl.engine.policies import Rows as Rows
     from torchfsl.engine.policies import TopK as TopK
     from torchfsl.engine.residual import Residual as Residual
-    from torchfsl.engine.round import TrainingRound as TrainingRound
+    from torchfsl.engine.round import Round as Round
+    from torchfsl.engine.settings import Settings as Settings
 
 _HOMES = {
     "BlockSample": "policies",
     "BlockTopK": "policies",
     "Dense": "policies",
     "Fixed": "policies",
-    "Handle": "handle",
+    "Hooks": "hooks",
     "RandomK": "policies",
     "Residual": "residual",
+    "Round": "round",
     "Rows": "policies",
-    "SubmodelEngine": "engine",
+    "Settings": "settings",
     "TopK": "policies",
-    "TrainingRound": "round",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazily(__name__, _HOMES)

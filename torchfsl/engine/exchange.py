@@ -84,19 +84,19 @@ class Exchange:
         }
 
     def check_state(self, state: object) -> None:
-        """Refuse what is no `Handle.state_dict`, and residuals whose places mean other rows here.
+        """Refuse what is not a `Hooks.state_dict`, and residuals whose places mean other rows here.
 
         Raises:
             ParameterError: another object, or a segment that something is owed of has other
                 tensors than `layout` says; states of before do not say, and are taken.
         """
-        parts = {"residuals", "personal", "rounds"}
+        parts = {"residuals", "personal", "states", "rounds"}
         if (
             not isinstance(state, Mapping)
             or {*state} - {"layout"} != parts
             or not isinstance(state["residuals"], Mapping)
         ):
-            raise ParameterError("not a Handle state: pass what state_dict() returned")
+            raise ParameterError("expected what fed.state_dict() returned")
         mine, saved = self.layout, state.get("layout")
         for name in {name for one in state["residuals"].values() for name in one.get("parts", ())}:
             theirs = mine.get(name, ()) if saved is None else saved.get(name, ())

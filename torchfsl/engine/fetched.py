@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.wanted import (
     RowIds,
     by_table,
+    check_budget,
     num_named,
     segment_indices,
     zeros_for_missing,
@@ -30,7 +31,7 @@ Found = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 class Fetcher(Protocol):
-    """A client that reads the applied model, as `torchfsl.Client` is one."""
+    """A client that reads the applied model, as `torchfsl.fsl.Client` is one."""
 
     @property
     def plan(self) -> SubmodelPlan:
@@ -45,20 +46,34 @@ class Fetcher(Protocol):
 
 
 def asked_rows(
-    handle: Handle, segments: list[Segment], rows: RowIds | None, residual: Residual
+    hooks: Hooks,
+    segments: list[Segment],
+    rows: RowIds | None,
+    residual: Residual,
+    *,
+    strict: bool = True,
 ) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, Asked]]:
-    """What to fetch: the caller's ids, then rows owed, at most k_max.
+    """What to fetch: the caller's ids, then unsent rows, at most k_max.
+
+    Args:
+        hooks: on the model.
+        segments: those that are retrieved.
+        rows: the caller's ids.
+        residual: of the client.
+        strict: refuse more ids than k_max; else the first ones count.
 
     Returns:
         The indices by retrieving segment, and by table what the caller named and may have.
 
     Raises:
-        ParameterError: an unknown table, or ids that are none.
+        ParameterError: an unknown table, invalid ids, or more than k_max of them.
     """
-    tables = handle.inventory.tables
+    tables = hooks.inventory.tables
     retrieved = [t for s in segments for t in tables[s.name]]
-    whole = [t for t in handle.inventory.all_tables if t not in retrieved]
+    whole = [t for t in hooks.inventory.all_tables if t not in retrieved]
     wanted = by_table(rows, retrieved, whole) if segments else {}
+    for segment in segments if strict else ():
+        check_budget(segment, tables[segment.name], wanted)
     named = {
         table.name: Asked(s.name, num_named(tables[s.name], wanted), s.k_max)
         for s in segments
@@ -68,7 +83,7 @@ def asked_rows(
 
 
 def write_rows(
-    handle: Handle,
+    hooks: Hooks,
     segments: list[Segment],
     asked: Mapping[str, npt.NDArray[np.int64]],
     found: Found,
@@ -79,10 +94,10 @@ def write_rows(
     Returns:
         By table name the ids that the tables hold now: int64, increasing.
     """
-    held_rows, present = handle.held_rows, {}
+    held_rows, present = hooks.held_rows, {}
     for segment in segments:
         indices, values = zeros_for_missing(asked[segment.name], *found[segment.name])
-        for table in handle.inventory.tables[segment.name]:
+        for table in hooks.inventory.tables[segment.name]:
             stop = table.offset + table.num_rows
             here = (indices >= table.offset) & (indices < stop)
             ids = torch.from_numpy(np.array(indices[here] - table.offset))
@@ -92,14 +107,14 @@ def write_rows(
             keep_only(table, ids, rows, held, absent=absent)
             held_rows.lack(table, table.num_rows - len(ids), zero=absent == 0.0)
             present[table.name] = ids
-    for table in handle.inventory.all_tables:
+    for table in hooks.inventory.all_tables:
         present.setdefault(table.name, torch.arange(table.num_rows))
     return present
 
 
 @contextlib.contextmanager
 def fetched_model(
-    handle: Handle, client: Fetcher, rows: RowIds | None = None
+    hooks: Hooks, client: Fetcher, rows: RowIds | None = None
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The servers' model in this client's module, to evaluate it: a fetch, and no report.
 
@@ -107,9 +122,9 @@ def fetched_model(
     `Rows(absent="zero")`. Leaving the block puts the module back to what it was.
 
     Args:
-        handle: attached to the module.
+        hooks: on the module.
         client: bound to a plan for this module.
-        rows: ids as `SubmodelEngine.round` takes them; those beyond the plan's k_max are left out.
+        rows: ids as `Federated.round` takes them; those beyond the plan's k_max are left out.
 
     Yields:
         By table name the ids at hand: int64, increasing.
@@ -120,24 +135,24 @@ def fetched_model(
         RejectedSubmission: this client has fetched from this model as often as it may.
         ProtocolError: a round is open in this module, or a server altered its answer.
     """
-    handle.exchange.check_plan(client.plan)
-    handle.recorder.check_closed()
+    hooks.exchange.check_plan(client.plan)
+    hooks.recorder.check_closed()
     segments = [segment for segment in client.plan.segments if segment.retrieve]
     if segments and rows is None:
         raise ParameterError(
             "the plan retrieves rows privately: pass rows=, the ids that the evaluation will use"
         )
-    asked, _ = asked_rows(handle, segments, rows, Residual())
-    absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
-    handle.personal.switch_to(client.client_id)
-    before = Snapshot(handle.model, handle.inventory, handle.held_rows)
+    asked, _ = asked_rows(hooks, segments, rows, Residual(), strict=False)
+    absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
+    hooks.personal.switch_to(client.client_id)
+    before = Snapshot(hooks.model, hooks.inventory, hooks.held_rows)
     try:
         clear, found = client.fetch(asked)
-        handle.exchange.load(clear)
-        present = write_rows(handle, segments, asked, found, absent)
+        hooks.exchange.load(clear)
+        present = write_rows(hooks, segments, asked, found, absent)
         if absent != 0.0:  # so that lookups of other rows are warned of
-            for table in (t for s in segments for t in handle.inventory.tables[s.name]):
-                handle.held_rows.note(table, present[table.name])
+            for table in (t for s in segments for t in hooks.inventory.tables[s.name]):
+                hooks.held_rows.note(table, present[table.name])
         yield present
     finally:
         before.put_back()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from torchfsl.engine.inventory import Table
 from torchfsl.engine.wanted import RowIds, by_table
+from torchfsl.engine.watch.rest import BufferWatch
 from torchfsl.errors import ParameterError
 
 Call = Callable[[nn.Module, Any], object]
@@ -20,15 +22,23 @@ _QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 def find_rows(
-    model: nn.Module, tables: Sequence[Table], batches: Iterable[Any], call: Call | None
+    model: nn.Module,
+    tables: Sequence[Table],
+    batches: Iterable[Any],
+    call: Call | None,
+    held: Mapping[str, torch.Tensor | None],
 ) -> dict[str, torch.Tensor]:
-    """Run the model on batches without gradients and note what its tables are asked for.
+    """Run the model on batches without gradients and note which rows its tables look up.
+
+    The pass leaves no trace: modes, buffers and random generators are as before. A lookup of a row
+    that the client does not hold reads one that it holds, so that checks in the model pass.
 
     Args:
-        model: put into evaluation mode for it, so that no statistics move.
+        model: put into evaluation mode for it.
         tables: to look at.
         batches: as the training loop gets them.
         call: how the model is called with a batch.
+        held: by table name the ids of the only rows with numbers; None for all.
 
     Returns:
         By table name distinct ids, int64, increasing, without padding.
@@ -36,28 +46,29 @@ def find_rows(
     Raises:
         ParameterError: the model does not take the batch.
     """
+    if isinstance(batches, Iterator):
+        raise ParameterError(
+            "batches is an iterator, which this pass would use up: pass a list or a DataLoader"
+        )
     seen: dict[str, list[torch.Tensor]] = {table.name: [] for table in tables}
-
-    def noting(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def note(module: nn.Module, args: Any, kwargs: Any) -> None:
-            ids = args[0] if args else kwargs["input"]
-            ids = ids.values() if ids.is_nested else ids
-            seen[name].append(torch.unique(ids.detach()).cpu().to(torch.int64))
-
-        return note
-
     hooks = [
-        module.register_forward_pre_hook(noting(table.name), with_kwargs=True)
+        module.register_forward_pre_hook(
+            _noting(seen[table.name], held.get(table.name)), with_kwargs=True
+        )
         for table in tables
         for module in table.modules
     ]
     modes = [(module, module.training) for module in model.modules()]
+    buffers = BufferWatch(model)
+    buffers.begin()
     model.eval()
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices):
             for batch in batches:
                 _run(model, batch, call)
     finally:
+        buffers.restore()
         for module, mode in modes:
             module.training = mode
         for hook in hooks:
@@ -70,22 +81,63 @@ def find_rows(
     return found
 
 
+def _noting(seen: list[torch.Tensor], held: torch.Tensor | None) -> Callable[..., Any]:
+    """A hook that notes ids, and replaces those of absent rows by one that is held."""
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        ids = args[0] if args else kwargs["input"]
+        flat = ids.values() if ids.is_nested else ids
+        seen.append(torch.unique(flat.detach()).cpu().to(torch.int64))
+        if held is None or not held.numel() or ids.is_nested:
+            return None
+        padding = getattr(module, "padding_idx", None)
+        known = torch.isin(flat, held.to(flat.device, flat.dtype))
+        known = known if padding is None else known | (flat == padding)
+        ids = torch.where(known, flat, held[0].to(flat.device, flat.dtype))
+        return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input": ids})
+
+    return note
+
+
 def _run(model: nn.Module, batch: Any, call: Call | None) -> None:
     if call is not None:
         call(model, batch)
         return
+    attempts = _calls(model, batch)
+    for args, kwargs in attempts[:-1]:
+        try:
+            model(*args, **kwargs)
+        except Exception:  # noqa: BLE001, S112 what a model raises on labels is its own
+            continue
+        return
+    args, kwargs = attempts[-1]
     try:
-        if isinstance(batch, Mapping):
-            model(**batch)
-        elif isinstance(batch, tuple | list):
-            model(*batch)
-        else:
-            model(batch)
+        model(*args, **kwargs)
     except TypeError as error:
         raise ParameterError(
-            f"rows_of: {type(model).__name__} does not take the batch as it is ({error}): say how "
-            "it is called, rows_of(batches, call=lambda model, batch: model(batch[0]))"
+            f"rows_of: {type(model).__name__} does not take the batch ({error}): say how it is "
+            "called, rows_of(batches, call=lambda model, batch: model(batch[0]))"
         ) from error
+
+
+def _calls(model: nn.Module, batch: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Ways to call the model with a batch, the first one first: labels may be left out."""
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    kinds = {p.kind for p in parameters}
+    if isinstance(batch, Mapping):
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            return [((), dict(batch))]
+        names = {p.name for p in parameters}
+        return [((), {name: value for name, value in batch.items() if name in names})]
+    if not isinstance(batch, tuple | list):
+        return [((batch,), {})]
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    most = len(batch) if inspect.Parameter.VAR_POSITIONAL in kinds else len(places)
+    fewest = sum(p.default is p.empty for p in places)
+    whole = tuple(batch[:most])
+    if fewest and fewest < len(whole):
+        return [(whole, {}), (whole[:fewest], {})]
+    return [(whole, {})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +151,7 @@ class RowAdvice:
     counts: dict[str, npt.NDArray[np.int64]]
 
     def rows_per_client(self, quantile: float = 1.0) -> dict[str, int]:
-        """What `engine.plan(rows_per_client=)` takes so that this share of clients fits.
+        """A plan's `rows_per_client` under which this share of clients fits.
 
         Below 1.0 the others cannot train on all of their rows where rows are fetched privately.
         """
@@ -111,7 +163,7 @@ class RowAdvice:
         }
 
     def __str__(self) -> str:
-        lines = [f"{'rows a client':<16}" + "".join(f"{q:>9.0%}" for q in _QUANTILES)]
+        lines = [f"{'rows per client':<16}" + "".join(f"{q:>9.0%}" for q in _QUANTILES)]
         by_quantile = [self.rows_per_client(q) for q in _QUANTILES]
         for name in self.counts:
             lines.append(f"{name:<16}" + "".join(f"{rows[name]:>9}" for rows in by_quantile))
@@ -126,12 +178,12 @@ def advise(tables: Mapping[str, Sequence[Table]], clients: Iterable[RowIds]) -> 
         clients: of each what it would pass as `rows=`.
 
     Raises:
-        ParameterError: no client, or ids that are none.
+        ParameterError: no client, or invalid ids.
     """
     every = [table for group in tables.values() for table in group]
     asked = [by_table(rows, every, []) for rows in clients]
     if not asked:
-        raise ParameterError("advise() needs the rows of at least one client")
+        raise ParameterError("expected the batches of at least one client, got none")
     counts = {
         name: np.sort(
             [

@@ -1,17 +1,18 @@
 """A client's round around the user's own training loop.
 
 Entering fetches the model: clear tensors by download, rows privately; rows that were not fetched
-become NaN, so that reading one cannot go unnoticed. Leaving takes the update. An exception puts
-the model back and sends the servers a report like any other that adds nothing; if it was the
-servers that failed, nothing at all (see `torchfsl.fsl.client.round`).
+become NaN, so that reading one cannot go unnoticed. Leaving takes the update and sends it. An
+exception puts the model back and sends the servers a report like any other that adds nothing; if
+the servers failed, nothing at all (see `torchfsl.fsl.client.round`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
@@ -21,49 +22,75 @@ from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.engine import hints
 from torchfsl.engine.fetched import asked_rows, write_rows
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.settings import NO_TABLE, check_source
+from torchfsl.engine.settings import NO_TABLE, check_policies, check_source
 from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
-from torchfsl.errors import Error, ParameterError, ProtocolError
+from torchfsl.errors import Error, ParameterError, ProtocolError, as_number
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import RawSegment, Update, check_weight, is_whole, quantise
+from torchfsl.types import Float64
 
 
-class TrainingRound:
-    """One client's round. Made by `SubmodelEngine.round`; use as a context manager.
+class Round:
+    """One client's round, as a context manager around its training. Made by `Federated.round`.
+
+    Leaving the block sends the update. If sending fails, the error is raised and the update is
+    kept: `retry()` sends it again.
 
     Attributes:
-        rows: after entering, by table name the ids that were retrieved (int64, increasing). One
-            that found no bin (probability at most 2**-40 any) is zero; its update is not sent but
-            kept in the residual.
-        clip_report: after `submit`, what clipping did to the update.
-        receipt: after `submit`.
-        update: after `submit`, the quantised update as it was sent, before its weight.
+        number: number of the round, known once it has begun; before that -1.
+        client_id: number of the client.
+        rows: in the block, by table name the ids that were fetched (int64, increasing). A row that
+            found no bin (probability at most 2**-40 any) is zero; its update is not sent but kept
+            in the residual.
+        weight: of this client under a plan with `average="weight"`, a whole number in
+            1..max_weight; may be set in the block.
+        receipt: after the block, what the report has cost.
+        update: after the block, the quantised update as it was sent, before its weight.
+        clip_report: after the block, what clipping did to the update.
     """
 
     def __init__(
         self,
-        handle: Handle,
+        hooks: Hooks,
         client: Participant,
         *,
-        rows: RowIds | None,
-        number: int | None,
-        rounding_seed: bytes | None,
+        rows: RowIds | None = None,
+        number: int | None = None,
+        weight: int = 1,
+        rounding_seed: bytes | None = None,
         residual: Residual | None = None,
+        submitted: Callable[[Round], object] | None = None,
     ) -> None:
-        """Check the arguments that are public; nothing is sent yet."""
+        """Check the arguments that are public; nothing is sent yet.
+
+        Args:
+            hooks: on the client's model.
+            client: bound to a plan for this model.
+            rows: ids to fetch, where the plan retrieves rows: of the only table, or by table name.
+            number: of the open round; by default the client asks the servers for it.
+            weight: see above.
+            rounding_seed: secret of 16 bytes for rounding and `BlockSample`'s draws; None draws it.
+            residual: unsent update of the client; by default the hooks keep one for each client.
+            submitted: called with the round once its update has been sent.
+
+        Raises:
+            ParameterError: the plan, the rows or the weight do not fit.
+        """
         self.rows: dict[str, torch.Tensor] = {}
         self.clip_report: ClipReport | None = None
         self.receipt: Receipt | None = None
         self.update: Update | None = None
-        self._handle, self._client = handle, client
-        mine = client.client_id
-        self._residual = handle.residuals.of(mine) if residual is None else residual
+        self._loss: float | None = None
+        self._hooks, self._client = hooks, client
+        self.client_id = mine = client.client_id
+        self._residual = hooks.residuals.of(mine) if residual is None else residual
         self._wanted, self._rounding_seed = rows, rounding_seed
+        self._submitted = submitted
         self._retrieving = [s for s in client.plan.segments if s.retrieve]
         self._ask_number: Any = getattr(client, "open_number", None)
         if number is None and self._ask_number is None:
@@ -72,35 +99,55 @@ class TrainingRound:
             )
         self._asked: dict[str, Asked] = {}
         self._given = None if number is None else check_number("number", number)
-        self._number, self._num_steps = -1, 0
+        self.number, self._num_steps = -1, 0
         self._session: RoundSession | None = None
         self._indices: dict[str, npt.NDArray[np.int64]] = {}
-        self._has_asked = False
+        self._has_asked = self._withdrawn = False
         self._raw: dict[str, RawSegment] | None = None
-        handle.exchange.check_plan(client.plan)
-        self._absent = 0.0 if handle.rows is not None and handle.rows.absent == "zero" else np.nan
-        self._fixed = handle.exchange.fixed_positions(handle.rows, handle.rest)
+        self._quantised: tuple[dict[str, RawSegment], Update, dict[str, Float64]] | None = None
+        hooks.exchange.check_plan(client.plan)
+        check_policies(hooks.settings, client.plan, hooks.exchange.parts)
+        hooks.check_row_by_row(self._retrieving)
+        self.weight = weight if weight == 1 else check_weight(client.plan, weight)
+        self._absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
+        self._fixed = hooks.exchange.fixed_positions(hooks.rows, hooks.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
             raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
         if self._retrieving and rows is None and self._fixed is None:
             raise ParameterError(
-                "the plan retrieves rows privately: pass rows=, the ids that the batches will use"
+                "the plan fetches rows privately: pass batches=, what the client trains on, or "
+                "rows=, the ids that it uses"
             )
-        tables = handle.inventory.tables
+        tables = hooks.inventory.tables
         transport = getattr(client, "servers", None)
-        check_source(handle.recorder.source, getattr(transport, "source", None))
+        check_source(hooks.recorder.source, getattr(transport, "source", None))
         whole = any(s.is_dense and s.name in tables for s in client.plan.segments)
         if rows is not None and not self._retrieving and not whole:
             remedy = ", or make the plan with retrieve=True" if tables else ""
             why = "clients hold whole tables" if tables else NO_TABLE
-            raise ParameterError(f"the plan retrieves no rows, {why}: leave out rows={remedy}")
+            raise ParameterError(f"the plan fetches no rows, {why}: leave out rows={remedy}")
 
-    def ask(self) -> None:
-        """Start the round before its block is entered: what the client asks for is sent.
+    def __repr__(self) -> str:
+        return f"Round(number={self.number}, client_id={self.client_id})"
 
-        Simulations do so for some clients before the first of them goes on, since servers answer
-        those that wait together. The model stays as it is. A client that goes no further has
-        dropped out.
+    @property
+    def loss(self) -> float | None:
+        """The client's loss, for the mean of the round; None if it was not set."""
+        return self._loss
+
+    @loss.setter
+    def loss(self, value: SupportsFloat | None) -> None:
+        """Set it, in the block or before `retry`.
+
+        Raises:
+            ParameterError: not a number, nor a tensor of one.
+        """
+        self._loss = None if value is None else as_number("the loss", value)
+
+    def prefetch(self) -> None:
+        """Ask for the rows before the block is entered; servers answer clients that wait together.
+
+        The model stays as it is. A client that goes no further has dropped out.
 
         Raises:
             ProtocolError: the round was started before.
@@ -111,13 +158,42 @@ class TrainingRound:
         self._prepare()
         self._session, self._has_asked = self._start(self._indices), True
 
-    def __enter__(self) -> TrainingRound:
-        claim = self._handle.claim
+    def withdraw(self) -> None:
+        """In the block: have it end with the model put back and a report that adds nothing.
+
+        The servers cannot tell such a report from any other.
+
+        Raises:
+            ProtocolError: outside the block.
+        """
+        if not self._hooks.claim.is_of(self):
+            raise ProtocolError("withdraw() is for the block: call it inside `with fed.round(...)`")
+        self._withdrawn = True
+
+    def retry(self) -> Receipt:
+        """Send the update again, after leaving the block raised an error of sending.
+
+        Returns:
+            See `receipt`.
+
+        Raises:
+            ProtocolError: there is no unsent update.
+            ParameterError: `weight` still does not fit.
+        """
+        if self._raw is not None:
+            return self._submit()
+        if self._quantised is None:
+            raise ProtocolError("nothing to send again: the update was sent, or the block failed")
+        session: Any = self._session
+        return self._settle(session.send_again())
+
+    def __enter__(self) -> Round:
+        claim = self._hooks.claim
         if claim.is_of(self):
             raise ProtocolError("the block of this round is open already: leave it first")
         try:
             if claim.take(self):  # from a round that was dropped within its block
-                self._handle.close_round()
+                self._hooks.close_round()
             self._enter()
         except BaseException:
             claim.give_back(self)
@@ -132,40 +208,40 @@ class TrainingRound:
     ) -> None:
         try:
             self._leave(error)
-            self._num_steps = self._handle.recorder.num_steps
+            self._num_steps = self._hooks.recorder.num_steps
         finally:
-            self._handle.claim.give_back(self)
+            self._hooks.states.leave()
+            self._hooks.claim.give_back(self)
+        if self._raw is not None:
+            self._submit()
 
     def __del__(self) -> None:
-        if getattr(self, "_raw", None) is not None:
+        unsent = getattr(self, "_raw", None) is not None or getattr(self, "_quantised", None)
+        if unsent:
             warnings.warn(
-                f"round {self._number} was finished and never submitted, so its update is lost: "
-                "call rnd.submit() after the block",
+                f"the update of client {self.client_id} in round {self.number} could not be sent "
+                "and was never sent again, so it is lost: call retry() on the round",
                 stacklevel=2,
             )
 
-    def submit(self, *, weight: int = 1) -> Receipt:
-        """Send the update of the finished block.
+    # --- the update ---------------------------------------------------------------------------
 
-        Args:
-            weight: this client's weight, under a plan with a weight lane; 1..max_weight.
+    def _submit(self) -> Receipt:
+        """Send the update of the finished block.
 
         Raises:
             ParameterError: the weight is a number beyond 1..max_weight, or the update cannot be
                 encoded: a report that adds nothing was sent, since both are private. Or the weight
-                is no whole number, or the plan has no weight lane, which is nothing of this
-                client's: nothing was sent, and `submit` with another weight works.
-            ProtocolError: the block was not finished, failed, or was submitted before.
+                is not a whole number, or the plan has no weights, which says nothing about this
+                client: nothing was sent, and `retry` with another weight works.
         """
-        if self._raw is None or self._session is None:
-            raise ProtocolError(
-                "nothing to submit: leave the with block first, and submit once a round"
-            )
+        assert self._raw is not None
+        assert self._session is not None
         residual, plan = self._residual, self._client.plan
         try:
-            weight = check_weight(plan, weight)
+            weight = check_weight(plan, self.weight)
         except ParameterError:
-            if plan.lane == "weight" and is_whole(weight):  # silence would tell how it is weighted
+            if plan.lane == "weight" and is_whole(self.weight):  # silence would tell its weight
                 self._raw = None
                 residual.discard()
                 self._abort()
@@ -180,37 +256,50 @@ class TrainingRound:
             residual.discard()
             self._abort()
             raise
+        self._quantised = raw, update, errors
         try:
-            self.receipt = self._session.submit(update, weight=weight)
+            receipt = self._session.submit(update, weight=weight)
         except BaseException:
-            residual.discard()
+            if not getattr(self._session, "is_unsent", False):
+                self._quantised = None
+                residual.discard()
             raise
-        residual.settle(raw, errors, self.receipt.unmatched)
-        self.update = update  # what follows may raise where warnings are errors
-        hints.tell_of_clipping(plan, self.clip_report)
+        return self._settle(receipt)
+
+    def _settle(self, receipt: Receipt) -> Receipt:
+        """The servers have the update."""
+        assert self._quantised is not None
+        (raw, update, errors), self._quantised = self._quantised, None
+        self._residual.settle(raw, errors, receipt.unmatched)
+        self.receipt, self.update = receipt, update
+        if self._submitted is not None:
+            self._submitted(self)
+        if self.clip_report is not None:  # what follows may raise where warnings are errors
+            hints.tell_of_clipping(self._client.plan, self.clip_report)
         hints.warn_of_nothing(self._num_steps, raw)
-        return self.receipt
+        return receipt
 
     # --- parts --------------------------------------------------------------------------------
 
     def _enter(self) -> None:
         """Fetch the model and record from here on; on failure all is as before."""
-        handle = self._handle
+        hooks = self._hooks
         if not self._has_asked:
             self._prepare()
-        handle.personal.switch_to(self._client.client_id)
-        before = Snapshot(handle.model, handle.inventory, handle.held_rows)
+        hooks.personal.switch_to(self._client.client_id)
+        hooks.states.enter(self._client.client_id)
+        before = Snapshot(hooks.model, hooks.inventory, hooks.held_rows)
         if not self._has_asked:
             self._session = self._start(self._indices)
         assert self._session is not None
         self._has_asked = False
         try:
             clear = self._session.download()
-            handle.recorder.check_closed()
-            handle.exchange.load(clear)
+            hooks.recorder.check_closed()
+            hooks.exchange.load(clear)
             held = self._retrieving or self._absent == 0.0
             present = self._fetch_rows(self._indices) if held else None
-            handle.begin_round(present, self._asked)
+            hooks.begin_round(present, self._asked)
         except BaseException:
             before.put_back()
             self._abort()
@@ -219,7 +308,7 @@ class TrainingRound:
 
     def _prepare(self) -> None:
         """The round's number, and what to ask for."""
-        self._number = self._ask_number() if self._given is None else self._given
+        self.number = self._ask_number() if self._given is None else self._given
         try:
             self._indices = self._wanted_indices()
         except BaseException:
@@ -229,11 +318,11 @@ class TrainingRound:
     def _start(self, indices: dict[str, npt.NDArray[np.int64]]) -> RoundSession:
         """A round of its own, or the next one of a session with a fixed submodel."""
         if not self._client.plan.keeps_positions:
-            return self._client.start_round(self._number, indices=indices)
+            return self._client.start_round(self.number, indices=indices)
         continue_session = getattr(self._client, "continue_session", None)
         if continue_session is None:
-            raise ParameterError("plans with max_epochs above 1 need a torchfsl.Client")
-        session: RoundSession = continue_session(self._number, indices=indices)
+            raise ParameterError("a plan with max_epochs above 1 needs servers of the protocol fsl")
+        session: RoundSession = continue_session(self.number, indices=indices)
         return session
 
     def _give_up(self, error: BaseException) -> None:
@@ -242,23 +331,28 @@ class TrainingRound:
         A client that has withdrawn from the round, and one without servers, sends none.
         """
         self._explain(error)
-        self._handle.close_round()
+        if self._put_back():
+            error.add_note(
+                "torchfsl sent an all-zero report in place of this client's update, so it has "
+                f"participated in round {self.number} and can do so again in the next one."
+            )
+
+    def _put_back(self) -> bool:
+        """Put the model back and send a report that adds nothing; whether one was sent."""
+        self._hooks.close_round()
         self._before.put_back()
         self._residual.discard()
         assert self._session is not None
         before = self._session.receipt().upload_bytes
-        if self._session.abort().upload_bytes > before:
-            error.add_note(
-                f"torchfsl sent a report that adds nothing in place of this client's update, so it "
-                f"has taken part in round {self._number} and can do so again in the next one."
-            )
+        self.receipt = self._session.abort()
+        return self.receipt.upload_bytes > before
 
     def _leave(self, error: BaseException | None) -> None:
-        """Take the update; after a failure put the model back."""
+        """Take the update; after a failure, or if this client withdraws, put the model back."""
         try:
-            if error is None:
-                self._raw = self._handle.update(
-                    self._client.plan, residual=self._residual, round_number=self._number,
+            if error is None and not self._withdrawn:
+                self._raw = self._hooks.update(
+                    self._client.plan, residual=self._residual, round_number=self.number,
                     seed=self._rounding_seed,
                 )  # fmt: skip
         except BaseException as problem:
@@ -266,26 +360,28 @@ class TrainingRound:
             raise
         if error is not None:
             self._give_up(error)
+        elif self._withdrawn:
+            self._put_back()
         else:
             self._leave_rows()
-            self._handle.close_round()
+            self._hooks.close_round()
         del self._before
 
     def _leave_rows(self) -> None:
         """After the round rows that were not retrieved are NaN, whatever they were in it."""
         if not self._retrieving:
             return
-        for table in self._handle.inventory.all_tables:
+        for table in self._hooks.inventory.all_tables:
             ids = self.rows[table.name]
             if self._absent == 0.0 and ids.numel() < table.num_rows:
                 keep_only(table, ids, table.weight.detach().index_select(0, ids), None)
-                self._handle.held_rows.lack(table, table.num_rows - len(ids), zero=False)
-            self._handle.held_rows.note(table, ids)
+                self._hooks.held_rows.lack(table, table.num_rows - len(ids), zero=False)
+            self._hooks.held_rows.note(table, ids)
 
     def _explain(self, error: BaseException) -> None:
         """See `hints.note_held_rows`."""
         absent = "zero" if self._absent == 0.0 else "NaN"
-        hints.note_held_rows(error, self._retrieving, self._handle.inventory, self.rows, absent)
+        hints.note_held_rows(error, self._retrieving, self._hooks.inventory, self.rows, absent)
 
     def _abort(self) -> None:
         if self._session is not None:
@@ -299,7 +395,7 @@ class TrainingRound:
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
         with contextlib.suppress(Error):
-            session = self._client.start_round(self._number, indices=nothing)
+            session = self._client.start_round(self.number, indices=nothing)
             session.download()
             if self._retrieving:
                 session.retrieve()
@@ -313,7 +409,7 @@ class TrainingRound:
                 s.name: (fixed := self._fixed[s.name])[s.tree_positions(fixed) >= 0] for s in early
             }
         indices, self._asked = asked_rows(
-            self._handle, self._retrieving, self._wanted, self._residual
+            self._hooks, self._retrieving, self._wanted, self._residual
         )
         return indices
 
@@ -321,5 +417,5 @@ class TrainingRound:
         """Write the retrieved rows into the tables, NaN everywhere else."""
         assert self._session is not None
         found = self._session.retrieve() if self._retrieving else {}
-        self.rows = write_rows(self._handle, self._retrieving, asked, found, self._absent)
+        self.rows = write_rows(self._hooks, self._retrieving, asked, found, self._absent)
         return self.rows

@@ -1,16 +1,60 @@
-"""What an engine may be told: settings that cannot work are refused when it is made."""
+"""What is sent of a model, and how: settings that cannot work are refused when they are made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.policies import RestPolicy, Rows
+from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
+from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, expect_a
+from torchfsl.submodel.plan import SubmodelPlan
 
 
-def check_settings(
+@dataclass(frozen=True)
+class Settings:
+    """What is sent of a model, and how.
+
+    Attributes:
+        rows: policy of the tables that are sent by row: every trained `nn.Embedding` and
+            `nn.EmbeddingBag` weight, or those that it names; None for none.
+        rest: policy of all other trained parameters, flattened in `named_parameters` order.
+        encoding: fixed-point parameters; None for the finest that has room for a plan's clients.
+        encodings: those of single segments by their names in `plan.explain()` (`rows18`, `rest`),
+            `rows` for all tables. A pattern (`attention.*`, or the name of one parameter) makes a
+            separate segment of the parameters of a dense rest that it fits; the first that fits
+            counts.
+        buffers: `local` neither sends nor loads buffers (BatchNorm statistics). `average` sends
+            the change of floating-point buffers as a dense segment (with source `delta`).
+        source: `delta` sends how the parameters changed over the round. `gradient` sends the sum
+            of the gradients of the round's steps (FedSGD); the steps themselves then change
+            nothing, neither parameters nor optimizer state.
+        check: how untouched rows are checked at the end of a round: `checksum` (reads the tables
+            twice a round), `sample` (256 rows) or `off`.
+    """
+
+    rows: Rows | None = field(default_factory=Rows)
+    rest: RestPolicy = field(default_factory=Dense)
+    encoding: FixedPoint | None = None
+    encodings: Mapping[str, FixedPoint] = field(default_factory=dict)
+    buffers: Literal["local", "average"] = "local"
+    source: Source = "delta"
+    check: Check = "checksum"
+
+    def __post_init__(self) -> None:
+        if self.rows == "auto":
+            object.__setattr__(self, "rows", Rows())
+        if self.rest is None:
+            object.__setattr__(self, "rest", Dense())
+        _check_settings(
+            self.rows, self.rest, self.encoding, self.buffers, self.source, self.check
+        )
+        object.__setattr__(self, "encodings", _checked_encodings(self.encodings))
+
+
+def _check_settings(
     rows: object, rest: object, encoding: object, buffers: str, source: str, check: str
 ) -> None:
     """Refuse policies and choices that are none.
@@ -26,7 +70,7 @@ def check_settings(
             "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
         )
     expect_a(
-        FixedPoint, encoding, "encoding", "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...) "
+        (FixedPoint, type(None)), encoding, "encoding", "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...) "
         "or leave it out; encodings= takes a mapping, of segments that have one of their own",
     )  # fmt: skip
     if buffers not in ("local", "average"):
@@ -42,7 +86,7 @@ def check_settings(
         raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
 
 
-def checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, FixedPoint]:
+def _checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, FixedPoint]:
     """Encodings by name.
 
     Raises:
@@ -66,6 +110,39 @@ NO_TABLE: Final = (
 )
 
 
+def check_policies(settings: Settings, plan: SubmodelPlan, parts: Collection[str]) -> None:
+    """Refuse a policy that chooses another kind of positions than the plan sends.
+
+    Args:
+        settings: of the model.
+        plan: for this model.
+        parts: names of the segments outside tables.
+
+    Raises:
+        ParameterError: with the policy that the plan asks for.
+    """
+    rest = settings.rest
+    for segment in plan.segments:
+        if segment.name not in parts or segment.is_dense:
+            continue
+        if (rest.policy, rest.block) != (segment.policy, segment.tau):
+            raise ParameterError(
+                f"the plan sends segment {segment.name!r} as {segment.policy} of {segment.tau} "
+                f"values, this model's policy is {rest!r}: leave rest= out, "
+                "torchfsl.Federated(model, optimizer, plan=plan), to take the plan's"
+            )
+
+
+def rest_policy_of(plan: SubmodelPlan, name: str) -> RestPolicy:
+    """The policy that a client with this plan follows, where its owner chose by magnitude."""
+    found = next((s for s in plan.segments if s.name == name and not s.is_dense), None)
+    if found is None:
+        return Dense()
+    if found.policy == "blocks":
+        return BlockTopK(found.k_max, block=found.tau)
+    return TopK(found.k_max)
+
+
 def check_source(sent: str, taken: object) -> None:
     """Refuse servers that take gradients for deltas, or the reverse.
 
@@ -79,5 +156,5 @@ def check_source(sent: str, taken: object) -> None:
     if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
             f"the engine sends source={sent!r}, the servers' models take {taken!r} and would move "
-            f"the wrong way: ServerModel(state, ..., source={sent!r})"
+            f"the wrong way: give both source={sent!r}"
         )

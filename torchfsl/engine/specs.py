@@ -30,7 +30,8 @@ def segment_specs(
         exchange: the model's tensors.
         rows: policy of the tables.
         rest: policy of everything else.
-        rows_per_client: see `SubmodelEngine.plan`.
+        rows_per_client: most rows that a client fetches and sends, for every rows segment or by
+            the name of a segment or of its tables.
         retrieve: see there.
         encodings: of segments that have one of their own, by name.
 
@@ -151,54 +152,6 @@ def _by_segment(
     return budgets
 
 
-def width_specs(
-    exchange: Exchange,
-    rows: Rows | None,
-    rest: RestPolicy,
-    budgets: Sequence[int | Mapping[str, int]],
-    encodings: Mapping[str, FixedPoint],
-) -> list[SegmentSpec]:
-    """The segments of a model whose clients train different numbers of rows.
-
-    Args:
-        exchange: the model's tensors.
-        rows: policy of the tables.
-        rest: policy of everything else.
-        budgets: for each class of clients its rows, of every rows segment or by segment name.
-        encodings: see `segment_specs`.
-
-    Raises:
-        ParameterError: a policy that chooses after training, or no rows of a segment for a class.
-    """
-    if rows is None or not _fetches(rows) or not isinstance(rest, Dense):
-        raise ParameterError(
-            "one server codes which rows a client trains before it trains, and takes the rest "
-            "whole: use rows=Rows() and rest=Dense()"
-        )
-    if not budgets:
-        raise ParameterError("give at least one class of clients with its rows")
-    names = set(exchange.segment_tensors) - {*exchange.parts, BUFFERS}
-    for budget in budgets:
-        if isinstance(budget, Mapping) and set(budget) != names:
-            raise ParameterError(
-                f"a class of clients has rows of {sorted(budget)}; give it some of each of "
-                f"{sorted(names)}"
-            )
-    widest = {
-        name: max((b[name] if isinstance(b, Mapping) else b) for b in budgets) for name in names
-    }
-    parts = exchange, rows, rest
-    return segment_specs(*parts, rows_per_client=widest, retrieve=True, encodings=encodings)
-
-
-def owned(specs: Sequence[SegmentSpec], budget: int | Mapping[str, int]) -> tuple[int, ...]:
-    """By segment what a client trains of it: its rows, or 1 of a dense segment."""
-    return tuple(
-        1 if spec.is_dense else budget[spec.name] if isinstance(budget, Mapping) else budget
-        for spec in specs
-    )
-
-
 def _row_budget(
     rows: Rows,
     name: str,
@@ -222,8 +175,8 @@ def _row_budget(
         return min(rows.budget, m)
     named = ", ".join(t.name for t in tensors)
     raise ParameterError(
-        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client= to "
-        "engine.plan or Rows(budget=); it is public and fixes the size of every message"
+        f"segment {name!r} ({named}): how many rows may a client send? Pass rows_per_client=, as "
+        "fed.suggest_rows(batches_of_clients) finds it, or Rows(budget=); it is public"
     )
 
 

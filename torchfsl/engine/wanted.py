@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from torchfsl.engine.inventory import Table
 from torchfsl.engine.residual import Residual
 from torchfsl.errors import ParameterError, refuse
 from torchfsl.submodel.segments import Segment
-
-log = logging.getLogger("torchfsl.engine")
 
 _Array = torch.Tensor | npt.NDArray[Any]
 Ids = _Array | Iterable[int] | Sequence[_Array]
@@ -115,19 +112,32 @@ def num_named(tables: list[Table], wanted: Mapping[str, torch.Tensor]) -> int:
     return sum(len(torch.unique(wanted[t.name])) for t in tables if t.name in wanted)
 
 
+def check_budget(
+    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor]
+) -> None:
+    """Refuse more rows than the plan lets a client fetch.
+
+    Raises:
+        ParameterError: with both numbers.
+    """
+    named = num_named(tables, wanted)
+    if named > segment.k_max:
+        names = ", ".join(t.name for t in tables)
+        raise ParameterError(
+            f"this client uses {named} rows of {names} (segment {segment.name!r}), the plan's "
+            f"rows_per_client is {segment.k_max}: train on fewer batches in this round, or make "
+            f"the plan with rows_per_client={named} or more"
+        )
+
+
 def segment_indices(
     segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor], residual: Residual
 ) -> npt.NDArray[np.int64]:
-    """Distinct indices in order of first mention, then rows owed, cut to k_max, sorted."""
+    """Distinct indices in order of first mention, then unsent rows, cut to k_max, sorted."""
     parts = [wanted[t.name].numpy() + t.offset for t in tables if t.name in wanted]
-    owed = residual.pending(segment.name).cpu().numpy()
-    mentioned = np.concatenate([*parts, owed]).astype(np.int64)
+    unsent = residual.pending(segment.name).cpu().numpy()
+    mentioned = np.concatenate([*parts, unsent]).astype(np.int64)
     mentioned = mentioned[segment.tree_positions(mentioned) >= 0]
     distinct, first = np.unique(mentioned, return_index=True)
-    if num_named(tables, wanted) > segment.k_max:
-        log.warning(
-            "segment %s: more rows wanted than the plan's k_max = %d, the first ones are fetched",
-            segment.name, segment.k_max,
-        )  # fmt: skip
     order = np.argsort(first, kind="stable")[: segment.k_max]
     return np.sort(distinct[order])

@@ -9,15 +9,21 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
+
+from torchfsl.crypto import discrete_gaussian
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.aggregation import Closed, Participant
+from torchfsl.submodel.segments import subset_array
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
+from torchfsl.types import Whole
 
 _Reply = TypeVar("_Reply")
 
@@ -33,9 +39,10 @@ class TwoServers:
     def __init__(self, plan: Plan, models: tuple[ServerModel, ServerModel]) -> None:
         """Both servers idle."""
         self.plan = plan
+        self._drawn: tuple[list[Whole], list[Whole]] = ([], [])
         self.servers = (
-            Server(0, plan=plan, model=models[0]),
-            Server(1, plan=plan, model=models[1]),
+            Server(0, plan=plan, model=models[0], draw_noise=self._drawing(0)),
+            Server(1, plan=plan, model=models[1], draw_noise=self._drawing(1)),
         )
         self._timed = tuple(_TimedServer(server) for server in self.servers)
         self.link = InProcess(*self._timed)
@@ -48,6 +55,37 @@ class TwoServers:
         return self.servers[0].model
 
     @property
+    def models(self) -> tuple[ServerModel, ServerModel]:
+        """Both servers' models."""
+        return self.servers[0].model, self.servers[1].model
+
+    def _drawing(self, party: int) -> Draw:
+        """The noise of a server, which this process remembers."""
+
+        def draw(sigma: int, count: int) -> Whole:
+            self._drawn[party].append(discrete_gaussian.sample(sigma, count))
+            return self._drawn[party][-1]
+
+        return draw
+
+    def noise_sums(self) -> dict[str, Whole]:
+        """By segment what both servers added to the last round's sums; lanes as `NAME/lane`.
+
+        For an audit. Only a process that plays both servers can tell; nothing without noise.
+        """
+        sums: dict[str, Whole] = {}
+        draws = [iter(drawn) for drawn in self._drawn]
+        for segment in self.plan.segments if all(self._drawn) else ():
+            for name, width in ((segment.name, segment.tau), (f"{segment.name}/lane", 1)):
+                total = (next(draws[0]) + next(draws[1])).reshape(-1, width)
+                if segment.subset:  # sums are over the whole index space
+                    whole = np.zeros((segment.index_space, width), dtype=np.int64)
+                    whole[subset_array(segment.subset)[: len(total)]] = total
+                    total = whole
+                sums[name] = total if name == segment.name else total[:, 0]
+        return sums
+
+    @property
     def server_seconds(self) -> float:
         """See `Aggregation`."""
         return self._between + sum(server.seconds for server in self._timed)
@@ -55,6 +93,8 @@ class TwoServers:
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`; both servers take whoever comes."""
         self._sessions = Sessions()
+        for drawn in self._drawn:
+            drawn.clear()
         for timed in self._timed:
             timed.seconds = 0.0
         start = time.perf_counter()
@@ -64,6 +104,11 @@ class TwoServers:
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
         return self._sessions.watch(client, Client(self.plan, self.link, client_id=client))
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        for server in self.servers:
+            server.abandon_round()
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""

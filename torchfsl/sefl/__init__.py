@@ -18,9 +18,10 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.sefl.aggregator import Aggregator as Aggregator
     from torchfsl.sefl.client import Client as Client
-    from torchfsl.sefl.plan import PlanOptions as PlanOptions
-    from torchfsl.sefl.plan import SeflPlan as SeflPlan
-    from torchfsl.sefl.plan import build_plan as build_plan
+    from torchfsl.sefl.sefl_plan import PlanOptions as PlanOptions
+    from torchfsl.sefl.sefl_plan import SeflPlan as SeflPlan
+    from torchfsl.sefl.sefl_plan import build_plan as build_plan
+    from torchfsl.sefl.sefl_plan import plan as plan
     from torchfsl.sefl.provider import KeyHolder as KeyHolder
     from torchfsl.sefl.round import AggregatorAndKeyHolder as AggregatorAndKeyHolder
     from torchfsl.sefl.round import introduce as introduce
@@ -32,10 +33,11 @@ _HOMES = {
     "AggregatorAndKeyHolder": "round",
     "Client": "client",
     "KeyHolder": "provider",
-    "PlanOptions": "plan",
-    "SeflPlan": "plan",
-    "build_plan": "plan",
+    "PlanOptions": "sefl_plan",
+    "SeflPlan": "sefl_plan",
+    "build_plan": "sefl_plan",
     "introduce": "round",
+    "plan": "sefl_plan",
     "renew": "round",
     "run_round": "round",
 }

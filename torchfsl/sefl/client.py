@@ -31,7 +31,7 @@ from torchfsl.errors import DecodeError, ParameterError, ProtocolError, Rejected
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import Kind, Message, Named
 from torchfsl.sefl.packing import to_slots
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import SegmentUpdate, Update

@@ -6,7 +6,7 @@ import math
 
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import HEADER_BYTES
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.whole_model import model_bytes
 
 

@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import DecodeError, RejectedSubmission
-from torchfsl.sefl.plan import (
+from torchfsl.sefl.sefl_plan import (
     LABEL_KEY,
     LABEL_OPENING,
     LABEL_RECEIPT,

@@ -12,7 +12,7 @@ import numpy as np
 from torchfsl.crypto.discrete_gaussian import os_words
 from torchfsl.crypto.homomorphic import Slots
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import noise_tail
 from torchfsl.submodel.update import Update, check_weight

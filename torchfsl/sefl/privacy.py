@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchfsl.errors import ParameterError
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 
 _ORDERS: Final = [1 + i / 32 for i in range(1, 96)] + list(range(4, 513))
 

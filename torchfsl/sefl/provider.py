@@ -20,7 +20,7 @@ from torchfsl.errors import ParameterError, RejectedSubmission
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import Kind, Named
 from torchfsl.sefl.packing import pack
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.types import Whole
 
 Draw = Callable[[int, int], Whole]

@@ -15,7 +15,7 @@ from torchfsl.crypto import discrete_gaussian
 from torchfsl.sefl.aggregator import Aggregator
 from torchfsl.sefl.client import Client, ClientRound
 from torchfsl.sefl.messages import Kind
-from torchfsl.sefl.plan import SeflPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sefl.provider import KeyHolder
 from torchfsl.submodel.aggregation import Closed
 from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
@@ -165,6 +165,15 @@ class AggregatorAndKeyHolder:
         parts = np.split(total, ends[:-1])
         names = [segment.name for segment in self.plan.segments]
         return {name: part[:, None] for name, part in zip(names, parts, strict=True)}
+
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`."""
+        return (self.aggregator.model,)
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self.aggregator.abandon_round()
 
     def participant(self, client: int) -> Remembered[ClientRound]:
         """See `Aggregation`. One that never submits has dropped out."""

@@ -18,10 +18,11 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.sesa.client import Client as Client
     from torchfsl.sesa.isolated import isolation as isolation
-    from torchfsl.sesa.plan import SesaPlan as SesaPlan
-    from torchfsl.sesa.plan import Width as Width
+    from torchfsl.sesa.sesa_plan import SesaPlan as SesaPlan
+    from torchfsl.sesa.sesa_plan import Width as Width
     from torchfsl.sesa.planner import PlanOptions as PlanOptions
     from torchfsl.sesa.planner import build_plan as build_plan
+    from torchfsl.sesa.planner import plan as plan
     from torchfsl.sesa.round import OneServer as OneServer
     from torchfsl.sesa.round import run_round as run_round
     from torchfsl.sesa.server import Server as Server
@@ -30,9 +31,10 @@ _HOMES = {
     "Client": "client",
     "OneServer": "round",
     "PlanOptions": "planner",
-    "SesaPlan": "plan",
+    "SesaPlan": "sesa_plan",
     "Server": "server",
-    "Width": "plan",
+    "Width": "sesa_plan",
+    "plan": "planner",
     "build_plan": "planner",
     "isolation": "isolated",
     "run_round": "round",

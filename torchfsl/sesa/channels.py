@@ -20,7 +20,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.errors import DecodeError, RejectedSubmission
 from torchfsl.sesa.cohort import KEY_BYTES, Cohort
-from torchfsl.sesa.plan import LABEL_CHANNEL
+from torchfsl.sesa.sesa_plan import LABEL_CHANNEL
 
 _NONCE = bytes(12)
 

@@ -27,7 +27,7 @@ from torchfsl.sesa.channels import Channels
 from torchfsl.sesa.client_round import ClientRound
 from torchfsl.sesa.cohort import Cohort
 from torchfsl.sesa.messages import Kind
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.sesa.transport import Line, Transport
 from torchfsl.submodel.plan import check_number
 

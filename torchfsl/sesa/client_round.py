@@ -22,7 +22,7 @@ from torchfsl.sesa import coding, messages
 from torchfsl.sesa.channels import Channels
 from torchfsl.sesa.cohort import Cohort, check_survivors
 from torchfsl.sesa.messages import Kind
-from torchfsl.sesa.plan import LABEL_SEED
+from torchfsl.sesa.sesa_plan import LABEL_SEED
 from torchfsl.sesa.transport import Line
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.segments import tensor_spans

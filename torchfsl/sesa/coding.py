@@ -30,7 +30,7 @@ import numpy as np
 from torchfsl.crypto import field, lagrange
 from torchfsl.crypto.field import Words
 from torchfsl.sesa.cohort import Cohort
-from torchfsl.sesa.plan import Part, SesaPlan
+from torchfsl.sesa.sesa_plan import Part, SesaPlan
 from torchfsl.types import Indices, Whole
 
 

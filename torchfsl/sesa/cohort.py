@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchfsl.errors import DecodeError, ProtocolError
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 
 KEY_BYTES: Final = 32
 MEMBER: Final = struct.Struct("<QI32s")

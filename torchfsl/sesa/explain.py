@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torchfsl.sesa import messages
 from torchfsl.sesa.cohort import KEY_BYTES, Cohort, Member
 from torchfsl.sesa.messages import HEADER_BYTES, Kind
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.whole_model import model_bytes
 
 

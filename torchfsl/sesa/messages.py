@@ -33,7 +33,7 @@ from torchfsl.crypto.field import WORD_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import DecodeError
 from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort
-from torchfsl.sesa.plan import LABEL_SURVIVORS, WIRE_VERSION, SesaPlan
+from torchfsl.sesa.sesa_plan import LABEL_SURVIVORS, WIRE_VERSION, SesaPlan
 from torchfsl.submodel import framing
 from torchfsl.submodel.framing import HEADER_BYTES as HEADER_BYTES
 from torchfsl.submodel.framing import expect_bytes as expect_bytes

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.sesa.plan import SesaPlan, Width
-from torchfsl.submodel.segments import SegmentSpec, plain_segments
+from torchfsl.errors import ParameterError
+from torchfsl.sesa.sesa_plan import SesaPlan, Width
+from torchfsl.submodel.segments import (
+    SegmentSpec,
+    SpecSource,
+    default_encoding,
+    plain_segments,
+)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -65,3 +71,52 @@ def build_plan(
         max_isolation=max_isolation,
         l2_bound=l2_bound,
     )
+
+
+def plan(
+    fed: SpecSource,
+    *,
+    widths: Sequence[tuple[int | Mapping[str, int], int]],
+    **options: Unpack[PlanOptions],
+) -> SesaPlan:
+    """A plan for one server and clients of different widths: `fed.plan = torchfsl.sesa.plan(fed)`.
+
+    Rows of tables are the submodels: a client names those that it will train before it trains.
+
+    Args:
+        fed: a `torchfsl.Federated` with `rest=Dense()` and rows found by hooks.
+        widths: for each class of clients, how many rows one of them trains (of every rows
+            segment, or by segment name), and how many such clients a full round has.
+        **options: see `build_plan`; `collusion` is needed.
+
+    Raises:
+        ParameterError: other policies, a budget is missing, or a limit exceeded.
+    """
+    if not widths:
+        raise ParameterError("give at least one class of clients with its rows, widths=[(64, 20)]")
+    named = [set(rows) for rows, _ in widths if isinstance(rows, Mapping)]
+    if any(one != named[0] for one in named):
+        raise ParameterError(
+            f"classes of clients name different segments, {[sorted(n) for n in named]}: give rows "
+            "of each segment to each class"
+        )
+    names = sorted(named[0]) if named else []
+    budgets = [dict(r) if isinstance(r, Mapping) else dict.fromkeys(names, r) for r, _ in widths]
+    widest: int | dict[str, int] = (
+        {name: max(one[name] for one in budgets) for name in names}
+        if names
+        else max(rows for rows, _ in widths if isinstance(rows, int))
+    )
+    specs = fed.segment_specs(rows_per_client=widest, retrieve=True)
+    for spec in specs:
+        if spec.policy not in ("rows", "dense"):
+            raise ParameterError(
+                f"segment {spec.name!r} is sent as {spec.policy}, chosen after training; one "
+                "server codes what a client trains before it trains: use rest=torchfsl.Dense()"
+            )
+    classes = [
+        Width(tuple(1 if s.is_dense else one.get(s.name, rows) for s in specs), clients)  # type: ignore[arg-type]
+        for one, (rows, clients) in zip(budgets, widths, strict=True)
+    ]
+    encoding = fed.encoding or default_encoding(sum(clients for _, clients in widths))
+    return build_plan(specs, encoding=encoding, widths=classes, **options)

@@ -12,7 +12,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.sesa.client import Client
 from torchfsl.sesa.client_round import ClientRound
 from torchfsl.sesa.messages import Kind
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.sesa.server import Server
 from torchfsl.submodel.aggregation import Closed
 from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
@@ -106,8 +106,7 @@ class OneServer:
     Args:
         plan: public plan.
         model: the model.
-        widths: by client number its width in the plan; all clients of the task.
-
+        widths: by client number its width in the plan; of those that are not named, 0.
     """
 
     def __init__(self, plan: SesaPlan, model: ServerModel, widths: Mapping[int, int]) -> None:
@@ -115,10 +114,7 @@ class OneServer:
         self.plan = plan
         self._server = Server(plan=plan, model=model)
         self._link = InProcess(self._server)
-        self._all = {
-            number: Client(plan, self._link, client_id=number, width=width)
-            for number, width in widths.items()
-        }
+        self._widths, self._all = dict(widths), dict[int, Client]()
         self._cohort: dict[int, _Participant] = {}
 
     @property
@@ -139,12 +135,28 @@ class OneServer:
             ProtocolError: the plan refuses a round of these.
         """
         numbers = sorted(cohort)
-        if not set(numbers) <= set(self._all):
-            raise ParameterError(f"the task has no clients {sorted(set(numbers) - set(self._all))}")
+        if not numbers:
+            raise ParameterError(
+                "a round of sesa begins with its clients' keys: name them, servers.round(clients)"
+            )
+        for number in set(numbers) - set(self._all):
+            if self._widths and number not in self._widths:
+                raise ParameterError(f"the task has no client {number}: give it a width")
+            width = self._widths.get(number, 0)
+            self._all[number] = Client(self.plan, self._link, client_id=number, width=width)
         self._link.seconds = 0.0
         self._cohort = {number: _Participant(self._all[number]) for number in numbers}
         with abandoned_on_error(self._server):
             begin_round(self._link, [p.client for p in self._cohort.values()], round_number)
+
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`."""
+        return (self._server.model,)
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self._server.abandon_round()
 
     def participant(self, client: int) -> _Participant:
         """See `Aggregation`. One that never submits has dropped out."""

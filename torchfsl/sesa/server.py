@@ -26,7 +26,7 @@ from torchfsl.sesa.channels import check_key
 from torchfsl.sesa.coding import open_sums, parts_of
 from torchfsl.sesa.cohort import Cohort, Member, check_survivors
 from torchfsl.sesa.messages import Kind, Message
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel

@@ -8,7 +8,7 @@ from typing import Protocol
 from torchfsl.errors import ProtocolError
 from torchfsl.sesa import messages
 from torchfsl.sesa.messages import Kind, Message
-from torchfsl.sesa.plan import SesaPlan
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.aggregation import Receipt
 
 

@@ -110,6 +110,10 @@ class Aggregation(Protocol):
     def model(self) -> ServerModel:
         """The current model."""
 
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """The copies of the model in this process, one for each server that holds one."""
+
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """Begin a round of these clients; numbers rise.
 
@@ -118,6 +122,9 @@ class Aggregation(Protocol):
 
     def participant(self, client: int) -> Participant:
         """The client of that number."""
+
+    def abandon_round(self) -> None:
+        """End the open round unopened; without one nothing happens."""
 
     def close_round(self) -> Closed:
         """Open the sums over the clients that submitted and apply them to the model.

@@ -1,10 +1,11 @@
-"""The yardstick: the same quantised integers added up in the clear, without any protection."""
+"""The baseline: the same quantised integers added up in the clear, without any protection."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,73 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
-from torchfsl.submodel.update import Update, check_weight
+from torchfsl.submodel.update import SegmentUpdate, Update, check_weight
 from torchfsl.types import Array, Indices
+
+
+class PlainSum:
+    """The sum of quantised updates of one round, in int64.
+
+    Attributes:
+        sums: by segment, int64 [positions, values].
+        lanes: by tree segment of a plan with a lane, int64 [positions].
+        weights: by client that was added.
+    """
+
+    def __init__(self, plan: SubmodelPlan) -> None:
+        """Nothing added yet."""
+        self._plan = plan
+        self.sums = {
+            s.name: np.zeros((s.index_space, s.tau), dtype=np.int64) for s in plan.segments
+        }
+        counted = [s for s in plan.segments if plan.lane_values and not s.is_dense]
+        self.lanes = {s.name: np.zeros(s.index_space, dtype=np.int64) for s in counted}
+        self.weights: dict[int, int] = {}
+
+    def add(
+        self,
+        client: int,
+        update: Update,
+        weight: int = 1,
+        unmatched: Mapping[str, Indices] = MappingProxyType({}),
+    ) -> None:
+        """Add one client's update times its weight.
+
+        Args:
+            client: number.
+            update: quantised.
+            weight: of the client.
+            unmatched: by segment positions that were not sent.
+
+        Raises:
+            ParameterError: the plan takes no such weight; nothing was added.
+        """
+        weight = check_weight(self._plan, weight)
+        for segment in self._plan.segments:
+            part = update[segment.name]
+            missing = unmatched.get(segment.name)
+            if part.indices is not None and missing is not None and len(missing):
+                keep = ~np.isin(part.indices, missing)
+                part = SegmentUpdate(part.indices[keep], part.values[keep])
+            add_to(self.sums[segment.name], {segment.name: part}, segment, weight)
+            if segment.name in self.lanes:
+                self.lanes[segment.name][part.positions] += weight
+        self.weights[client] = weight
+
+    def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
+        """Whether opened sums are these, and the servers' noise where it is known.
+
+        Closes sums of too few contributors here first, as the plan says.
+        """
+        withhold(self._plan, self.sums, self.lanes)
+        for name, total in self.sums.items():
+            expected = total + noise[name].reshape(total.shape) if name in noise else total
+            if not np.array_equal(opened.sums[name].reshape(total.shape), expected):
+                return False
+        return all(
+            np.array_equal(opened.lanes[name], lane + noise.get(f"{name}/lane", 0))
+            for name, lane in self.lanes.items()
+        )
 
 
 class Plain:
@@ -36,16 +102,21 @@ class Plain:
         model.check(plan)
         self.plan, self.model = plan, model
         self.server_seconds = 0.0
-        self._sessions = Sessions()
+        self._sessions, self._sum = Sessions(), PlainSum(plan)
+
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`."""
+        return (self.model,)
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
         self.server_seconds, self._sessions = 0.0, Sessions()
-        segments = self.plan.segments
-        self._sums = {s.name: np.zeros((s.index_space, s.tau), dtype=np.int64) for s in segments}
-        counted = [s for s in segments if self.plan.lane_values and not s.is_dense]
-        self._lanes = {s.name: np.zeros(s.index_space, dtype=np.int64) for s in counted}
-        self._weights: dict[int, int] = {}
+        self._sum = PlainSum(self.plan)
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self._sum = PlainSum(self.plan)
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
@@ -58,22 +129,18 @@ class Plain:
             ParameterError: the plan takes no such weight; nothing was added.
         """
         start = time.perf_counter()
-        weight = check_weight(self.plan, weight)
-        for segment in self.plan.segments:
-            add_to(self._sums[segment.name], update, segment, weight)
-        for name, lane in self._lanes.items():
-            lane[update[name].positions] += weight
-        self._weights[client] = weight
+        self._sum.add(client, update, weight)
         self.server_seconds += time.perf_counter() - start
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""
         start = time.perf_counter()
-        clients = tuple(sorted(self._weights))
-        total = sum(self._weights.values())
-        withheld = withhold(self.plan, self._sums, self._lanes)
+        total = self._sum
+        clients = tuple(sorted(total.weights))
+        withheld = withhold(self.plan, total.sums, total.lanes)
         opened = Opened(
-            self._sums, self._lanes, len(clients), total, clients, withheld=withheld
+            total.sums, total.lanes, len(clients), sum(total.weights.values()), clients,
+            withheld=withheld,
         )  # fmt: skip
         self.model.apply(self.plan, opened)
         self.server_seconds += time.perf_counter() - start

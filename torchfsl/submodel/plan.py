@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 import math
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ _COUNTS: Final = ("max_clients", "min_clients", "max_weight", "max_rounds", "min
                   "l2_bound", "noise_sigma", "lane_sigma")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SubmodelPlan:
     """What is learnt, from how many, at which precision. Equal plans have equal digests.
 
@@ -138,6 +139,14 @@ class SubmodelPlan:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def __repr__(self) -> str:
+        names = ", ".join(segment.name for segment in self.segments[:4])
+        more = ", ..." * (len(self.segments) > 4)
+        return (
+            f"{type(self).__name__}({names}{more}; at most {self.max_clients} clients, "
+            f"digest {self.digest.hex()[:8]})"
+        )
+
     def segment(self, name: str) -> Segment:
         """The segment called `name`.
 
@@ -189,6 +198,30 @@ class SubmodelPlan:
     def clear_tensors(self) -> tuple[TensorSpec, ...]:
         """Tensors that clients download in the clear: all outside retrieving segments."""
         return tuple(t for s in in_the_clear(self.segments) for t in s.tensors)
+
+    def explain(self) -> str:
+        """The plan in words: what servers learn, what a client sends, what a round costs."""
+        package = type(self).__module__.split(".")[1]
+        module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans
+        return f"{self.discloses()}\n{module.explain(self)}"
+
+    def discloses(self) -> str:
+        """One sentence: what servers learn in addition to the sums."""
+        few = self.min_contributors
+        if self.lane == "count":
+            closed = (
+                f" Values that fewer than min_contributors={few} clients sent stay closed."
+                if few > 1
+                else " A count of 1 tells both servers that the row's sum is one client's update; "
+                "min_contributors=2 or more keeps such sums closed."
+            )
+            return "Servers also learn: how many clients sent each row." + closed
+        if self.lane == "weight":
+            return (
+                "Servers also learn: the sum of weights of each row. A sum that only one client's "
+                "weight explains tells both servers that the row's sum is that client's update."
+            )
+        return "Servers learn nothing but the sums, and how many clients they are of."
 
     def describe(self) -> dict[str, str]:
         """Protections in words, for a summary; a protocol's plan adds its own."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -211,6 +211,35 @@ class SegmentSpec:
     def is_dense(self) -> bool:
         """Whether every position is sent by every client."""
         return self.policy == "dense"
+
+
+class SpecSource(Protocol):
+    """What planners take a model's segments from; `torchfsl.Federated` is one."""
+
+    @property
+    def encoding(self) -> FixedPoint | None:
+        """Fixed-point parameters; None for `default_encoding`."""
+
+    def segment_specs(
+        self, *, rows_per_client: int | Mapping[str, int] | None = None, retrieve: bool | None = None
+    ) -> list[SegmentSpec]:
+        """The segments, with most rows that a client sends by segment or table."""
+
+
+def default_encoding(max_clients: int, max_weight: int = 1) -> FixedPoint:
+    """32 bits, values up to 4, and 20 fraction bits or as many as the clients leave room for.
+
+    Raises:
+        ParameterError: so many clients leave no room; with `encoding=` as the remedy.
+    """
+    cohort = max(1, max_clients * max_weight)
+    room = (((1 << 31) - 1) // (4 * cohort)).bit_length() - 1
+    if room < 1:
+        raise ParameterError(
+            f"{max_clients} clients of weight up to {max_weight} leave no room in 32 bits: pass "
+            "encoding=torchfsl.FixedPoint(ring_bits=64, frac_bits=20, clip=4.0)"
+        )
+    return FixedPoint(ring_bits=32, frac_bits=min(20, room), clip=4.0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -163,6 +163,39 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         )
 
 
+def check_gradient_settings(optimizers: Sequence[Optimizer]) -> None:
+    """Refuse settings of a client's optimizer that rounds of gradients leave out.
+
+    The servers step with the sum of the clients' gradients; the client's own steps change nothing.
+
+    Raises:
+        ParameterError: `maximize`, a decay, or rates that differ between groups.
+    """
+    rates = set()
+    for optimizer in optimizers:
+        name = type(optimizer).__name__
+        for group in optimizer.param_groups:
+            rates.add(float(group.get("lr", 0.0)))
+            if group.get("maximize"):
+                raise ParameterError(
+                    f"{name} has maximize=True, and with source='gradient' the servers descend: "
+                    "use maximize=False and negate the loss"
+                )
+            for key in ("weight_decay", "lambd"):
+                if value := float(group.get(key, 0.0)):
+                    raise ParameterError(
+                        f"{name} has {key}={value:g}, which source='gradient' leaves out, since "
+                        f"clients do not step: set {key}=0 and add the penalty to the loss, or use "
+                        "source='delta'"
+                    )
+    if len(rates) > 1:
+        raise ParameterError(
+            f"parameter groups have rates {sorted(rates)}, which source='gradient' leaves out, "
+            "since clients do not step: give the groups one rate, and the servers "
+            "torchfsl.optim.LazyAdam(rates={name: rate}), or use source='delta'"
+        )
+
+
 def moves_all(optimizer: Optimizer, table: Table, noised: bool) -> bool:
     """Whether a step moves rows of the table that have no gradient and never had one."""
     return noised or decay_of(optimizer, table.weight) is not None

@@ -167,7 +167,23 @@ class ClientRound:
         except Exception:  # whatever is wrong with private values, see above
             self.abort()
             raise
-        self._unmatched = self._send_report(update, int(weight))
+        self._send_report(update, int(weight))
+        return self.receipt()
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether the report may not be at both servers, and `send_again` may help."""
+        return self._submitted and bool(getattr(self._servers, "is_unsent", False))
+
+    def send_again(self) -> Receipt:
+        """Send the report of a failed `submit` again, the same bytes.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        if not self.is_unsent:
+            raise ProtocolError("no report of this round waits to be sent: start the next round")
+        self._servers.send_again()  # type: ignore[attr-defined]
         return self.receipt()
 
     def abort(self) -> Receipt:
@@ -229,10 +245,11 @@ class ClientRound:
         first = self._context.trees.public_party
         return first, 1 - first
 
-    def _send_report(self, update: Update, weight: int) -> dict[str, Indices]:
-        """Late trees, hints, masked values; by segment the positions that found no tree."""
+    def _send_report(self, update: Update, weight: int) -> None:
+        """Late trees, hints, masked values."""
         self._submitted = True
         drawn = report.draw(self._trees, self._context, update, weight)
+        self._unmatched = drawn.without_tree
         self._context = context = drawn.context
         (first, second), said = self._parties(), context.commitment(*drawn.public)
         heads = self._trees.report_heads(context, second, said, *self._heard)
@@ -240,7 +257,6 @@ class ClientRound:
         hidden = context.masked_digest(*drawn.masked)
         heads = self._trees.report_heads(context, first, said, hidden, *self._heard)
         self._send(first, ReportBody(*heads, drawn.public, drawn.masked))
-        return drawn.without_tree
 
     def _send(self, party: int, body: Body) -> None:
         context = self._context

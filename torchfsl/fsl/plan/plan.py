@@ -41,7 +41,7 @@ _SEGMENT_COUNTS: Final = ("num_bins", "theta", "nu", "stash", "check_bytes", "ta
 _PAYLOADS: Final = ("values", "masks")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(SubmodelPlan):
     """The public plan of two servers. Equal plans have equal digests; every message carries it.
 

@@ -196,6 +196,16 @@ class Owner:
             raise ProtocolError("the servers hold different models: tell their operators")
         return model
 
+    def task(self) -> Task | None:
+        """The task that both servers hold; None if they hold none, or not the same one."""
+        digests = [self.links.info(party)["plan_digest"] for party in (0, 1)]
+        if not digests[0] or digests[0] != digests[1]:
+            return None
+        request = calls.encode_request()
+        answers = self.links.both(lambda link: link.call("Plan", request, limit=PLAN_BYTES))
+        first, second = (Task.from_settings(json.loads(answer)) for answer in answers)
+        return first if first == second else None
+
     def plan(self) -> Plan:
         """The plan of the task at server 0."""
         link = self.links.links[0]

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,7 @@ _TELL_SECONDS: Final = 30.0
 """How often who waits says so."""
 
 
-class RemoteServers:
+class RemoteTransport:
     """A client's transport to both servers; see `torchfsl.fsl.transport.Transport`."""
 
     def __init__(self, links: Links, plan: Plan, outbox: Outbox | None = None) -> None:
@@ -51,6 +51,8 @@ class RemoteServers:
         self._fetch: dict[int, bytes] = {}
         self._fetched: dict[int, bytes] = {}
         self._begun = -1
+        self.source: str | None = None
+        self._kept: tuple[dict[int, bytes], dict[int, bytes]] | None = None
 
     def send(self, party: int, message: bytes) -> None:
         """Send what is complete for both servers; returns when both have it on disk."""
@@ -72,10 +74,35 @@ class RemoteServers:
         self._report[party] = message
         if len(self._report) == 2:
             report, self._report = self._report, {}
-            if self._trees:  # a client that failed before it retrieved looks like any other
+            self._kept = dict(self._trees), report
+            self.send_again()
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether the last report may not be at both servers, and `send_again` may help."""
+        return self._kept is not None
+
+    def send_again(self) -> None:
+        """Send the last report, the same bytes; those that a server has are sent to no end.
+
+        Raises:
+            Error: it failed; what servers refuse for good is not kept.
+        """
+        if self._kept is None:
+            raise ProtocolError("the last report is at both servers, or was refused for good")
+        trees, report = self._kept
+        try:
+            if trees:  # a client that failed before it retrieved looks like any other
+                self._trees = trees
                 self._send_trees()
             self._answers = {}
             submit(self._links, report, self._outbox)
+        except calls.RETRIED:
+            raise
+        except BaseException:
+            self._kept = None
+            raise
+        self._kept = None
 
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """A server's reply."""
@@ -157,14 +184,26 @@ class Connection:
     ) -> None:
         """Register: one call to each server, which refuses another wire version by itself."""
         self.links = links
-        self.plan = fetch_plan(links, files, require)
+        self.plan, source = fetch_plan(links, files, require)
         plan = self.plan.digest.hex()
         self._outbox = Outbox(outbox, plan) if outbox is not None else None
-        transport = RemoteServers(links, self.plan, self._outbox)
+        transport = RemoteTransport(links, self.plan, self._outbox)
+        transport.source = source
         self.client = Client(self.plan, transport, client_id=client_id)
 
-    def wait_for_round(self, *, after: int = -1, seconds: float = 300.0) -> int:
+    def wait_for_round(
+        self,
+        *,
+        after: int = -1,
+        seconds: float = 300.0,
+        until: Callable[[], bool] = lambda: False,
+    ) -> int:
         """The number of the open round, once there is one above `after` that was not begun before.
+
+        Args:
+            after: see above.
+            seconds: longest wait.
+            until: asked between looks; once it is true the answer is -1.
 
         Raises:
             NotReady: there was none in time.
@@ -182,6 +221,8 @@ class Connection:
             number = int(infos[0]["round"])
             if number > after and all(i["open"] and i["round"] == number for i in infos):
                 return number
+            if until():
+                return -1
             if time.monotonic() >= deadline:
                 raise calls.NotReady(f"no round above {after} was opened in {seconds:.0f} s")
             if time.monotonic() - told >= _TELL_SECONDS:
@@ -299,8 +340,10 @@ def _wait_for_task(links: Links, seconds: float) -> None:
         pause = min(1.5 * pause, 1.0)
 
 
-def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> Plan:
-    """The plan, equal at both servers, bound to their authorities and keys, not below the floors.
+def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Plan, str | None]:
+    """The plan, and what its servers take: `delta` or `gradient`.
+
+    The plan is equal at both servers, bound to their authorities and keys, not below the floors.
 
     Raises:
         ProtocolError: it is not equal or not bound.
@@ -325,4 +368,4 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> Plan:
         )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)
-    return plan
+    return plan, fields.get("source")

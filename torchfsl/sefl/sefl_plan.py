@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final, Required, TypedDict, Unpack
 
 from torchfsl.crypto.bfv_parameters import Scheme, least_modulus
 from torchfsl.crypto.entropy import random_bytes
@@ -21,7 +21,13 @@ from torchfsl.errors import ParameterError
 from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
 from torchfsl.submodel.plan import Lane, SubmodelPlan, check_hex, expect_ints, noise_tail
 from torchfsl.submodel.plan_json import read_plan
-from torchfsl.submodel.segments import SegmentSpec, ceil_div, plain_segments
+from torchfsl.submodel.segments import (
+    SegmentSpec,
+    SpecSource,
+    ceil_div,
+    default_encoding,
+    plain_segments,
+)
 
 WIRE_VERSION: Final = 2
 SUITE: Final = "sefl-bfv-ed25519"
@@ -38,7 +44,7 @@ _KEY_BYTES: Final = 32
 _KEYS: Final = ("public_key", "receipt_key", "answer_key")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SeflPlan(SubmodelPlan):
     """The public plan of both servers. Equal plans have equal digests; every message carries it.
 
@@ -173,7 +179,7 @@ class PlanOptions(TypedDict, total=False):
     `max_clients` is needed.
     """
 
-    max_clients: int
+    max_clients: Required[int]
     min_clients: int
     slots: int
     lane: Lane
@@ -233,3 +239,18 @@ def build_plan(
         noise_sigma=noise_sigma,
         lane_sigma=lane_sigma,
     )
+
+
+def plan(fed: SpecSource, **options: Unpack[PlanOptions]) -> SeflPlan:
+    """A plan for an aggregator and a key holder: `fed.plan = torchfsl.sefl.plan(fed, ...)`.
+
+    Args:
+        fed: a `torchfsl.Federated` with `rows=None` and `rest=Dense()`.
+        **options: see `build_plan`; `max_clients` is needed.
+
+    Raises:
+        ParameterError: other policies, or a limit exceeded.
+    """
+    specs = fed.segment_specs(retrieve=False)
+    clients, weight = options["max_clients"], options.get("max_weight", 1)
+    return build_plan(specs, encoding=fed.encoding or default_encoding(clients, weight), **options)

@@ -61,7 +61,7 @@ class Part:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SesaPlan(SubmodelPlan):
     """The public plan of one server. Equal plans have equal digests; every message carries it.
 

@@ -7,7 +7,7 @@ model is to go back to where the round began. Between rounds the hooks do nothin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -17,55 +17,73 @@ from torch.optim import Optimizer
 
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
 from torchfsl.engine.claim import Claim
+from torchfsl.engine.client_state import ClientState
 from torchfsl.engine.exchange import BUFFERS, Exchange
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
 from torchfsl.engine.memory import explain_memory
 from torchfsl.engine.personal import PersonalParts
-from torchfsl.engine.policies import BlockSample, RestPolicy, Rows
+from torchfsl.engine.policies import BlockSample, Dense
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.residuals import Residuals
+from torchfsl.engine.settings import Settings
 from torchfsl.engine.status import Status, warn_at_attach
 from torchfsl.engine.watch import saving
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.guards import Guards
 from torchfsl.engine.watch.optimizers import (
+    as_optimizers,
+    check_gradient_settings,
     check_optimizer,
     check_rows,
     is_opacus,
     owner,
     unwrap_optimizer,
 )
+from torchfsl.engine.watch.probe import check_row_by_row
 from torchfsl.engine.watch.recorder import Recorder
 from torchfsl.engine.watch.snapshot import HeldRows
-from torchfsl.engine.watch.table import Check, Source, TableChange
-from torchfsl.errors import ProtocolError
+from torchfsl.engine.watch.table import TableChange
+from torchfsl.errors import ParameterError, ProtocolError, expect_a
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment
 
 
-class Handle:
-    """Hooks on one model and its optimizers. Made by `SubmodelEngine.attach`."""
+class Hooks:
+    """Hooks on one model and its optimizers."""
 
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Sequence[Optimizer],
+        optimizer: Optimizer | Sequence[Optimizer],
+        settings: Settings | None = None,
         *,
-        rows: Rows | None,
-        rest: RestPolicy,
-        average_buffers: bool,
-        source: Source,
-        check: Check,
-        explain: Callable[[SubmodelPlan], str],
         local: Sequence[str] = (),
-        parts: Sequence[str] = (),
     ) -> None:
-        """Validate and register hooks; see `SubmodelEngine`, `Exchange`; `explain` is of plans."""
-        self._explain = explain
+        """Validate and register hooks; nothing else changes.
+
+        Attach a compiled model before its first call: hooks added later never fire in it.
+
+        Args:
+            model: any module.
+            optimizer: the one that trains it, or all of them.
+            settings: what is sent, and how; the defaults of `Settings` when None.
+            local: names of parameters, buffers or modules (`users`, `head.2.weight`) that train
+                but stay at the client: they are in no plan. If several clients train one model,
+                each has its own, which start from the current ones.
+
+        Raises:
+            ParameterError: it cannot work; the message names parameter, reason and remedy.
+        """
+        expect_a(nn.Module, model, "model", "pass a torch.nn.Module first, the optimizer second")
+        optimizers = as_optimizers(optimizer)
+        if isinstance(local, str):
+            raise ParameterError(f"local={local!r} is one name: pass a list, local=[{local!r}]")
+        self.settings = settings = Settings() if settings is None else settings
+        rows, parts = settings.rows, settings.encodings
         self.model = unwrap(model)
-        self.rows, self.rest = rows, rest
+        self.rows, self.rest = rows, settings.rest
         self.residuals, self.held_rows, self.claim = Residuals(), HeldRows(), Claim()
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
@@ -75,23 +93,28 @@ class Handle:
         take = functools.partial(take_inventory, self.model, self.optimizers, rows, tuple(local))
         self.inventory = take()
         self.validate()
-        self.exchange = Exchange(self.inventory, average_buffers, parts)
+        is_dense = isinstance(settings.rest, Dense)
+        self.exchange = Exchange(
+            self.inventory, settings.buffers == "average", tuple(parts) if is_dense else ()
+        )
         self.personal = PersonalParts(self.inventory)
+        self.states = ClientState(self.model, self.optimizers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
             self.model, self.optimizers, self.inventory, self._guards,
-            rows=rows, source=source, check=check, noised=self._noised, held=self.held_rows,
+            rows=rows, source=settings.source, check=settings.check, noised=self._noised,
+            held=self.held_rows,
         )  # fmt: skip
         warn_at_attach(self.model, self.inventory, hooked=saving.is_hooked(self.model))
-        self._rounds = 0
+        self._rounds, self._probed = 0, set[str]()
         tables, held = self.inventory.all_tables, self.held_rows
         self._hooks = self.recorder.register(keeps=self)
         self._hooks += saving.register(self.model, tables, held, self.recorder.check_closed)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Handle is hooks on a live model, which cannot be pickled: send engine, model and "
-            "optimizer, attach there, and load handle.state_dict()"
+            "hooks on a live model cannot be pickled: send model and optimizer, make "
+            "torchfsl.Federated(model, optimizer, plan=fed.plan) there, and load fed.state_dict()"
         )
 
     def __repr__(self) -> str:
@@ -102,7 +125,7 @@ class Handle:
         if left := self.exchange.left_buffers:
             some = ", ".join(left[:2]) + ", ..." * (len(left) > 2)
             parts.append(f"{len(left)} buffers neither sent nor loaded ({some})")
-        return f"Handle({type(self.model).__name__}, {', '.join(parts)})"
+        return f"Hooks({type(self.model).__name__}, {', '.join(parts)})"
 
     # --- what is there ------------------------------------------------------------------------
 
@@ -127,14 +150,15 @@ class Handle:
         self.exchange.load(state)
 
     def rows_of(self, batches: Iterable[Any], call: Call | None = None) -> dict[str, torch.Tensor]:
-        """The rows that batches look up, as `engine.round(rows=)` takes them, by a dry pass.
+        """The rows that batches look up, found by a pass without gradients.
 
-        The model runs on each batch in evaluation mode and without gradients; what it computes is
-        dropped, so absent rows do no harm. Rows that depend on chance in training are not seen.
+        The model runs on each batch in evaluation mode; what it computes is dropped. Rows that
+        depend on chance in training are not seen.
 
         Args:
-            batches: as the training loop gets them. A tuple becomes the model's arguments, a
-                mapping its keywords.
+            batches: as the training loop gets them, a list or a DataLoader. A tuple becomes the
+                model's arguments, a mapping its keywords; what `forward` does not take, labels
+                for example, is left out.
             call: how the model is called with a batch where that is different.
 
         Returns:
@@ -145,8 +169,10 @@ class Handle:
             ProtocolError: a round is open.
         """
         self.recorder.check_closed()
-        with self.held_rows.dry():
-            return find_rows(self.model, self.inventory.all_tables, batches, call)
+        tables, held = self.inventory.all_tables, self.held_rows
+        with held.dry():
+            here = {table.name: held.of(table) for table in tables}
+            return find_rows(self.model, tables, batches, call, here)
 
     def complete(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Give rows that are absent after private retrievals their values of `state`, in place.
@@ -193,11 +219,9 @@ class Handle:
             residual_bytes=self.residuals.num_bytes,
         )
 
-    def explain(self, plan: SubmodelPlan) -> str:
-        """`torchfsl.explain(plan)`, and below it what rounds keep in this client's memory."""
-        watches = self.recorder.tables
-        memory = explain_memory(plan, self.inventory, watches, self.rows, self.rest)
-        return "\n".join([self._explain(plan), "memory at a client, beside the model:", *memory])
+    def explain_memory(self, plan: SubmodelPlan) -> list[str]:
+        """What rounds keep in this client's memory, a line for each part of the model."""
+        return explain_memory(plan, self.inventory, self.recorder.tables, self.rows, self.rest)
 
     def validate(self) -> None:
         """Check again that the optimizers move nothing that would not be sent.
@@ -205,10 +229,26 @@ class Handle:
         Raises:
             ParameterError: with parameter, reason and remedy.
         """
+        if self.settings.source == "gradient":
+            check_gradient_settings(self.optimizers)
         if self.rows is None:
             return
         for table in self.inventory.all_tables:
             check_rows(owner(self.optimizers, table.weight), table, self.rows, self._noised)
+
+    def check_row_by_row(self, retrieving: Iterable[Segment]) -> None:
+        """Check, once for each table, that the optimizer steps fetched rows one by one.
+
+        Raises:
+            ParameterError: see `check_row_by_row` of `watch.probe`.
+        """
+        if self.settings.source == "gradient":
+            return
+        for segment in retrieving:
+            for table in self.inventory.tables.get(segment.name, ()):
+                if table.name not in self._probed:
+                    check_row_by_row(owner(self.optimizers, table.weight), table)
+                    self._probed.add(table.name)
 
     def remove(self) -> None:
         """Take all hooks away; the model and the optimizers are as if never attached."""
@@ -218,10 +258,11 @@ class Handle:
         self._hooks = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals, personal parts and round count: what a checkpoint needs beside the model."""
+        """Residuals, personal parts, states by client and round count, for `torch.save`."""
         return {
             "residuals": self.residuals.state_dict(),
             "personal": self.personal.state_dict(),
+            "states": self.states.state_dict(),
             "layout": self.exchange.layout,
             "rounds": self._rounds,
         }
@@ -231,6 +272,7 @@ class Handle:
         self.exchange.check_state(state)
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])
+        self.states.load_state_dict(state["states"])
         self._rounds = int(state["rounds"])
 
     # --- the round ----------------------------------------------------------------------------
@@ -252,7 +294,7 @@ class Handle:
             ProtocolError: hooks were removed.
         """
         if not self._hooks:
-            raise ProtocolError("this handle was removed: attach the model again")
+            raise ProtocolError("the hooks were removed by detach(): make a new torchfsl.Federated")
         self.close_round()
         self._guards.check_unchanged()
         self.validate()
@@ -269,7 +311,7 @@ class Handle:
         the update has been sent, or `residual.discard` it.
 
         Args:
-            plan: made by `SubmodelEngine.plan` for this handle, or an equal one.
+            plan: made for this model.
             residual: the client's; None drops what is left out, and raises where that is rows.
             round_number: decides the positions of `RandomK`.
             seed: decides those of `BlockSample`; None takes the system's generator.
@@ -299,27 +341,27 @@ class Handle:
 
 
 def _choose(
-    handle: Handle, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
+    hooks: Hooks, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
     residual: Residual | None, round_number: int, seed: bytes | None,
 ) -> RawSegment:  # fmt: skip
     """What is sent of one segment."""
     if segment.name == BUFFERS:
-        change = flatten(handle.recorder.buffer_changes(), 1)
+        change = flatten(hooks.recorder.buffer_changes(), 1)
         return choose_blocks(segment, change, None, None, round_number)
-    if segment.name not in handle.inventory.tables:
+    if segment.name not in hooks.inventory.tables:
         mine = {tensor.name for tensor in segment.tensors}
-        change = flatten(handle.recorder.rest_changes(mine), segment.tau)
-        policy = None if segment.is_dense else handle.rest
+        change = flatten(hooks.recorder.rest_changes(mine), segment.tau)
+        policy = None if segment.is_dense else hooks.rest
         if isinstance(policy, BlockSample):
             return sample_blocks(plan, segment, change, seed)
         return choose_blocks(segment, change, policy, residual, round_number)
-    assert handle.rows is not None
-    group = handle.inventory.tables[segment.name]
+    assert hooks.rows is not None
+    group = hooks.inventory.tables[segment.name]
     parts = [(t.offset, changes[t.name]) for t in group]
     if segment.is_dense:
         return dense_rows(segment, parts, [t.num_rows for t in group])
-    held = handle.recorder.present
+    held = hooks.recorder.present
     present = None
     if held is not None:
         present = torch.cat([held[t.name].cpu() + t.offset for t in group])
-    return choose_rows(segment, parts, handle.rows, residual, round_number, present=present)
+    return choose_rows(segment, parts, hooks.rows, residual, round_number, present=present)

@@ -1,0 +1,280 @@
+"""What training leaves in one model and optimizer belongs to the client that trained.
+
+Several clients may train one model in turn. Each has its own optimizer state, its own values in the
+parameter groups (step counters, rates that a schedule in its block moved), its own integer buffers,
+and starts without gradients. What the caller changes between two blocks holds for all clients.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+Mode = Literal["own", "fresh"]
+Groups = list[list[dict[str, Any]]]
+"""By optimizer and group the values of a parameter group, parameters left out."""
+
+Key = tuple[int, int, str]
+"""Number of the optimizer, number of the parameter in it (-1 for none), name of the entry."""
+
+_NO_CLIENT: Final = object()
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of a tensor that differ from `base`, or from zero where the base has none."""
+
+    ids: torch.Tensor
+    values: torch.Tensor
+
+    def onto(self, base: torch.Tensor | None, num_rows: int) -> torch.Tensor:
+        """The whole tensor."""
+        none = base is None
+        whole = self.values.new_zeros(num_rows, self.values.shape[1]) if none else base.clone()
+        return whole.index_copy_(0, self.ids, self.values)
+
+
+@dataclass(slots=True)
+class _State:
+    """A client's state, or the state that new clients start from."""
+
+    groups: Groups
+    entries: dict[Key, Any] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class ClientState:
+    """Keeps the state of each client that trains one model.
+
+    Attributes:
+        mode: `own`: a client goes on with its own state in its next round. `fresh`: every block
+            starts from the state before the first block.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Nothing is copied before the first block."""
+        self.mode: Mode = "own"
+        self._model, self._optimizers = model, optimizers
+        self._base: _State | None = None
+        self._kept: dict[int, _State] = {}
+        self._here: object = _NO_CLIENT
+        self._left: tuple[Groups, dict[Key, object], dict[int, tuple[int, int]]] | None = None
+
+    def enter(self, client: int) -> None:
+        """Make model and optimizers hold the state of `client`, before its block."""
+        self._drop_gradients()
+        if self._base is None:
+            self._base, self._here = self._now(), client
+            return
+        self._take_over_changes(self._base)
+        if client == self._here and self.mode == "own":
+            return
+        self._keep(self._base)
+        own = self._kept.pop(client, None) if self.mode == "own" else None
+        self._write(self._base, own)
+        self._here = client
+
+    def leave(self) -> None:
+        """Remember what the block left, to tell later changes of the caller from it."""
+        gradients = {id(p): (id(p.grad), p.grad._version) for p in self._with_gradients()}
+        self._left = self._groups(), self._fingerprint(), gradients
+
+    def put_back(self) -> None:
+        """After the last block: keep the state of its client and hold the first state again."""
+        if self._base is None:
+            return
+        self._drop_gradients()
+        self._take_over_changes(self._base)
+        self._keep(self._base)
+        self._start_from(self._base)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For `torch.save`: the first state, and by client what differs from it."""
+        base = self._now() if self._base is None else self._base
+        kept = dict(self._kept)
+        if self.mode == "own" and isinstance(self._here, int):
+            kept[self._here] = self._differences(base)
+        return {"base": _packed(base), "kept": {c: _packed(s) for c, s in kept.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`; model and optimizers hold the first state then."""
+        self._kept = {client: _unpacked(one) for client, one in state["kept"].items()}
+        self._start_from(_unpacked(state["base"]))
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _start_from(self, base: _State) -> None:
+        self._write(base, None)
+        self._base, self._here = base, _NO_CLIENT
+        self.leave()
+
+    def _keep(self, base: _State) -> None:
+        """Keep the state of the client at hand."""
+        if self.mode == "own" and isinstance(self._here, int):
+            self._kept[self._here] = self._differences(base)
+
+    def _parameters(self) -> list[tuple[int, int, Optimizer, nn.Parameter]]:
+        return [
+            (number, place, optimizer, parameter)
+            for number, optimizer in enumerate(self._optimizers)
+            for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"])
+        ]
+
+    def _with_gradients(self) -> list[nn.Parameter]:
+        trained = [parameter for *_, parameter in self._parameters()]
+        every = {id(p): p for p in [*self._model.parameters(), *trained]}
+        return [p for p in every.values() if p.grad is not None]
+
+    def _drop_gradients(self) -> None:
+        """A block starts without the gradients that a block before it left."""
+        if self._left is None:
+            return
+        for parameter in self._with_gradients():
+            grad = parameter.grad
+            assert grad is not None
+            if self._left[2].get(id(parameter)) == (id(grad), grad._version):
+                parameter.grad = None
+
+    def _groups(self) -> Groups:
+        return [[copy.deepcopy(_settings(g)) for g in _groups_of(o)] for o in self._optimizers]
+
+    def _entries(self) -> dict[Key, Any]:
+        entries = {
+            (number, place, name): value
+            for number, place, optimizer, parameter in self._parameters()
+            for name, value in optimizer.state.get(parameter, {}).items()
+        }
+        for number, optimizer in enumerate(self._optimizers):  # state of no parameter
+            named = {name: v for name, v in optimizer.state.items() if isinstance(name, str)}
+            entries |= {(number, -1, name): value for name, value in named.items()}
+        return entries
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Integer and bool buffers by name; floating-point ones are averaged or left alone."""
+        return {
+            name: buffer
+            for name, buffer in self._model.named_buffers()
+            if not (buffer.is_floating_point() or buffer.is_complex())
+        }
+
+    def _now(self) -> _State:
+        entries = {key: _copied(value) for key, value in self._entries().items()}
+        buffers = {name: buffer.clone() for name, buffer in self._buffers().items()}
+        return _State(self._groups(), entries, buffers)
+
+    def _fingerprint(self) -> dict[Key, object]:
+        return {
+            key: (id(value), value._version) if isinstance(value, torch.Tensor) else repr(value)
+            for key, value in self._entries().items()
+        }
+
+    def _take_over_changes(self, base: _State) -> None:
+        """What the caller changed since the last block holds for all clients."""
+        if self._left is None:
+            return
+        groups, fingerprint, _ = self._left
+        for number, optimizer in enumerate(self._optimizers):
+            for place, group in enumerate(_groups_of(optimizer)):
+                left = groups[number][place]
+                for name, value in _settings(group).items():
+                    if not (name in left and _equal(left[name], value)):
+                        for state in (base, *self._kept.values()):
+                            state.groups[number][place][name] = copy.deepcopy(value)
+        if self._fingerprint() != fingerprint:  # loaded or cleared between two blocks
+            base.entries = {key: _copied(value) for key, value in self._entries().items()}
+            for state in self._kept.values():
+                state.entries = dict(base.entries)
+
+    def _differences(self, base: _State) -> _State:
+        """The state of the client at hand; of tables only the rows that differ from the base."""
+        shapes = {(n, place): p.shape for n, place, _, p in self._parameters()}
+        entries: dict[Key, Any] = {}
+        for key, value in self._entries().items():
+            by_row = type(value) is torch.Tensor and value.layout is torch.strided
+            if by_row and value.dim() == 2 and value.shape == shapes.get(key[:2]):
+                entries[key] = _changed_rows(value, base.entries.get(key))
+            else:
+                entries[key] = _copied(value)
+        buffers = {name: buffer.clone() for name, buffer in self._buffers().items()}
+        return _State(self._groups(), entries, buffers)
+
+    @torch.no_grad()
+    def _write(self, base: _State, own: _State | None) -> None:
+        """Write the base, or a client's own state, to optimizers and buffers."""
+        state = base if own is None else own
+        for optimizer, groups in zip(self._optimizers, state.groups, strict=True):
+            for group, values in zip(_groups_of(optimizer), groups, strict=True):
+                for name in [name for name in _settings(group) if name not in values]:
+                    del group[name]
+                group.update(copy.deepcopy(values))
+        mine: dict[tuple[int, int], dict[str, Any]] = {}
+        for (number, place, name), value in state.entries.items():
+            mine.setdefault((number, place), {})[name] = value
+        for number, place, optimizer, parameter in self._parameters():
+            optimizer.state.pop(parameter, None)
+            if entries := mine.get((number, place)):
+                optimizer.state[parameter] = {
+                    name: value.onto(base.entries.get((number, place, name)), len(parameter))
+                    if isinstance(value, _Rows) else _copied(value)
+                    for name, value in entries.items()
+                }  # fmt: skip
+        for number, optimizer in enumerate(self._optimizers):
+            for name in [name for name in optimizer.state if isinstance(name, str)]:
+                del optimizer.state[name]
+            for name, value in mine.get((number, -1), {}).items():
+                optimizer.state[name] = _copied(value)
+        for name, buffer in self._buffers().items():
+            if name in state.buffers:
+                buffer.copy_(state.buffers[name])
+
+
+def _groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """What holds an optimizer's settings and counters: its groups, then its attributes."""
+    return [*optimizer.param_groups, vars(optimizer)]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings and counters of a group; of attributes, those that are numbers or tensors."""
+    if "params" in group:
+        return {name: value for name, value in group.items() if name != "params"}
+    kinds = (bool, int, float, torch.Tensor)
+    return {name: value for name, value in group.items() if isinstance(value, kinds)}
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+def _changed_rows(value: torch.Tensor, base: Any) -> _Rows:
+    changed = value != 0 if base is None else value != base
+    ids = torch.nonzero(changed.any(dim=1)).flatten()
+    return _Rows(ids, value.detach().index_select(0, ids))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(type(one) is type(other) and one == other)
+
+
+def _packed(state: _State) -> dict[str, Any]:
+    """Plain containers, which `torch.load` takes with `weights_only`."""
+    entries = [
+        (*key, "rows", (v.ids, v.values)) if isinstance(v, _Rows) else (*key, "value", v)
+        for key, v in state.entries.items()
+    ]
+    return {"groups": state.groups, "entries": entries, "buffers": state.buffers}
+
+
+def _unpacked(state: Mapping[str, Any]) -> _State:
+    entries = {
+        (number, place, name): _Rows(*value) if kind == "rows" else value
+        for number, place, name, kind, value in state["entries"]
+    }
+    return _State(copy.deepcopy(state["groups"]), entries, dict(state["buffers"]))

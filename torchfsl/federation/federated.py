@@ -1,0 +1,524 @@
+"""One federated model: a torch model, its optimizer, the public plan, and rounds.
+
+fed = torchfsl.Federated(model, optimizer, max_clients=20, rows_per_client=128)
+servers = fed.local_servers()
+with servers.round():
+    for client_id, batches in clients.items():
+        with fed.round(servers, client_id, batches=batches):
+            train(model, optimizer, batches)
+fed.load(servers)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, Unpack
+
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.engine.fetched import Fetcher, fetched_model
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.lookups import Call, RowAdvice, advise
+from torchfsl.engine.policies import RestPolicy, Rows
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
+from torchfsl.engine.wanted import RowIds, by_table
+from torchfsl.engine.watch.table import Check, Source
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.federation.local_servers import (
+    Kind,
+    LocalServers,
+    OptimizerMaker,
+    make_servers,
+)
+from torchfsl.federation.planning import (
+    Average,
+    PlanOptions,
+    check_average,
+    check_options,
+    make_plan,
+    settings_from,
+    specs_of,
+)
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.aggregation import Participant
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.segments import SegmentSpec
+from torchfsl.submodel.server_model import ServerModel
+
+log = logging.getLogger("torchfsl.federation")
+
+State = Mapping[str, npt.NDArray[Any]]
+
+_OPTIONS = (*PlanOptions.__annotations__, "retrieve")
+
+
+class Servers(Protocol):
+    """What `Federated.round` needs of servers; `LocalServers` and `connect(...)` offer it."""
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan."""
+
+    @property
+    def number(self) -> int:
+        """Number of the open round."""
+
+    def participant(self, client_id: int) -> Participant:
+        """The client of that number."""
+
+    def submitted(self, finished: Round) -> None:
+        """Take note of a round whose update was sent."""
+
+
+class Federated:
+    """A torch model that clients train together. Model, optimizer and your loop stay as they are.
+
+    Args:
+        model: any module. A compiled model before its first call.
+        optimizer: the one that trains it, or all of them.
+        max_clients: most clients of a round. Needed for a plan, unless `plan` is given.
+        rows_per_client: most embedding rows that a client fetches and sends: for every segment of
+            tables, or by the name of a table or segment. `suggest_rows` finds it.
+        plan: of the task, if another party made it (`connect(...).plan`); policies and encodings
+            are taken from it.
+        average: what the servers divide sums by. `clients`: by all clients of the round; servers
+            learn nothing more. `rows`: each row by the clients that sent it; servers learn these
+            counts. `weight`: by weights of clients; servers learn the sum of weights of each row.
+        rows: policy of the tables that are sent by row: `auto` for every trained `nn.Embedding`
+            and `nn.EmbeddingBag` whose `forward` is torch's own, a `Rows`, or None for none.
+        rest: policy of all other parameters; `Dense()` when None.
+        local: names of parameters, buffers or modules that train but stay at the client. Where
+            several clients train this model, each has its own.
+        min_clients: fewest clients whose sum is opened; 1 opens a single client's update.
+        encoding: fixed-point parameters of all values; by default 32 bits, values up to 4, with as
+            many fraction bits (at most 20) as so many clients leave room for.
+        encodings: see `Settings`.
+        buffers: see `Settings`.
+        source: see `Settings`.
+        check: see `Settings`.
+        **options: more options of the plan, see `torchfsl.fsl.build_plan`; and `retrieve`, whether
+            clients fetch their rows privately.
+
+    Raises:
+        ParameterError: it cannot work; the message names parameter, reason and remedy.
+        TypeError: an unknown option.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        max_clients: int | None = None,
+        rows_per_client: int | Mapping[str, int] | None = None,
+        plan: SubmodelPlan | None = None,
+        average: Average = "clients",
+        rows: Literal["auto"] | Rows | None = "auto",
+        rest: RestPolicy | None = None,
+        local: Sequence[str] = (),
+        min_clients: int = 2,
+        encoding: FixedPoint | None = None,
+        encodings: Mapping[str, FixedPoint] | None = None,
+        buffers: Literal["local", "average"] = "local",
+        source: Source = "delta",
+        check: Check = "checksum",
+        retrieve: bool | None = None,
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        """Put hooks on the model's embeddings and on the optimizers; make the plan."""
+        known = (*Federated.__init__.__annotations__, *_OPTIONS)
+        check_options("Federated", options, [name for name in known if name != "return"])
+        check_average(average, {"max_weight": 1, **options})
+        settings = Settings(
+            rows=Rows() if rows == "auto" else rows, rest=rest,  # type: ignore[arg-type]
+            encoding=encoding, encodings=encodings or {}, buffers=buffers, source=source,
+            check=check,
+        )  # fmt: skip
+        if plan is not None:
+            settings = settings_from(settings, plan, rest_given=rest is not None)
+        self._hooks = Hooks(model, optimizer, settings, local=local)
+        self._average = average
+        self._options: dict[str, Any] = {
+            "max_clients": max_clients, "rows_per_client": rows_per_client, "average": average,
+            "min_clients": min_clients, "retrieve": retrieve, **options,
+        }  # fmt: skip
+        self._plan: SubmodelPlan | None = None
+        self._is_known = plan is not None
+        if plan is not None:
+            self.plan = plan
+        elif max_clients is not None and (rows_per_client is not None or not self._asks_rows()):
+            self.make_plan()
+
+    def __repr__(self) -> str:
+        plan = "no plan yet" if self._plan is None else f"{len(self._plan.segments)} segments"
+        return f"Federated({type(self.model).__name__}, {plan})"
+
+    @property
+    def model(self) -> nn.Module:
+        """The torch model, without wrappers."""
+        return self._hooks.model
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks on the model; for tools that extend torchfsl."""
+        return self._hooks
+
+    # --- the plan -----------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> SubmodelPlan:
+        """The public plan. May be set until the first round, as by `torchfsl.sesa.plan(fed)`.
+
+        Raises:
+            ParameterError: there is none yet, or it is for another model.
+            ProtocolError: set after the first round.
+        """
+        if self._plan is None:
+            raise ParameterError(self._missing())
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: SubmodelPlan) -> None:
+        if not isinstance(plan, SubmodelPlan):
+            raise ParameterError(
+                f"expected a plan, such as torchfsl.sesa.plan(fed, ...), got {type(plan).__name__}"
+            )
+        if self._hooks.rounds:
+            raise ProtocolError(
+                "rounds have begun under the present plan: make a new Federated for another one"
+            )
+        self._hooks.exchange.check_plan(plan)
+        self._plan = plan
+
+    def make_plan(self, **changes: Any) -> Plan:
+        """Make the plan from the options of this object and `changes` of them.
+
+        For what is known only once the model is here:
+        `fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))`.
+
+        Raises:
+            ParameterError: `max_clients` or a budget is missing, or a limit exceeded.
+        """
+        check_options("make_plan", changes, [*self._options, *_OPTIONS])
+        options = {**self._options, **changes}
+        if options["max_clients"] is None:
+            raise ParameterError("pass max_clients=, the most clients of a round")
+        names = ("max_clients", "rows_per_client", "retrieve", "average", "min_clients")
+        named = {name: options.pop(name) for name in names}
+        named["min_clients"] = min(named["min_clients"], max(1, named["max_clients"]))
+        made = make_plan(self._hooks, **named, options=options)
+        self.plan = made
+        self._options, self._average = {**named, **options}, named["average"]
+        self._log_disclosure()
+        return made
+
+    def suggest_rows(
+        self, clients: Iterable[Any] | Mapping[int, Any], quantile: float = 1.0
+    ) -> dict[str, int]:
+        """A `rows_per_client` that fits this share of clients.
+
+        Args:
+            clients: the batches of each client.
+            quantile: share of clients, in (0, 1]; below 1 the others train on fewer batches.
+
+        Returns:
+            By segment a number of rows.
+        """
+        return self.row_counts(clients).rows_per_client(quantile)
+
+    def row_counts(self, clients: Iterable[Any] | Mapping[int, Any]) -> RowAdvice:
+        """How many distinct rows the batches of each client use; prints as quantiles.
+
+        Args:
+            clients: the batches of each client; or of each its ids by table name.
+        """
+        every = clients.values() if isinstance(clients, Mapping) else clients
+        found = [one if _is_ids(one) else self.rows_of(one) for one in every]
+        return advise(self._hooks.inventory.tables, found)
+
+    def rows_of(self, batches: Iterable[Any], *, call: Call | None = None) -> dict[str, Any]:
+        """See `Hooks.rows_of`: by table name the distinct ids that batches look up.
+
+        Args:
+            batches: as the training loop gets them; labels that `forward` does not take are left
+                out.
+            call: how the model is called with a batch where that is different.
+        """
+        return self._hooks.rows_of(batches, call)
+
+    def segment_specs(
+        self, *, rows_per_client: int | Mapping[str, int] | None = None, retrieve: bool | None = None
+    ) -> list[SegmentSpec]:
+        """The model's segments, as planners of other protocols take them.
+
+        Args:
+            rows_per_client: see the constructor.
+            retrieve: whether clients fetch their rows privately.
+        """
+        return specs_of(self._hooks, rows_per_client=rows_per_client, retrieve=retrieve)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a plan."""
+        return self._plan is not None
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether a plan needs a number of rows that was not given and no policy has."""
+        return self._options["rows_per_client"] is None and self._asks_rows()
+
+    @property
+    def has_fixed_rows(self) -> bool:
+        """Whether clients fetch a fixed set of rows, whatever their batches use."""
+        return self._hooks.rows is not None and self._hooks.rows.fixed is not None
+
+    @property
+    def max_clients(self) -> int | None:
+        """Most clients of a round, as given; None if not."""
+        found: int | None = self._options["max_clients"]
+        return found
+
+    def ids_by_table(self, rows: RowIds) -> dict[str, torch.Tensor]:
+        """Ids by table name, of ids of the only table or by table."""
+        return by_table(rows, self._hooks.inventory.all_tables, [])
+
+    @property
+    def encoding(self) -> FixedPoint | None:
+        """The encoding that was given, None for the default of each planner."""
+        return self._hooks.settings.encoding
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    def local_servers(
+        self,
+        *,
+        server_optimizer: OptimizerMaker | None = None,
+        protocol: Kind = "fsl",
+        widths: Mapping[int, int] | None = None,
+    ) -> LocalServers:
+        """The servers of the plan, in this process, with the model's present values.
+
+        Args:
+            server_optimizer: of `torchfsl.optim`; see `default_optimizer` for None.
+            protocol: `fsl` runs the plan's protocol with all its messages; `plain` adds the same
+                integers in the clear: fast, bit-identical, and without any protection or noise.
+            widths: under `sesa` by client number its class of width.
+
+        Raises:
+            ParameterError: there is no plan, or the model holds NaN or infinite values.
+        """
+        chosen = self.default_optimizer() if server_optimizer is None else server_optimizer
+        state = self._hooks.server_state()
+        home = make_servers(
+            self.plan, state, optimizer=chosen, source=self._hooks.settings.source,
+            protocol=protocol, widths=widths,
+        )  # fmt: skip
+        return LocalServers(home)
+
+    def default_optimizer(self) -> OptimizerSettings:
+        """The servers' optimizer where none is chosen.
+
+        With deltas, plain averages and momentum 0.9: a row that one of many clients changes moves
+        further than its share (docs/averages.md). Else SGD with rate 1, which is the average.
+        """
+        slow = self._hooks.settings.source == "delta" and self._average == "clients"
+        return OptimizerSettings(momentum=0.9 if slow else 0.0)
+
+    def round(
+        self,
+        servers: Servers,
+        client_id: int | None = None,
+        *,
+        batches: Iterable[Any] | None = None,
+        rows: RowIds | None = None,
+        weight: int = 1,
+        rounding_seed: bytes | None = None,
+    ) -> Round:
+        """One client's round: a context manager around its own training loop.
+
+        Entering fetches the model, leaving sends the update; an exception puts the model back and
+        sends an all-zero report, which servers cannot tell from others.
+
+        Args:
+            servers: from `local_servers` or `torchfsl.connect`.
+            client_id: number of the client; of a connection its own.
+            batches: what the client trains on, to find the rows that it fetches; a list or a
+                DataLoader, not an iterator.
+            rows: instead of `batches` the ids: of the only table, or by table name.
+            weight: of the client under `average="weight"`, in 1..max_weight.
+            rounding_seed: secret of 16 bytes for stochastic rounding and `BlockSample`; for runs
+                that are repeated. Drawn from the system when None.
+
+        Raises:
+            ParameterError: the plan, the rows or the weight do not fit.
+            ProtocolError: no round is open.
+        """
+        if not hasattr(servers, "participant"):
+            raise ParameterError(
+                f"expected servers, of fed.local_servers() or torchfsl.connect(...), got "
+                f"{type(servers).__name__}: fed.round(servers, client_id, batches=batches)"
+            )
+        if batches is not None and rows is not None:
+            raise ParameterError("pass batches= or rows=, not both")
+        client_id = getattr(servers, "client_id", None) if client_id is None else client_id
+        if client_id is None:
+            raise ParameterError("pass the client's number: fed.round(servers, client_id, ...)")
+        if batches is not None and any(s.retrieve for s in servers.plan.segments):
+            rows = self.rows_of(batches)
+        return Round(
+            self._hooks, servers.participant(client_id), rows=rows, number=servers.number,
+            weight=weight, rounding_seed=rounding_seed, submitted=servers.submitted,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def evaluating(
+        self, servers: Fetcher, *, batches: Iterable[Any] | None = None, rows: RowIds | None = None
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """The servers' model in the client's module while the block runs, by a private fetch.
+
+        Args:
+            servers: from `torchfsl.connect`.
+            batches: what the evaluation uses, to find its rows.
+            rows: instead of `batches` the ids.
+
+        Yields:
+            By table name the ids at hand: int64, increasing.
+        """
+        if batches is not None:
+            rows = self.rows_of(batches)
+        with fetched_model(self._hooks, servers, rows) as present:
+            yield present
+
+    # --- the model ----------------------------------------------------------------------------
+
+    def server_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Copies of the tensors that servers hold, as NumPy arrays.
+
+        Raises:
+            ParameterError: a tensor holds NaN, as tables do after a private fetch, or inf.
+        """
+        return self._hooks.server_state()
+
+    def load(self, servers: Any, *, only_missing: bool = False) -> None:
+        """Write the servers' model into the torch model, in place.
+
+        Args:
+            servers: `LocalServers`, a `Coordinator`, a `SimulationResult`, or a mapping of arrays.
+            only_missing: fill in only rows that are absent after private fetches.
+
+        Raises:
+            ParameterError: another object, or the model of another task.
+            ProtocolError: a round is open.
+        """
+        state = _state_of(servers)
+        if only_missing:
+            self._hooks.complete(state)
+        else:
+            self._hooks.load(state)
+
+    def export(self, path: Any = None) -> dict[str, torch.Tensor]:
+        """The whole model as a plain `state_dict`, buffers included, copied to the CPU.
+
+        Args:
+            path: also written there by `torch.save`.
+
+        Raises:
+            ParameterError: a tensor holds NaN or infinite values, as after a private fetch.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of absent rows, which the check below names
+            state = {n: v.detach().cpu().clone() for n, v in self.model.state_dict().items()}
+        for name, value in state.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise ParameterError(
+                    f"{name} holds NaN or infinite values, which rows are after a private fetch: "
+                    "call fed.load(servers) first"
+                )
+        if path is not None:
+            torch.save(state, path)
+        return state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model: residuals, local parts, states by client."""
+        plan = None if self._plan is None else self._plan.to_json()
+        return {**self._hooks.state_dict(), "plan": plan}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state_dict`.
+
+        Raises:
+            ParameterError: it is another object's, or of tables of other shapes.
+        """
+        rest = {name: value for name, value in state.items() if name != "plan"}
+        self._hooks.load_state_dict(rest)
+        if isinstance(state.get("plan"), str) and isinstance(self._plan, Plan):
+            self._plan = Plan.from_json(state["plan"])
+
+    def detach(self) -> None:
+        """Take all hooks away; the model and the optimizers are as before."""
+        self._hooks.remove()
+
+    # --- in words -----------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """`plan.explain()`, and below it what rounds keep in a client's memory."""
+        memory = self._hooks.explain_memory(self.plan)
+        lines = [self.plan.explain(), "memory of a client, next to its model:", *memory]
+        return "\n".join(lines)
+
+    def _asks_rows(self) -> bool:
+        """Whether a plan needs a number of rows that no policy gives."""
+        rows = self._hooks.rows
+        named = rows is not None and (rows.budget is not None or rows.choice is not None)
+        return bool(self._hooks.inventory.tables) and not named
+
+    def _missing(self) -> str:
+        if self._options["max_clients"] is None:
+            return (
+                "there is no plan yet: pass max_clients= (and rows_per_client= for tables) to "
+                "Federated, or set fed.plan"
+            )
+        return (
+            "there is no plan yet: how many rows may a client send? Call "
+            "fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))"
+        )
+
+    def _log_disclosure(self) -> None:
+        if self._plan is not None and self._plan.lane != "none":
+            log.warning("%s", self._plan.discloses())
+
+
+def _is_ids(given: object) -> bool:
+    """Whether it is ids by table, as `rows_of` gives them, and not batches."""
+    return isinstance(given, Mapping)
+
+
+def _state_of(servers: Any) -> State:
+    """The state of a servers' model, wherever it is.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    for name in ("model_state", "model"):
+        found = getattr(servers, name, None)
+        if isinstance(found, ServerModel):
+            return found.state
+        if isinstance(found, Mapping):
+            return found
+    if isinstance(servers, ServerModel):
+        return servers.state
+    if isinstance(servers, Mapping):
+        return servers
+    raise ParameterError(
+        f"load() expects LocalServers, a Coordinator, a SimulationResult or a mapping of arrays, "
+        f"got {type(servers).__name__}: fed.load(servers)"
+    )

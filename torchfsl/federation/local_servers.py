@@ -1,0 +1,219 @@
+"""The servers of a task in this process, for trying out, tests and simulations.
+
+Which servers follows from the plan: both servers of `fsl` (or, as `plain`, a sum without any
+protection), the one server of `sesa`, aggregator and key holder of `sefl`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from torchfsl.engine.round import Round
+from torchfsl.errors import ParameterError, ProtocolError, expect_able
+from torchfsl.federation.results import RoundResult, mean_loss
+from torchfsl.fsl.in_process import TwoServers
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.sefl.sefl_plan import SeflPlan
+from torchfsl.sefl.round import AggregatorAndKeyHolder
+from torchfsl.sesa.sesa_plan import SesaPlan
+from torchfsl.sesa.round import OneServer
+from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.plain import Plain, PlainSum
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerOptimizer
+from torchfsl.submodel.update import Update
+from torchfsl.types import Array
+
+Kind = Literal["fsl", "plain"]
+
+
+class OptimizerMaker(Protocol):
+    """Describes the servers' optimizer, as `torchfsl.optim.Adam(0.01)` does."""
+
+    def build(self) -> ServerOptimizer:
+        """A new optimizer; each server has its own."""
+
+
+class LocalServers:
+    """All servers of a task, in this process. Made by `Federated.local_servers`.
+
+    Attributes:
+        plan: the public plan.
+        number: number of the open round, or of the last one; -1 before the first.
+    """
+
+    def __init__(self, home: Aggregation) -> None:
+        """No round is open."""
+        self.plan, self._home = home.plan, home
+        self.number = -1
+        self._open: _OpenRound | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "idle"
+        return f"LocalServers({type(self._home).__name__}, round {self.number} {state})"
+
+    @property
+    def model(self) -> ServerModel:
+        """The servers' model."""
+        return self._home.model
+
+    @contextlib.contextmanager
+    def round(self, clients: Collection[int] = ()) -> Iterator[RoundResult]:
+        """Open a round, for the clients' blocks; leaving closes it and updates the model.
+
+        An exception in the block ends the round unopened.
+
+        Args:
+            clients: numbers of the clients to come; needed by `sesa` and `sefl` alone.
+
+        Yields:
+            The result, which is complete once the block is left.
+
+        Raises:
+            ProtocolError: a round is open, or too few clients participated; the model is as before.
+        """
+        if self._open is not None:
+            raise ProtocolError(
+                f"round {self.number} is open: leave its block before the next round begins"
+            )
+        result, start = RoundResult(self.number + 1), time.perf_counter()
+        self._home.open_round(result.number, clients)
+        self.number, self._open = result.number, _OpenRound(self.plan)
+        try:
+            try:
+                yield result
+            except BaseException:
+                self._home.abandon_round()
+                raise
+            closed = self._home.close_round()
+            self._open.fill(result, closed.opened, closed.receipts, self._noise())
+            result.seconds = time.perf_counter() - start
+        finally:
+            self._open = None
+
+    def participant(self, client_id: int) -> Participant:
+        """The client of that number, in the open round.
+
+        Raises:
+            ProtocolError: no round is open.
+        """
+        if self._open is None:
+            raise ProtocolError("no round is open: wrap the clients in `with servers.round():`")
+        return self._home.participant(client_id)
+
+    def submitted(self, finished: Round) -> None:
+        """Take note of a round that was sent; `Federated.round` calls it."""
+        if self._open is not None:
+            self._open.note(finished)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Model, optimizer and round number, for `torch.save`."""
+        model = self._home.model
+        return {
+            "number": self.number,
+            "model": {name: value.copy() for name, value in model.state.items()},
+            "optimizer": model.optimizer.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`.
+
+        Raises:
+            ParameterError: it is of another model.
+            ProtocolError: a round is open.
+        """
+        if self._open is not None:
+            raise ProtocolError("a round is open: load the state before it or after")
+        for model in self._home.models:
+            if set(model.state) != set(state["model"]):
+                raise ParameterError("expected the servers' state of this model, got another one's")
+            for name, value in state["model"].items():
+                model.state[name][...] = value
+            model.optimizer.load_state(state["optimizer"])
+        self.number = int(state["number"])
+
+    def _noise(self) -> Mapping[str, Array]:
+        """By segment what the servers added to the sums; only a process that plays both knows."""
+        sums: Callable[[], Mapping[str, Array]] | None = getattr(self._home, "noise_sums", None)
+        return {} if sums is None else sums()
+
+
+class _OpenRound:
+    """What clients sent in a round, added up in the clear."""
+
+    def __init__(self, plan: SubmodelPlan) -> None:
+        self._sum = PlainSum(plan)
+        self._losses: dict[int, float] = {}
+
+    def note(self, finished: Round) -> None:
+        update: Update | None = finished.update
+        assert update is not None
+        unmatched = finished.receipt.unmatched if finished.receipt else {}
+        self._sum.add(finished.client_id, update, int(finished.weight), unmatched)
+        if finished.loss is not None:
+            self._losses[finished.client_id] = finished.loss
+
+    def fill(
+        self, result: RoundResult, opened: Opened, receipts: Mapping[int, Receipt],
+        noise: Mapping[str, Array],
+    ) -> None:  # fmt: skip
+        result.clients, result.num_clients = opened.clients, opened.num_clients
+        result.sums, result.counts = opened.sums, opened.lanes
+        result.loss = mean_loss(self._losses)
+        spent = [receipts[client] for client in opened.clients if client in receipts]
+        if spent:
+            result.upload_bytes = float(np.mean([one.upload_bytes for one in spent]))
+            result.download_bytes = float(np.mean([one.download_bytes for one in spent]))
+        result.matches_plain = self._sum.equals(opened, noise)
+
+
+def make_servers(
+    plan: SubmodelPlan,
+    state: Mapping[str, Array],
+    *,
+    optimizer: OptimizerMaker,
+    source: Literal["delta", "gradient"],
+    protocol: Kind = "fsl",
+    widths: Mapping[int, int] | None = None,
+) -> Aggregation:
+    """The servers of a plan, in this process.
+
+    Args:
+        plan: of any protocol.
+        state: initial model.
+        optimizer: of the servers.
+        source: what clients send.
+        protocol: `plain` adds the same integers in the clear, without any protection.
+        widths: under `sesa` by client number its class; by default all are of class 0.
+
+    Raises:
+        ParameterError: an unknown protocol, or no optimizer.
+    """
+    expect_able(
+        ("build",), optimizer, "server_optimizer", "pass torchfsl.optim.SGD(1.0, momentum=0.9), "
+        "torchfsl.optim.Adam(0.01), or torchfsl.optim.from_torch(make)"
+    )  # fmt: skip
+
+    def model() -> ServerModel:
+        return ServerModel(state, optimizer.build(), source=source)
+
+    if protocol not in ("fsl", "plain"):
+        raise ParameterError(
+            f"protocol is {protocol!r}: choose 'fsl', all messages of the plan's protocol, or "
+            "'plain', a sum without any protection"
+        )
+    if protocol == "plain":
+        return Plain(plan, model())
+    if isinstance(plan, SesaPlan):
+        return OneServer(plan, model(), {} if widths is None else widths)
+    if isinstance(plan, SeflPlan):
+        return AggregatorAndKeyHolder(plan, model())
+    assert isinstance(plan, Plan)
+    return TwoServers(plan, (model(), model()))

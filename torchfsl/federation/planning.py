@@ -1,0 +1,153 @@
+"""From a model's settings to a public plan, and a plan in words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from torchfsl.engine.choosing import block_bound
+from torchfsl.engine.exchange import BUFFERS, REST
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.policies import BlockSample
+from torchfsl.engine.settings import Settings, rest_policy_of
+from torchfsl.engine.specs import check_fixed, segment_specs
+from torchfsl.errors import ParameterError, whole_numbers
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import AboveBreakEven, build_plan
+from torchfsl.fsl.plan.statement import Proofs
+from torchfsl.submodel.plan import Lane, SubmodelPlan
+from torchfsl.submodel.segments import Download, SegmentSpec, default_encoding
+
+Average = Literal["clients", "rows", "weight"]
+LANES: Final[Mapping[Average, Lane]] = {"clients": "none", "rows": "count", "weight": "weight"}
+
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan beside the number of clients, their rows and the average.
+
+    Each is explained at `torchfsl.fsl.build_plan`.
+    """
+
+    max_weight: int
+    max_epochs: int
+    max_rounds: int
+    min_contributors: int
+    malicious_security: bool
+    l2_bound: int
+    l2_bounds: Mapping[str, int]
+    noise_sigma: int
+    lane_sigma: int
+    proofs: Proofs | None
+    session: bytes | None
+    hash_seed: bytes | None
+    above_break_even: AboveBreakEven
+    download: Download
+
+
+def specs_of(
+    hooks: Hooks,
+    *,
+    rows_per_client: int | Mapping[str, int] | None = None,
+    retrieve: bool | None = None,
+) -> list[SegmentSpec]:
+    """The segments of a model as every protocol's planner takes them.
+
+    Args:
+        hooks: on the model.
+        rows_per_client: most rows that a client fetches and sends.
+        retrieve: whether clients fetch their rows privately; by default where touched rows are
+            sent.
+
+    Raises:
+        ParameterError: a budget is missing, or a setting names a segment that is not there.
+    """
+    return segment_specs(
+        hooks.exchange, hooks.rows, hooks.rest, rows_per_client=rows_per_client,
+        retrieve=retrieve, encodings=hooks.settings.encodings,
+    )  # fmt: skip
+
+
+def make_plan(
+    hooks: Hooks,
+    *,
+    max_clients: int,
+    rows_per_client: int | Mapping[str, int] | None = None,
+    retrieve: bool | None = None,
+    average: Average = "clients",
+    min_clients: int = 2,
+    options: Mapping[str, Any],
+) -> Plan:
+    """A public plan for a model; see `Federated`.
+
+    Raises:
+        ParameterError: a budget is missing, or a limit exceeded.
+    """
+    check_average(average, options)
+    if whole_numbers(max_epochs=options.get("max_epochs", 1)) > [1]:
+        check_fixed(hooks.inventory, hooks.rows, hooks.rest)
+    specs = specs_of(hooks, rows_per_client=rows_per_client, retrieve=retrieve)
+    encoding = hooks.settings.encoding
+    if encoding is None:
+        counts = whole_numbers(max_clients=max_clients, max_weight=options.get("max_weight", 1))
+        encoding = default_encoding(*counts)
+    plan = build_plan(
+        specs, encoding=encoding, max_clients=max_clients, min_clients=min_clients,
+        lane=LANES[average], **{"above_break_even": "dense", **options},
+    )  # fmt: skip
+    if isinstance(hooks.rest, BlockSample) and REST in hooks.exchange.parts:
+        block_bound(plan, plan.segment(REST))  # or rounds would find out
+    return plan
+
+
+def check_average(average: object, options: Mapping[str, Any]) -> None:
+    """Refuse an unknown average, with what each one does.
+
+    Raises:
+        ParameterError: it is unknown, or weights have no limit.
+    """
+    if average not in get_args(Average):
+        raise ParameterError(
+            f"average is {average!r}: choose 'clients' (servers learn nothing more), 'rows' (rows "
+            "by the clients that sent them; servers learn these counts) or 'weight' (servers "
+            "learn the sum of weights of each row)"
+        )
+    if average == "weight" and "max_weight" not in options:
+        raise ParameterError(
+            "average='weight' needs max_weight=, the largest weight that a client may give"
+        )
+
+
+def check_options(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments that no plan has.
+
+    Raises:
+        TypeError: naming the first one and the nearest that there is.
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known)}"
+            raise TypeError(f"{function}() has no argument {name!r}{hint}")
+
+
+def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -> Settings:
+    """The settings of a client whose plan another party made.
+
+    Args:
+        settings: of the caller.
+        plan: of the task.
+        rest_given: whether the caller chose a policy for the rest; else the plan's is taken.
+    """
+    tables = {s.name for s in plan.segments if s.policy == "rows" or s.name.startswith("rows")}
+    names = [s.name for s in plan.segments if s.name not in (*tables, REST, BUFFERS)]
+    found: dict[str, Any] = vars(settings).copy()
+    if not rest_given:
+        found["rest"] = rest_policy_of(plan, REST)
+    if not settings.encodings:
+        found["encodings"] = {name: plan.encoding_of(plan.segment(name)) for name in names}
+    if any(s.name == BUFFERS for s in plan.segments):
+        found["buffers"] = "average"
+    if not tables:
+        found["rows"] = None
+    return Settings(**found)

@@ -1,0 +1,111 @@
+"""What rounds and simulations give back."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.types import Array, Whole
+
+
+@dataclass(slots=True, repr=False)
+class RoundResult:
+    """One round. In the block of `servers.round()` only its number is known yet.
+
+    Attributes:
+        number: of the round, from 0.
+        clients: numbers of the clients in the sum.
+        num_clients: how many those are.
+        sums: by segment the opened integer sums, int64 [positions, values].
+        counts: by segment how many clients (which weight) sent each row, int64 [rows]; empty under
+            `average="clients"`.
+        loss: mean of the finite losses that clients set; None without any.
+        metrics: what `evaluate` returned, in rounds that were evaluated.
+        upload_bytes: mean per client, everything counted.
+        download_bytes: mean per client, everything counted.
+        seconds: from opening to applying, without evaluation.
+        matches_plain: whether the sums, before the servers' noise, equal the plaintext sums of the
+            clients' quantised updates, bit for bit; None where this process cannot know.
+    """
+
+    number: int
+    clients: tuple[int, ...] = ()
+    num_clients: int = 0
+    sums: Mapping[str, Whole] = field(default_factory=dict)
+    counts: Mapping[str, Whole] = field(default_factory=dict)
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    upload_bytes: float = 0.0
+    download_bytes: float = 0.0
+    seconds: float = 0.0
+    matches_plain: bool | None = None
+
+    def __str__(self) -> str:
+        loss = "-" if self.loss is None else f"{self.loss:.4f}"
+        parts = [f"round {self.number}", f"{self.num_clients} clients", f"loss {loss}"]
+        if self.matches_plain is not None:
+            parts.append(f"matches plain {self.matches_plain}")
+        parts += [
+            f"up {self.upload_bytes / 1e3:.1f} kB",
+            f"down {self.download_bytes / 1e3:.1f} kB",
+        ]
+        return "  ".join([*parts, *(f"{k} {v:.4f}" for k, v in self.metrics.items())])
+
+    def __repr__(self) -> str:
+        return f"RoundResult({self})"
+
+
+_COLUMNS = ("number", "num_clients", "loss", "upload_bytes", "download_bytes", "seconds",
+            "matches_plain")  # fmt: skip
+
+
+@dataclass(slots=True, repr=False)
+class SimulationResult:
+    """What a simulation did.
+
+    Attributes:
+        plan: the public plan.
+        model_state: the servers' model by tensor name; `fed.load(result)` takes it.
+        rounds: in order, without sums and counts.
+        checkpoint: what `simulate(resume=)` goes on from; plain containers, for `torch.save`.
+    """
+
+    plan: SubmodelPlan
+    model_state: Mapping[str, Array]
+    rounds: list[RoundResult] = field(default_factory=list)
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+
+    def column(self, name: str) -> list[Any]:
+        """A field of each round, or a metric of the rounds that were evaluated, in order."""
+        if name in RoundResult.__dataclass_fields__:
+            return [getattr(one, name) for one in self.rounds]
+        return [one.metrics[name] for one in self.rounds if name in one.metrics]
+
+    def to_frame(self) -> Any:
+        """A pandas.DataFrame of one row for each round: its numbers and metrics.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        pandas = importlib.import_module("pandas")
+        rows = [
+            {**{name: getattr(one, name) for name in _COLUMNS}, **one.metrics}
+            for one in self.rounds
+        ]
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        last = f", last: {self.rounds[-1]}" if self.rounds else ""
+        return f"SimulationResult({len(self.rounds)} rounds{last})"
+
+
+def mean_loss(losses: Mapping[int, float]) -> float | None:
+    """The mean of the finite losses; None without any, NaN if none is finite."""
+    finite = [loss for loss in losses.values() if math.isfinite(loss)]
+    if not losses:
+        return None
+    return math.fsum(finite) / len(finite) if finite else math.nan

@@ -1,0 +1,373 @@
+"""A whole federation in one call: many clients on one model, in this process.
+
+Everything that a client keeps is kept apart: its residual, its local parts, its optimizer state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from torchfsl.crypto import kdf
+from torchfsl.engine.round import Round
+from torchfsl.engine.wanted import RowIds
+from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
+from torchfsl.federation.federated import Federated
+from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
+from torchfsl.federation.results import RoundResult, SimulationResult
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.plan import SubmodelPlan, check_number
+from torchfsl.submodel.update import check_weight, is_whole
+
+Data = TypeVar("Data")
+Sampler = Callable[[int, Sequence[int], np.random.Generator], Sequence[int]]
+"""Takes the round's number, all client numbers and a generator; gives those of the round."""
+
+OptimizerState = Literal["fresh", "own"]
+
+
+def simulate(
+    fed: Federated,
+    clients: Sequence[Data] | Mapping[int, Data],
+    train: Callable[[Data], Any],
+    *,
+    rounds: int,
+    batches: Callable[[Data], Any] | None = None,
+    rows: Callable[[Data], RowIds] | None = None,
+    weight: Callable[[Data], int] | None = None,
+    clients_per_round: int | None = None,
+    sampler: Sampler | None = None,
+    protocol: Kind = "fsl",
+    server_optimizer: OptimizerMaker | None = None,
+    widths: Mapping[int, int] | None = None,
+    optimizer_state: OptimizerState = "fresh",
+    evaluate: Callable[[], Mapping[str, float] | float] | None = None,
+    evaluate_client: Callable[[Data], Mapping[str, float] | float] | None = None,
+    evaluate_every: int = 1,
+    seed: int = 0,
+    resume: SimulationResult | Mapping[str, Any] | None = None,
+    progress: bool | Callable[[RoundResult], object] = True,
+) -> SimulationResult:
+    """Run rounds of federated learning; afterwards the model holds what the servers learnt.
+
+    Args:
+        fed: the federated model. Without a plan one is made that fits all clients.
+        clients: what each client trains on, by position or by client number.
+        train: your own loop over the data of one client; may return its loss.
+        rounds: number of rounds in all, those before `resume` included.
+        batches: the batches of a client's data, to find the rows that it fetches; by default the
+            data itself, as it is trained on.
+        rows: instead, the ids that a client's data uses: faster.
+        weight: how much a client counts under `average="weight"`: a whole number from 1. Asked once
+            for each client before the first round.
+        clients_per_round: drawn anew each round, from `seed`; all by default.
+        sampler: chooses the clients of a round instead.
+        protocol: `fsl` runs the plan's protocol with all its messages; `plain` adds the same
+            integers without cryptography: faster, bit-identical, without the servers' noise.
+        server_optimizer: see `Federated.local_servers`.
+        widths: see `Federated.local_servers`.
+        optimizer_state: `fresh`: every client starts every round from the optimizer's state at the
+            call. `own`: each client keeps its own state, in memory.
+        evaluate: called after rounds, while the model holds what the servers learnt.
+        evaluate_client: called after rounds with the data of every client, while the model holds
+            what the servers learnt and the client's own local parts; means are recorded.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        seed: of cohorts, stochastic rounding and `BlockSample`, in [0, 2**64).
+        resume: a result, or its `checkpoint`, of the same simulation with fewer rounds.
+        progress: show a bar, or a function that takes each round's result.
+
+    Returns:
+        The rounds, the final model and a checkpoint.
+
+    Raises:
+        ParameterError: an argument does not fit, `train` or `evaluate` return no number, or a
+            client's round failed; a note names the client.
+    """
+    expect_a(Federated, fed, "the first argument", "call simulate(fed, clients, train, rounds=...)")
+    expect_able(("__call__",), train, "train", "pass a function that takes a client's data")
+    data = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
+    size = len(data) if clients_per_round is None else clients_per_round
+    _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
+    weights = {} if weight is None else _weights_of(data, weight)
+    checkpoint = resume.checkpoint if isinstance(resume, SimulationResult) else resume
+    if checkpoint is not None:
+        _take_plan(fed, checkpoint)
+    run = _Simulation(
+        fed, data, train, batches, rows, weights, size, sampler or _uniform(size), seed
+    )  # fmt: skip
+    run.make_plan()
+    _check_plan(fed.plan, size, rounds, weights)
+    servers = fed.local_servers(
+        server_optimizer=server_optimizer, protocol=protocol, widths=widths
+    )
+    fed.hooks.states.mode = optimizer_state
+    result = SimulationResult(fed.plan, servers.model.state)
+    if checkpoint is not None:
+        _go_on(fed, servers, checkpoint, rounds)
+    evaluation = _Evaluation(fed, data, evaluate, evaluate_client)
+    try:
+        with _shown(progress, rounds, servers.number + 1) as show:
+            for number in range(servers.number + 1, rounds):
+                done = run.round(servers, number)
+                if number == rounds - 1 or number % evaluate_every == 0:
+                    fed.hooks.exchange.load(servers.model.state)
+                    done.metrics = evaluation.metrics()
+                result.rounds.append(done)
+                show(done)
+    finally:  # an interrupted simulation leaves the servers' model, too
+        fed.hooks.states.put_back()
+        fed.hooks.states.mode = "own"
+        fed.hooks.exchange.load(servers.model.state)  # whatever is in it
+        result.checkpoint = {"servers": servers.state_dict(), "federated": fed.state_dict()}
+    return result
+
+
+@dataclass(slots=True)
+class _Simulation(Generic[Data]):
+    """What rounds share."""
+
+    fed: Federated
+    data: Mapping[int, Data]
+    train: Callable[[Data], Any]
+    batches: Callable[[Data], Any] | None
+    rows: Callable[[Data], RowIds] | None
+    weights: Mapping[int, int]
+    size: int
+    sampler: Sampler
+    seed: int
+    has_warned: bool = False
+
+    def make_plan(self) -> None:
+        """Complete a missing plan: budgets that fit every client, the largest weight."""
+        if self.fed.has_plan:
+            return
+        changes: dict[str, Any] = {"max_clients": self.fed.max_clients or self.size}
+        if self.fed.needs_rows:
+            asked = [self.ids_of(one) for one in self.data.values()]
+            changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
+        if self.weights:
+            changes |= {"average": "weight", "max_weight": max(self.weights.values())}
+        self.fed.make_plan(**changes)
+
+    def ids_of(self, data: Data) -> Any:
+        """The rows that a client fetches."""
+        if self.rows is not None:
+            return self.fed.ids_by_table(self.rows(data))
+        try:
+            return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
+        except (ParameterError, TypeError, AttributeError, ValueError) as error:
+            if self.batches is not None:
+                raise
+            raise ParameterError(
+                "the data of a client is not a list of batches that the model takes: pass "
+                f"batches=, a function from a client's data to its batches ({error})"
+            ) from error
+
+    def round(self, servers: LocalServers, number: int) -> RoundResult:
+        """One round; the result has no metrics yet."""
+        draw = np.random.Generator(np.random.Philox(key=[self.seed, number]))
+        every = sorted(self.data)
+        chosen = [int(c) for c in self.sampler(number, every, draw)]
+        if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
+            raise ParameterError(f"the sampler gave {chosen[:5]}: give distinct client numbers")
+        losses: dict[int, float] = {}
+        with servers.round(chosen) as result:
+            for client in chosen:
+                try:
+                    rnd = self._participate(servers, number, client)
+                except Exception as error:
+                    error.add_note(f"This was client {client} in round {number} of simulate().")
+                    raise
+                if rnd.loss is not None:
+                    losses[client] = rnd.loss
+        self._warn_of_odd(number, losses)
+        return dataclasses.replace(result, sums={}, counts={})
+
+    def _participate(self, servers: LocalServers, number: int, client: int) -> Round:
+        data = self.data[client]
+        ids = None
+        if any(s.retrieve for s in servers.plan.segments) and not self.fed.has_fixed_rows:
+            ids = self.ids_of(data)
+        path = f"{self.seed} {number} {client}".encode()
+        coins = kdf.digest(kdf.LABEL_ROUNDING, path)[: kdf.SEED_BYTES]
+        weight = self.weights.get(client, 1)
+        with self.fed.round(
+            servers, client, rows=ids, weight=weight, rounding_seed=coins
+        ) as rnd:
+            loss = self.train(data)
+            rnd.loss = None if loss is None else as_number("train() returns", loss)
+        return rnd
+
+    def _warn_of_odd(self, number: int, losses: Mapping[int, float]) -> None:
+        """Name the first client whose loss is NaN or infinite, once in a simulation."""
+        odd = [client for client, loss in losses.items() if not math.isfinite(loss)]
+        if odd and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(
+                f"client {odd[0]}: its loss in round {number} is {losses[odd[0]]}; mean losses "
+                "leave out such numbers",
+                stacklevel=4,
+            )
+
+
+@dataclass(slots=True)
+class _Evaluation(Generic[Data]):
+    """Metrics of the model between rounds."""
+
+    fed: Federated
+    data: Mapping[int, Data]
+    whole: Callable[[], Mapping[str, float] | float] | None
+    each: Callable[[Data], Mapping[str, float] | float] | None
+
+    def metrics(self) -> dict[str, float]:
+        """All of them."""
+        found = {} if self.whole is None else _named("evaluate", self.whole())
+        if self.each is None:
+            return found
+        parts: dict[str, list[float]] = {}
+        for client, data in self.data.items():
+            self.fed.hooks.personal.switch_to(client)
+            for name, value in _named("evaluate_client", self.each(data)).items():
+                parts.setdefault(name, []).append(value)
+        return found | {name: math.fsum(values) / len(values) for name, values in parts.items()}
+
+
+def _named(function: str, result: Mapping[str, float] | float) -> dict[str, float]:
+    named = result if isinstance(result, Mapping) else {"metric": result}
+    return {name: as_number(f"{function}() returns", value) for name, value in named.items()}
+
+
+def _uniform(size: int) -> Sampler:
+    def draw(number: int, every: Sequence[int], generator: np.random.Generator) -> list[int]:
+        return sorted(generator.choice(every, size=size, replace=False).tolist())
+
+    return draw
+
+
+class _shown:  # noqa: N801 a context manager
+    """Shows rounds as they end: by tqdm where it is installed, else a line each."""
+
+    def __init__(
+        self, progress: bool | Callable[[RoundResult], object], rounds: int, first: int
+    ) -> None:
+        self._progress, self._rounds, self._first = progress, rounds, first
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[RoundResult], None]:
+        if self._progress is True:
+            try:
+                bars = importlib.import_module("tqdm.auto")
+            except ImportError:
+                return lambda result: print(result, flush=True)
+            self._bar = bars.tqdm(
+                total=self._rounds, initial=self._first, unit="round", file=sys.stdout
+            )
+            return self._step
+        return self._call
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _step(self, result: RoundResult) -> None:
+        self._bar.write(str(result), file=sys.stdout)
+        self._bar.update()
+
+    def _call(self, result: RoundResult) -> None:
+        if callable(self._progress):
+            self._progress(result)
+
+
+def _check_arguments(
+    data: Mapping[int, Any], size: int, rounds: int, evaluate_every: int, state: str, seed: int
+) -> None:
+    """Refuse numbers out of range; `size` clients per round."""
+    for client in data:
+        check_number("a key of clients", client)
+    for name, number in (("clients_per_round", size), ("rounds", rounds),
+                         ("evaluate_every", evaluate_every), ("seed", seed)):  # fmt: skip
+        check_number(name, number)
+    if not 1 <= size <= len(data):
+        raise ParameterError(
+            f"clients_per_round is {size} and there are {len(data)} clients: choose a number in "
+            f"1..{len(data)}"
+        )
+    if rounds < 1 or evaluate_every < 1:
+        raise ParameterError("rounds and evaluate_every are at least 1")
+    if state not in ("fresh", "own"):
+        raise ParameterError(f"optimizer_state is {state!r}: choose 'fresh' or 'own'")
+
+
+def _weights_of(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict[int, int]:
+    """Every client's weight; those of a plan that is to be made are not checked elsewhere."""
+    found: dict[int, int] = {}
+    for client, one in data.items():
+        given = weight(one)
+        if not is_whole(given) or given < 1:
+            raise ParameterError(
+                f"client {client}: weight() gives {given!r}; give whole numbers from 1, such as "
+                "the number of its examples"
+            )
+        found[client] = int(given)
+    return found
+
+
+def _check_plan(
+    plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int, int]
+) -> None:
+    """Refuse what a round under this plan would only refuse in its middle."""
+    if plan.max_rounds and rounds > plan.max_rounds:
+        raise ParameterError(
+            f"rounds is {rounds}, and the plan opens max_rounds = {plan.max_rounds}: choose fewer "
+            "rounds, or make the plan for them"
+        )
+    if not plan.min_clients <= size <= plan.max_clients:
+        raise ParameterError(
+            f"clients_per_round is {size}, the plan opens rounds of min_clients = "
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: choose a number in between, "
+            "or make the plan for it"
+        )
+    for client, weight in weights.items():
+        try:
+            check_weight(plan, weight)
+        except ParameterError as error:
+            raise ParameterError(f"client {client}: {error}") from error
+
+
+def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
+    """Use the plan of the rounds so far.
+
+    Raises:
+        ParameterError: it is not a checkpoint of `simulate`.
+    """
+    if not isinstance(checkpoint, Mapping) or {"servers", "federated"} - {*checkpoint}:
+        raise ParameterError("resume= takes a SimulationResult, or its checkpoint")
+    text = checkpoint["federated"].get("plan")
+    if isinstance(text, str) and not fed.hooks.rounds and (
+        not fed.has_plan or isinstance(fed.plan, Plan)
+    ):
+        fed.plan = Plan.from_json(text)
+
+
+def _go_on(
+    fed: Federated, servers: LocalServers, checkpoint: Mapping[str, Any], rounds: int
+) -> None:
+    """Take over clients' and servers' state."""
+    mode = fed.hooks.states.mode
+    fed.load_state_dict(checkpoint["federated"])
+    fed.hooks.states.mode = mode
+    servers.load_state_dict(checkpoint["servers"])
+    if servers.number + 1 >= rounds:
+        raise ParameterError(
+            f"resume= has {servers.number + 1} rounds and rounds is {rounds}: ask for more in all"
+        )
+
+

@@ -1,0 +1,9 @@
+"""Rare policies for `Federated(rows=, rest=)`; the usual ones are `torchfsl.Rows`, `Dense`, `TopK`.
+
+Also `Residual`, what a client has not sent yet.
+"""
+
+from torchfsl.engine.policies import BlockSample, Fixed, RandomK
+from torchfsl.engine.residual import Residual
+
+__all__ = ["BlockSample", "Fixed", "RandomK", "Residual"]

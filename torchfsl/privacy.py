@@ -1,0 +1,8 @@
+"""Differential privacy of opened sums: noise from both servers, and what it guarantees.
+
+`multiplier`, `calibrate` and `guarantee` take a plan of `fsl`; docs/privacy.md has the derivations.
+"""
+
+from torchfsl.fsl.privacy import Guarantee, calibrate, guarantee, l2_bound, multiplier
+
+__all__ = ["Guarantee", "calibrate", "guarantee", "l2_bound", "multiplier"]
