@@ -18,7 +18,7 @@ from torchfsl.submodel.server_optimizers import ServerOptimizer
 __all__ = ["FTRL", "SGD", "Adam", "FromTorch", "LazyAdam", "RowAdagrad", "from_torch"]
 
 
-def SGD(  # noqa: N802 named as in torch.optim
+def SGD(
     lr: float = 1.0, *, momentum: float = 0.0, lr_decay: float = 1.0, lr_decay_rounds: int = 10
 ) -> OptimizerSettings:
     """Step by the average; with momentum FedAvgM (Hsu et al. 2019).
@@ -34,7 +34,7 @@ def SGD(  # noqa: N802 named as in torch.optim
     )
 
 
-def Adam(  # noqa: N802
+def Adam(
     lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> OptimizerSettings:
     """FedAdam (Reddi et al. 2021): Adam on the average, which moves rows that no client sent.
@@ -47,7 +47,7 @@ def Adam(  # noqa: N802
     return OptimizerSettings("adam", lr=lr, beta1=betas[0], beta2=betas[1], eps=eps)
 
 
-def LazyAdam(  # noqa: N802
+def LazyAdam(
     lr: float = 1e-3,
     *,
     betas: tuple[float, float] = (0.9, 0.999),
@@ -67,7 +67,7 @@ def LazyAdam(  # noqa: N802
     )
 
 
-def FTRL(  # noqa: N802
+def FTRL(
     lr: float = 0.1, *, beta: float = 1.0, l1: float = 0.0, l2: float = 0.0
 ) -> OptimizerSettings:
     """FTRL-proximal (McMahan et al. 2013), with which `l1` makes rows exactly zero.
@@ -81,7 +81,7 @@ def FTRL(  # noqa: N802
     return OptimizerSettings("ftrl", lr=lr, beta=beta, l1=l1, l2=l2)
 
 
-def RowAdagrad(lr: float = 0.1, *, eps: float = 1e-8) -> OptimizerSettings:  # noqa: N802
+def RowAdagrad(lr: float = 0.1, *, eps: float = 1e-8) -> OptimizerSettings:
     """Adagrad with one sum of squares per row.
 
     Args:

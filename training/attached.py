@@ -1,4 +1,4 @@
-"""The torch side of an experiment: model, optimizer, engine; trainer and workers have one each."""
+"""The torch side of an experiment: model, optimizer, hooks; trainer and workers have one each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchfsl import BlockSample, BlockTopK, Dense, FixedPoint, Rows, SubmodelEngine, TopK
+from torchfsl import BlockTopK, Dense, Federated, FixedPoint, Rows, TopK
 from torchfsl.engine.exchange import REST
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.inventory import take_inventory
 from torchfsl.engine.policies import RestPolicy
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
+from torchfsl.policies import BlockSample
 from training.config import Config
 from training.encoding_section import Encoding
 from training.local import make_optimizer
@@ -24,19 +26,22 @@ from training.tasks.task import Task
 
 @dataclass(frozen=True, eq=False)
 class Attached:
-    """A torch model under the engine.
+    """A federated model; every client in turn trains it.
 
     Attributes:
-        model: the one that every client in turn trains.
+        model: the torch model, with its wrappers.
         optimizer: of the clients.
-        engine: attached to both.
-        handle: of the attachment.
+        fed: both, federated; it has no plan yet.
     """
 
     model: nn.Module
     optimizer: Optimizer
-    engine: SubmodelEngine
-    handle: Handle
+    fed: Federated
+
+    @property
+    def hooks(self) -> Hooks:
+        """On model and optimizer."""
+        return self.fed.hooks
 
 
 def attach(config: Config, task: Task) -> Attached:
@@ -54,13 +59,17 @@ def attach(config: Config, task: Task) -> Attached:
     if config.aggregation == "dense":
         rows = _selection(config, task)[0]
         tables = [t.name for t in take_inventory(model, [optimizer], rows).all_tables]
-    engine = make_engine(config, task, tables)
-    handle = engine.attach(model, optimizer)
-    _check_parts(config.encoding, engine, handle)
-    return Attached(model, optimizer, engine, handle)
+    chosen = make_settings(config, task, tables)
+    fed = Federated(
+        model, optimizer, rows=chosen.rows, rest=chosen.rest, encoding=chosen.encoding,
+        encodings=chosen.encodings, source=chosen.source,
+    )  # fmt: skip
+    fed.hooks.states.mode = "fresh"
+    _check_parts(config.encoding, fed.hooks)
+    return Attached(model, optimizer, fed)
 
 
-def make_engine(config: Config, task: Task, tables: Collection[str] = ()) -> SubmodelEngine:
+def make_settings(config: Config, task: Task, tables: Collection[str] = ()) -> Settings:
     """What of the model is sent, and how.
 
     `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
@@ -79,7 +88,7 @@ def make_engine(config: Config, task: Task, tables: Collection[str] = ()) -> Sub
         if encodings:
             of_rows = encodings.pop("rows", _encoding(config.encoding))
             encodings = dict.fromkeys(tables, of_rows) | encodings
-    return SubmodelEngine(
+    return Settings(
         rows=rows,
         rest=rest,
         encoding=_encoding(config.encoding),
@@ -115,14 +124,14 @@ def _encoding(settings: Encoding) -> FixedPoint:
         raise ConfigError(f"encoding.ring_bits, frac_bits and clip: {error}") from error
 
 
-def _check_parts(settings: Encoding, engine: SubmodelEngine, handle: Handle) -> None:
+def _check_parts(settings: Encoding, hooks: Hooks) -> None:
     """Refuse patterns of `rest_clips` that leave nothing for `rest_clip`, or fit nothing.
 
     Raises:
         ConfigError: names the first one.
     """
-    segments = handle.exchange.segment_tensors
-    if REST in engine.encodings and REST not in segments:
+    segments, encodings = hooks.exchange.segment_tensors, hooks.settings.encodings
+    if REST in encodings and REST not in segments:
         if not settings.rest_clips:
             raise ConfigError(
                 "encoding.rest_ring_bits is for parameters outside tables, of which this model has "
@@ -134,7 +143,7 @@ def _check_parts(settings: Encoding, engine: SubmodelEngine, handle: Handle) -> 
             f"pattern, {last!r}, and give its clip as rest_clip"
         )
     for part, _ in settings.parts:
-        if part in engine.encodings and part not in segments:
+        if part in encodings and part not in segments:
             raise ConfigError(
                 f"encoding.rest_clips has {part!r}, which fits no parameter outside tables that no "
                 f"earlier pattern has taken: of those that are left there are "

@@ -11,7 +11,7 @@ import torch
 
 from models import Sharded
 from torchfsl.engine.residual import Residual
-from torchfsl.engine.round import TrainingRound
+from torchfsl.engine.round import Round
 from torchfsl.submodel.aggregation import Participant, RoundSession
 from training.aggregations.dropout import DroppedOut
 from training.attached import Attached
@@ -50,7 +50,7 @@ class _Ready:
 
     client: int
     work: Work
-    training_round: TrainingRound
+    training_round: Round
     drops_out: bool
 
 
@@ -89,7 +89,7 @@ class Clients:
         while window := list(itertools.islice(coming, ASKING)):
             ready = [self._ready(number, job) for job in window]
             for one in ready if self._retrieves(window[0].participant) else ():
-                one.training_round.ask()
+                one.training_round.prefetch()
             for one in ready:
                 done(self._play(number, one))
 
@@ -97,10 +97,10 @@ class Clients:
         """A client's work, and its round before it begins."""
         attached, config, client = self.attached, self.config, job.participant.client_id
         work = self.task.work(number, client)
-        training_round = attached.engine.round(
+        training_round = Round(
+            attached.hooks,
             job.participant,
             rows=dict(work.rows) if self._retrieves(job.participant) else None,
-            handle=attached.handle,
             number=number,
             rounding_seed=rounding_seed(config, number, client),
             residual=job.residual,
@@ -115,11 +115,10 @@ class Clients:
             assert isinstance(attached.model, Sharded)
             attached.model.take(ready.work.shards)
         _seed_torch(dropout_seed(config, number, ready.client), config.device)
-        with training_round:
-            if not ready.drops_out:
-                train(attached.model, attached.optimizer, ready.work, config.local)
         try:
-            training_round.submit()
+            with training_round:
+                if not ready.drops_out:
+                    train(attached.model, attached.optimizer, ready.work, config.local)
         except DroppedOut:
             return 0
         assert training_round.clip_report is not None

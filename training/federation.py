@@ -1,4 +1,4 @@
-"""From settings and a task to everything a round needs: engine, plan, servers, audit."""
+"""From settings and a task to everything a round needs: model, plan, servers, audit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Final
 
 from torch import nn
 
-from torchfsl import Plan, SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl import Federated, Plan, privacy, sefl, sesa
+from torchfsl.engine.hooks import Hooks
 from torchfsl.errors import ParameterError
-from torchfsl.fsl import privacy
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from torchfsl.sesa import OneServer, SesaPlan
@@ -44,9 +43,9 @@ class Federation:
         return self.attached.model
 
     @property
-    def handle(self) -> Handle:
+    def hooks(self) -> Hooks:
         """See `Attached`."""
-        return self.attached.handle
+        return self.attached.hooks
 
     @property
     def plan(self) -> SubmodelPlan:
@@ -69,7 +68,7 @@ class Federation:
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Bring a state of the servers' names and shapes into the torch model, finite or not."""
-        self.handle.exchange.load(state)
+        self.hooks.exchange.load(state)
 
     def model_sha256(self) -> str:
         """Hex digest over the whole state_dict, buffers included, with the servers' values."""
@@ -104,46 +103,47 @@ def build(
         ConfigError: this machine or this build of torch lacks the device.
     """
     attached = attach(config, task)
-    model, engine, handle = attached.model, attached.engine, attached.handle
-    terms = _plan(config, task, engine, handle) if plan is None else _plan_of(config, plan)
-    initial = handle.server_state() if state is None else state
+    model, fed = attached.model, attached.fed
+    fed.plan = terms = _plan(config, task, fed) if plan is None else _plan_of(config, plan)
+    initial = fed.server_state() if state is None else state
     settings = config.server.settings(embedding_tables(model))
 
     def server_model() -> ServerModel:
         server = settings.build()
         if optimizer_state is not None:
             server.load_state(optimizer_state)
-        return ServerModel(initial, server, source=engine.source)
+        return ServerModel(initial, server, source=fed.hooks.settings.source)
 
     aggregation = _aggregation(config, terms, settings, server_model, task, finished)
     return Federation(attached, Audit(aggregation))
 
 
-def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> AnyPlan:
+def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
     if config.aggregation == "sesa":
-        return _sesa_plan(config, task, engine, handle)
+        return _sesa_plan(config, task, fed)
     if config.aggregation == "sefl":
-        return _sefl_plan(config, engine, handle)
+        return _sefl_plan(config, fed)
+    settings = fed.hooks.settings
+    assert settings.encoding is not None
     rows: int | Mapping[str, int] | None = None
-    if engine.rows is not None and task.widths is not None:
+    if settings.rows is not None and task.widths is not None:
         # One plan for all: the narrow send as much as the widest, who need not be known then.
-        of_each = [rows_by_segment(handle, rows) for rows in task.widths.rows]
+        of_each = [rows_by_segment(fed.hooks, rows) for rows in task.widths.rows]
         rows = {name: max(one[name] for one in of_each) for name in of_each[0]}
-    elif engine.rows is not None and task.retrieves:
+    elif settings.rows is not None and task.retrieves:
         rows = task.rows_per_client
     counts = config.sesa.mean == "owners" or config.server.mean == "trained"
     try:
-        return engine.plan(
-            handle,
+        return fed.make_plan(
             max_clients=config.clients_per_round,
             min_clients=config.min_clients,
             rows_per_client=rows,
             # Central training sends nothing: its plan names tensors only.
             above_break_even="keep" if config.aggregation == "central" else config.above_break_even,
             malicious_security=config.malicious_security,
-            lane="count" if counts else "none",
+            average="rows" if counts else "clients",
             download=config.encoding.download,
-            l2_bound=privacy.l2_bound(engine.encoding, config.fsl.l2_norm),
+            l2_bound=privacy.l2_bound(settings.encoding, config.fsl.l2_norm),
             proofs=None if config.fsl.proofs == "default" else config.fsl.proofs,
         )
     except ParameterError as error:
@@ -159,7 +159,7 @@ def _plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) ->
 
 _SETTING_OF: Final = {
     "l2_bound": "fsl.l2_norm times 2**frac_bits",
-    "lane=": "a count, of server.mean = 'trained'",
+    "lane": "a count, of server.mean = 'trained'",
     "max_weight": "1 in experiments",
 }
 """What a plan's field is in an experiment."""
@@ -172,10 +172,10 @@ def _in_settings(error: ParameterError) -> ParameterError:
     return ParameterError(f"{error} ({'; '.join(meant)})") if meant else error
 
 
-def _sefl_plan(config: Config, engine: SubmodelEngine, handle: Handle) -> SeflPlan:
+def _sefl_plan(config: Config, fed: Federated) -> SeflPlan:
     l2_bound, noise_sigma = config.sefl.in_units(config.encoding.frac_bits)
-    return engine.sefl_plan(
-        handle,
+    return sefl.plan(
+        fed,
         max_clients=config.clients_per_round,
         min_clients=config.min_clients,
         slots=config.sefl.slots,
@@ -184,7 +184,7 @@ def _sefl_plan(config: Config, engine: SubmodelEngine, handle: Handle) -> SeflPl
     )
 
 
-def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handle) -> SesaPlan:
+def _sesa_plan(config: Config, task: Task, fed: Federated) -> SesaPlan:
     assert task.widths is not None
     collusion = int(config.sesa.collusion * config.clients_per_round + 1e-9)
     if not collusion:
@@ -193,9 +193,9 @@ def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handl
             f"which is not one: raise it to {1 / config.clients_per_round:.3g}, or take at least "
             f"{math.ceil(1 / config.sesa.collusion - 1e-9)} clients a round"
         )
-    rows = [rows_by_segment(handle, of_class) for of_class in task.widths.rows]
-    return engine.sesa_plan(
-        handle,
+    rows = [rows_by_segment(fed.hooks, of_class) for of_class in task.widths.rows]
+    return sesa.plan(
+        fed,
         widths=list(zip(rows, task.widths.counts, strict=True)),
         collusion=collusion,
         dropouts=config.num_dropouts,
@@ -204,14 +204,14 @@ def _sesa_plan(config: Config, task: Task, engine: SubmodelEngine, handle: Handl
     )
 
 
-def rows_by_segment(handle: Handle, rows: Mapping[str, int]) -> dict[str, int]:
+def rows_by_segment(hooks: Hooks, rows: Mapping[str, int]) -> dict[str, int]:
     """Rows by table as rows by segment; a segment holds tables with rows of equal length.
 
     Raises:
         ConfigError: of two tables of one segment a client trains different shares, so that the
             plan could not tell how likely each row is.
     """
-    segments = handle.exchange.segment_tensors
+    segments = hooks.exchange.segment_tensors
     for tensors in segments.values():
         shares = {rows[t.name] / t.shape[0] for t in tensors if t.name in rows}
         if len(shares) > 1:

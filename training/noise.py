@@ -23,7 +23,7 @@ def explained(config: Config, federation: Federation) -> str:
     Raises:
         ParameterError: it has noise, and the extra `privacy` is missing.
     """
-    text, plan = federation.handle.explain(federation.plan), federation.plan
+    text, plan = federation.attached.fed.explain(), federation.plan
     if not isinstance(plan, SeflPlan) or not plan.noise_sigma:
         return text
     found = guaranteed(config, plan)

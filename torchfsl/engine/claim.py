@@ -1,4 +1,4 @@
-"""One round at a time on one handle, whatever threads ask."""
+"""One round at a time on one model, whatever threads ask."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Claim:
         with self._lock:
             if self._owner is not None and self._owner() is not None:
                 raise ProtocolError(
-                    "a round is open on this handle, which measures one at a time: a round of "
+                    "a round is open on this model, which measures one at a time: a round of "
                     "another client on this model begins after this one's block; where clients "
-                    "train in threads, give each a model and a handle of its own"
+                    "train in threads, give each a model and a Federated"
                 )
             dropped, self._owner = self._owner is not None, weakref.ref(owner)
             return dropped

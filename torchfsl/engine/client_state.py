@@ -35,8 +35,8 @@ class _Rows:
 
     def onto(self, base: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """The whole tensor."""
-        none = base is None
-        whole = self.values.new_zeros(num_rows, self.values.shape[1]) if none else base.clone()
+        width = self.values.shape[1]
+        whole = self.values.new_zeros(num_rows, width) if base is None else base.clone()
         return whole.index_copy_(0, self.ids, self.values)
 
 
@@ -82,7 +82,7 @@ class ClientState:
 
     def leave(self) -> None:
         """Remember what the block left, to tell later changes of the caller from it."""
-        gradients = {id(p): (id(p.grad), p.grad._version) for p in self._with_gradients()}
+        gradients = {id(p): (id(g), g._version) for p, g in self._gradients()}
         self._left = self._groups(), self._fingerprint(), gradients
 
     def put_back(self) -> None:
@@ -123,21 +123,21 @@ class ClientState:
         return [
             (number, place, optimizer, parameter)
             for number, optimizer in enumerate(self._optimizers)
-            for place, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"])
+            for place, parameter in enumerate(
+                p for g in optimizer.param_groups for p in g["params"]
+            )
         ]
 
-    def _with_gradients(self) -> list[nn.Parameter]:
+    def _gradients(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
         trained = [parameter for *_, parameter in self._parameters()]
         every = {id(p): p for p in [*self._model.parameters(), *trained]}
-        return [p for p in every.values() if p.grad is not None]
+        return [(p, p.grad) for p in every.values() if p.grad is not None]
 
     def _drop_gradients(self) -> None:
         """A block starts without the gradients that a block before it left."""
         if self._left is None:
             return
-        for parameter in self._with_gradients():
-            grad = parameter.grad
-            assert grad is not None
+        for parameter, grad in self._gradients():
             if self._left[2].get(id(parameter)) == (id(grad), grad._version):
                 parameter.grad = None
 
@@ -225,10 +225,10 @@ class ClientState:
                     for name, value in entries.items()
                 }  # fmt: skip
         for number, optimizer in enumerate(self._optimizers):
-            for name in [name for name in optimizer.state if isinstance(name, str)]:
-                del optimizer.state[name]
-            for name, value in mine.get((number, -1), {}).items():
-                optimizer.state[name] = _copied(value)
+            named: dict[Any, Any] = optimizer.state
+            for name in [name for name in named if isinstance(name, str)]:
+                del named[name]
+            named |= {n: _copied(value) for n, value in mine.get((number, -1), {}).items()}
         for name, buffer in self._buffers().items():
             if name in state.buffers:
                 buffer.copy_(state.buffers[name])

@@ -199,8 +199,8 @@ class Exchange:
             raise ParameterError(
                 f"segment {odd[0]!r} of the plan does not fit this model"
                 f"{_difference(mine.get(odd[0], ()), theirs.get(odd[0], ()))}: use the plan that "
-                "engine.plan made for it; after a new dtype or shape call handle.remove(), attach "
-                "again and make a new plan"
+                "was made for it; after a new dtype or shape call fed.detach() and "
+                "make a new torchfsl.Federated"
             )
 
     def fixed_positions(
@@ -221,7 +221,7 @@ class Exchange:
 
 
 def _as_state(given: object, method: str) -> Mapping[str, Any]:
-    """A state as `handle.load` and `complete` take it.
+    """A state as `Hooks.load` and `complete` take it.
 
     Raises:
         ParameterError: no mapping, with what to pass instead.
@@ -270,7 +270,7 @@ def _check_values(name: str, value: Any) -> None:
         raise ParameterError(
             f"{name} holds {num_odd} values that are NaN or infinite, so nobody can train it: load "
             "an earlier model; a client's own table lacks rows after a private retrieval, and "
-            "handle.complete(ServerModel.state) fills them in"
+            "fed.load(servers, only_missing=True) fills them in"
         )
 
 

@@ -201,7 +201,7 @@ class Hooks:
 
     @property
     def residual(self) -> Residual:
-        """What the only client of this handle owes; of several see `residuals`."""
+        """The unsent update of the only client of this model; of several see `residuals`."""
         return self.residuals.only
 
     def status(self) -> Status:

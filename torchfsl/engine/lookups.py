@@ -107,7 +107,7 @@ def _run(model: nn.Module, batch: Any, call: Call | None) -> None:
     for args, kwargs in attempts[:-1]:
         try:
             model(*args, **kwargs)
-        except Exception:  # noqa: BLE001, S112 what a model raises on labels is its own
+        except Exception:  # noqa: S112 what a model raises on labels is its own
             continue
         return
     args, kwargs = attempts[-1]

@@ -33,7 +33,7 @@ def explain_memory(
     Raises:
         ParameterError: no plan.
     """
-    expect_a(SubmodelPlan, plan, "plan", "pass what engine.plan(handle, ...) gave")
+    expect_a(SubmodelPlan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     private = {t.name for s in plan.segments if s.retrieve for t in s.tensors}
     lines = []
     for watch in watches:

@@ -1,6 +1,6 @@
 """Tensors that stay at their client: user embeddings, personal heads, BatchNorm, local adapters.
 
-They train like all others and are never sent. A handle that serves one client leaves them where
+They train like all others and are never sent. A model that one client trains has them where
 they are, in the model; of several clients, in a simulation, each finds its own in its rounds.
 """
 

@@ -5,7 +5,7 @@ the sum of the changes. It holds for positions not chosen, rounding and clipping
 that found no place in the cuckoo table. Sums are kept in float64, in which float32 changes add up
 exactly unless they lie more than 29 binary digits apart.
 
-A `Residual` belongs to one client; a handle keeps one for each (`Handle.residuals`).
+A `Residual` belongs to one client; the hooks keep one for each (`Hooks.residuals`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SparseRows:
 
 
 class Residual:
-    """What one client owes, by segment. Fill it with `Handle.update`, close with `settle`."""
+    """What one client owes, by segment. Fill it with `Hooks.update`, close with `settle`."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, torch.Tensor | SparseRows] = {}
@@ -144,7 +144,7 @@ class Residual:
         """Commit the staged state, with what quantisation and matching left behind.
 
         Args:
-            raw: what `Handle.update` returned.
+            raw: what `Hooks.update` returned.
             errors: by segment, float64 [k, tau]: value minus what its quantised form decodes to.
             unmatched: by segment, indices that were not sent after all.
         """

@@ -1,6 +1,6 @@
-"""The residuals of all clients that one handle serves, each apart from the others.
+"""The residuals of all clients that train one model, each apart from the others.
 
-One client owns a handle in a deployment, many share one in a simulation. What a client owes must
+One client has a model in a deployment, many share one in a simulation. What a client owes must
 never leave in another's report, so residuals are kept by client number.
 """
 
@@ -53,8 +53,8 @@ class Residuals:
         """
         if len(self._by_client) > 1:
             raise ParameterError(
-                f"this handle served {len(self._by_client)} clients, each with a residual of its "
-                "own: handle.residuals.of(client_id)"
+                f"{len(self._by_client)} clients trained this model, each with its own residual: "
+                "fed.hooks.residuals.of(client_id)"
             )
         return next(iter(self._by_client.values()), None) or self.of(None)
 

@@ -44,13 +44,7 @@ class Settings:
     check: Check = "checksum"
 
     def __post_init__(self) -> None:
-        if self.rows == "auto":
-            object.__setattr__(self, "rows", Rows())
-        if self.rest is None:
-            object.__setattr__(self, "rest", Dense())
-        _check_settings(
-            self.rows, self.rest, self.encoding, self.buffers, self.source, self.check
-        )
+        _check_settings(self.rows, self.rest, self.encoding, self.buffers, self.source, self.check)
         object.__setattr__(self, "encodings", _checked_encodings(self.encodings))
 
 
@@ -155,6 +149,6 @@ def check_source(sent: str, taken: object) -> None:
     """
     if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
-            f"the engine sends source={sent!r}, the servers' models take {taken!r} and would move "
-            f"the wrong way: give both source={sent!r}"
+            f"this client sends source={sent!r}, the servers take {taken!r} and would move the wrong "
+            f"way: give both source={taken!r}"
         )

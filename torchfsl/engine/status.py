@@ -1,4 +1,4 @@
-"""What a handle says of itself: its status, and what is allowed at attach but rarely meant."""
+"""What hooks report: their status, and what is allowed at attach but rarely meant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchfsl.engine.inventory import Inventory
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `Handle.status` reports.
+    """What `Hooks.status` reports.
 
     Attributes:
         attached: hooks are in place.
@@ -23,7 +23,7 @@ class Status:
         saved_bytes: memory held for this round's tables, by table.
         copied_tables: tables kept whole during a round, because the optimizer moves every row.
         frozen: parameters that are not part of the update.
-        residual_bytes: memory of the residuals of all clients that this handle served.
+        residual_bytes: memory of the residuals of all clients that trained this model.
     """
 
     attached: bool
@@ -38,23 +38,23 @@ class Status:
 
 
 def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> None:
-    """Warn of a second handle on one model, and of tables that nothing trains.
+    """Warn of second hooks on one model, and of tables that nothing trains.
 
     Args:
         model: unwrapped.
         inventory: of it.
-        hooked: whether another handle is attached.
+        hooked: whether the model has hooks.
     """
     if hooked:
         warnings.warn(
-            f"this {type(model).__name__} is attached already, and each handle takes the update of "
-            "a round for itself: call remove() on the first where one is meant",
+            f"this {type(model).__name__} is in another Federated, and each takes the update of its "
+            "own rounds: call detach() on the other one if only one is meant",
             stacklevel=4,
         )
     for name in inventory.untrained_tables:
         warnings.warn(
             f"{name} requires gradients, but is in no attached optimizer, so it is neither trained "
-            "nor sent: attach all optimizers, engine.attach(model, [a, b]), or set "
+            "nor sent: attach all optimizers, torchfsl.Federated(model, [a, b]), or set "
             "requires_grad=False",
             stacklevel=4,
         )

@@ -112,9 +112,7 @@ def num_named(tables: list[Table], wanted: Mapping[str, torch.Tensor]) -> int:
     return sum(len(torch.unique(wanted[t.name])) for t in tables if t.name in wanted)
 
 
-def check_budget(
-    segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor]
-) -> None:
+def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, torch.Tensor]) -> None:
     """Refuse more rows than the plan lets a client fetch.
 
     Raises:

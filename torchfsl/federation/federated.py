@@ -26,7 +26,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.fetched import Fetcher, fetched_model
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.lookups import Call, RowAdvice, advise
-from torchfsl.engine.policies import RestPolicy, Rows
+from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.wanted import RowIds, by_table
@@ -139,7 +139,7 @@ class Federated:
         check_options("Federated", options, [name for name in known if name != "return"])
         check_average(average, {"max_weight": 1, **options})
         settings = Settings(
-            rows=Rows() if rows == "auto" else rows, rest=rest,  # type: ignore[arg-type]
+            rows=Rows() if rows == "auto" else rows, rest=Dense() if rest is None else rest,
             encoding=encoding, encodings=encodings or {}, buffers=buffers, source=source,
             check=check,
         )  # fmt: skip
@@ -241,8 +241,8 @@ class Federated:
         Args:
             clients: the batches of each client; or of each its ids by table name.
         """
-        every = clients.values() if isinstance(clients, Mapping) else clients
-        found = [one if _is_ids(one) else self.rows_of(one) for one in every]
+        every: Iterable[Any] = clients.values() if isinstance(clients, Mapping) else clients
+        found: list[Any] = [one if isinstance(one, Mapping) else self.rows_of(one) for one in every]
         return advise(self._hooks.inventory.tables, found)
 
     def rows_of(self, batches: Iterable[Any], *, call: Call | None = None) -> dict[str, Any]:
@@ -256,7 +256,10 @@ class Federated:
         return self._hooks.rows_of(batches, call)
 
     def segment_specs(
-        self, *, rows_per_client: int | Mapping[str, int] | None = None, retrieve: bool | None = None
+        self,
+        *,
+        rows_per_client: int | Mapping[str, int] | None = None,
+        retrieve: bool | None = None,
     ) -> list[SegmentSpec]:
         """The model's segments, as planners of other protocols take them.
 
@@ -495,11 +498,6 @@ class Federated:
     def _log_disclosure(self) -> None:
         if self._plan is not None and self._plan.lane != "none":
             log.warning("%s", self._plan.discloses())
-
-
-def _is_ids(given: object) -> bool:
-    """Whether it is ids by table, as `rows_of` gives them, and not batches."""
-    return isinstance(given, Mapping)
 
 
 def _state_of(servers: Any) -> State:

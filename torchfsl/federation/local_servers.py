@@ -18,10 +18,10 @@ from torchfsl.errors import ParameterError, ProtocolError, expect_able
 from torchfsl.federation.results import RoundResult, mean_loss
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sefl.round import AggregatorAndKeyHolder
-from torchfsl.sesa.sesa_plan import SesaPlan
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sesa.round import OneServer
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.aggregation import Aggregation, Participant, Receipt
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plain import Plain, PlainSum

@@ -22,6 +22,7 @@ from torchfsl.submodel.segments import Download, SegmentSpec, default_encoding
 Average = Literal["clients", "rows", "weight"]
 LANES: Final[Mapping[Average, Lane]] = {"clients": "none", "rows": "count", "weight": "weight"}
 
+
 class PlanOptions(TypedDict, total=False):
     """Options of a plan beside the number of clients, their rows and the average.
 

@@ -105,9 +105,7 @@ def simulate(
     )  # fmt: skip
     run.make_plan()
     _check_plan(fed.plan, size, rounds, weights)
-    servers = fed.local_servers(
-        server_optimizer=server_optimizer, protocol=protocol, widths=widths
-    )
+    servers = fed.local_servers(server_optimizer=server_optimizer, protocol=protocol, widths=widths)
     fed.hooks.states.mode = optimizer_state
     result = SimulationResult(fed.plan, servers.model.state)
     if checkpoint is not None:
@@ -199,9 +197,7 @@ class _Simulation(Generic[Data]):
         path = f"{self.seed} {number} {client}".encode()
         coins = kdf.digest(kdf.LABEL_ROUNDING, path)[: kdf.SEED_BYTES]
         weight = self.weights.get(client, 1)
-        with self.fed.round(
-            servers, client, rows=ids, weight=weight, rounding_seed=coins
-        ) as rnd:
+        with self.fed.round(servers, client, rows=ids, weight=weight, rounding_seed=coins) as rnd:
             loss = self.train(data)
             rnd.loss = None if loss is None else as_number("train() returns", loss)
         return rnd
@@ -252,7 +248,7 @@ def _uniform(size: int) -> Sampler:
     return draw
 
 
-class _shown:  # noqa: N801 a context manager
+class _shown:
     """Shows rounds as they end: by tqdm where it is installed, else a line each."""
 
     def __init__(
@@ -320,9 +316,7 @@ def _weights_of(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict
     return found
 
 
-def _check_plan(
-    plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int, int]
-) -> None:
+def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int, int]) -> None:
     """Refuse what a round under this plan would only refuse in its middle."""
     if plan.max_rounds and rounds > plan.max_rounds:
         raise ParameterError(
@@ -351,8 +345,10 @@ def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
     if not isinstance(checkpoint, Mapping) or {"servers", "federated"} - {*checkpoint}:
         raise ParameterError("resume= takes a SimulationResult, or its checkpoint")
     text = checkpoint["federated"].get("plan")
-    if isinstance(text, str) and not fed.hooks.rounds and (
-        not fed.has_plan or isinstance(fed.plan, Plan)
+    if (
+        isinstance(text, str)
+        and not fed.hooks.rounds
+        and (not fed.has_plan or isinstance(fed.plan, Plan))
     ):
         fed.plan = Plan.from_json(text)
 
@@ -369,5 +365,3 @@ def _go_on(
         raise ParameterError(
             f"resume= has {servers.number + 1} rounds and rounds is {rounds}: ask for more in all"
         )
-
-

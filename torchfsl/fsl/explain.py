@@ -29,7 +29,7 @@ def explain(plan: Plan) -> str:
     Raises:
         ParameterError: no plan.
     """
-    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave")
+    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     head = ("segment", "policy", "mechanism", "m", "tau", "k_max", "bins", "theta", "nu", "stash",
             "upload B", "dense B", "download B", "tensors")  # fmt: skip
     rows = [head] + [_row(plan, segment) for segment in plan.segments]

@@ -18,15 +18,15 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.sefl.aggregator import Aggregator as Aggregator
     from torchfsl.sefl.client import Client as Client
-    from torchfsl.sefl.sefl_plan import PlanOptions as PlanOptions
-    from torchfsl.sefl.sefl_plan import SeflPlan as SeflPlan
-    from torchfsl.sefl.sefl_plan import build_plan as build_plan
-    from torchfsl.sefl.sefl_plan import plan as plan
     from torchfsl.sefl.provider import KeyHolder as KeyHolder
     from torchfsl.sefl.round import AggregatorAndKeyHolder as AggregatorAndKeyHolder
     from torchfsl.sefl.round import introduce as introduce
     from torchfsl.sefl.round import renew as renew
     from torchfsl.sefl.round import run_round as run_round
+    from torchfsl.sefl.sefl_plan import PlanOptions as PlanOptions
+    from torchfsl.sefl.sefl_plan import SeflPlan as SeflPlan
+    from torchfsl.sefl.sefl_plan import build_plan as build_plan
+    from torchfsl.sefl.sefl_plan import plan as plan
 
 _HOMES = {
     "Aggregator": "aggregator",

@@ -30,8 +30,8 @@ from torchfsl.errors import DecodeError, ParameterError, ProtocolError, Rejected
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import Kind, Named
 from torchfsl.sefl.packing import centred, random_slots, to_opened, unpack
-from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sefl.provider import Draw, noise
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.server_model import ServerModel

@@ -15,8 +15,8 @@ from torchfsl.crypto import discrete_gaussian
 from torchfsl.sefl.aggregator import Aggregator
 from torchfsl.sefl.client import Client, ClientRound
 from torchfsl.sefl.messages import Kind
-from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.sefl.provider import KeyHolder
+from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.aggregation import Closed
 from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
 from torchfsl.submodel.opened import Opened

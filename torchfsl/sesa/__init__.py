@@ -18,14 +18,14 @@ from torchfsl.faces import lazily
 if TYPE_CHECKING:
     from torchfsl.sesa.client import Client as Client
     from torchfsl.sesa.isolated import isolation as isolation
-    from torchfsl.sesa.sesa_plan import SesaPlan as SesaPlan
-    from torchfsl.sesa.sesa_plan import Width as Width
     from torchfsl.sesa.planner import PlanOptions as PlanOptions
     from torchfsl.sesa.planner import build_plan as build_plan
     from torchfsl.sesa.planner import plan as plan
     from torchfsl.sesa.round import OneServer as OneServer
     from torchfsl.sesa.round import run_round as run_round
     from torchfsl.sesa.server import Server as Server
+    from torchfsl.sesa.sesa_plan import SesaPlan as SesaPlan
+    from torchfsl.sesa.sesa_plan import Width as Width
 
 _HOMES = {
     "Client": "client",

@@ -12,8 +12,8 @@ from torchfsl.errors import ParameterError
 from torchfsl.sesa.client import Client
 from torchfsl.sesa.client_round import ClientRound
 from torchfsl.sesa.messages import Kind
-from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.sesa.server import Server
+from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.aggregation import Closed
 from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
 from torchfsl.submodel.opened import Opened

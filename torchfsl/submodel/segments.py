@@ -221,7 +221,10 @@ class SpecSource(Protocol):
         """Fixed-point parameters; None for `default_encoding`."""
 
     def segment_specs(
-        self, *, rows_per_client: int | Mapping[str, int] | None = None, retrieve: bool | None = None
+        self,
+        *,
+        rows_per_client: int | Mapping[str, int] | None = None,
+        retrieve: bool | None = None,
     ) -> list[SegmentSpec]:
         """The segments, with most rows that a client sends by segment or table."""
 

@@ -76,7 +76,7 @@ class ServerModel:
         if not isinstance(state, Mapping):
             raise ParameterError(
                 f"the model's state is of type {type(state).__name__}: pass a mapping from names "
-                "to arrays, as handle.server_state() gives it"
+                "to arrays, as fed.server_state() gives it"
             )
         check_server_optimizer(optimizer)
         given = {name: np.asarray(value) for name, value in state.items()}

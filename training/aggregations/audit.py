@@ -20,6 +20,7 @@ from torchfsl.submodel.aggregation import (
     RoundSession,
 )
 from torchfsl.submodel.plain import add_to, model_rows
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array, Indices
 
@@ -49,6 +50,25 @@ class Audit:
         """Expect nothing so far."""
         self._sums = {s.name: np.zeros((s.m, s.tau), dtype=np.int64) for s in self.plan.segments}
         self.exact_retrieval = True if any(s.retrieve for s in self.plan.segments) else None
+
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`."""
+        return self.aggregation.models
+
+    @property
+    def model(self) -> ServerModel:
+        """See `Aggregation`."""
+        return self.aggregation.model
+
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self.aggregation.server_seconds
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self.aggregation.abandon_round()
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""

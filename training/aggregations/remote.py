@@ -92,6 +92,15 @@ class RemoteServers:
         self._owner.open_round(round_number, seconds=_ROUND_SECONDS)
         self.server_seconds = time.perf_counter() - start
 
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`; the servers hold their own."""
+        return (self.model,)
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self._owner.abandon_round(self._number, "the experiment failed in this round")
+
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
         connection = connect(self._urls, self._tls, client, require=self._floors)

@@ -110,8 +110,8 @@ class PresentRows:
             )
         most = "the plan's k_max of them" if asked is None else f"k_max = {asked.k_max} of them"
         return (
-            "pass every row the batches use as rows= to engine.round, as handle.rows_of(batches) "
-            f"finds them, at most {most}"
+            "pass everything that the client trains on as batches=, or every row as rows=, "
+            f"at most {most}"
         )
 
     @torch.no_grad()

@@ -57,8 +57,8 @@ class Guards:
                 was, now = (f"{dtype} on {device}" for dtype, device in (self._forms[name], form))
                 raise ParameterError(
                     f"{name} was {was} when the round began and is {now}: convert or move the "
-                    "model between rounds; after a new dtype call handle.remove(), attach again "
-                    "and make a new plan"
+                    "model between rounds; after a new dtype call fed.detach() and make a new "
+                    "torchfsl.Federated"
                 )
 
     def _refuse(self) -> None:
@@ -67,7 +67,7 @@ class Guards:
         odd = differences[0][0] if differences else next(iter(now), "a parameter")
         raise ParameterError(
             f"{odd} is not what it was when the model was attached (a parameter was added, "
-            "replaced, frozen or unfrozen): call handle.remove(), attach again and make a new plan"
+            "replaced, frozen or unfrozen): call fed.detach() and make a new torchfsl.Federated"
         )
 
     def check_bystanders(self) -> None:
@@ -80,7 +80,7 @@ class Guards:
             if parameter._version != self._versions[name]:
                 raise ParameterError(
                     f"{name} changed during the round, but no attached optimizer trains it, so the "
-                    "change would be lost: attach all optimizers, engine.attach(model, [a, b]), or "
+                    "change would be lost: attach all optimizers, torchfsl.Federated(model, [a, b]), or "
                     "set requires_grad=False if it is to stay local"
                 )
 

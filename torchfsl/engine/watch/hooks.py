@@ -1,7 +1,7 @@
 """The hooks: on lookups (which rows), on optimizer steps (gradients before anything changes).
 
 Hooks are all that attaching adds. Copies of a hooked model (deepcopy, pickle, `torch.save`) carry
-inert hooks from the standard library instead of ours, so they neither keep a handle alive nor need
+inert hooks from the standard library instead of ours, so they keep no hooks alive and do not need
 torchfsl to be loaded. Copies of an optimizer carry none: torch drops step hooks when copying.
 """
 
@@ -23,7 +23,7 @@ LookupNote = Callable[[nn.Module, torch.Tensor], None]
 _REASON: Final = (
     "torchfsl looks at lookups and optimizer steps outside the graph, which fullgraph=True "
     "forbids: compile without fullgraph, or attach with Rows(find='scan'), which needs no hook in "
-    "the model, or call handle.remove() before exporting it"
+    "the model, or call fed.detach() before exporting it"
 )
 
 

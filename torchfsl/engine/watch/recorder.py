@@ -62,7 +62,7 @@ class Recorder:
             inventory: of the model.
             guards: of both.
             rows: policy of the tables; None where there are none.
-            source: see `SubmodelEngine`.
+            source: see `Settings`.
             check: see there.
             noised: whether Opacus adds noise to the gradients.
             held: which rows the client holds between rounds.
@@ -97,7 +97,7 @@ class Recorder:
 
     @torch.no_grad()
     def begin(self, present: Mapping[str, torch.Tensor] | None, asked: Mapping[str, Asked]) -> None:
-        """Take the state of now as the start of a round; see `Handle.begin_round`."""
+        """Take the state of now as the start of a round; see `Hooks.begin_round`."""
         self.present = None if present is None else dict(present)
         for watch in self.tables:
             name = watch.table.name
@@ -117,7 +117,7 @@ class Recorder:
         """
         if not self._began:
             raise ProtocolError(
-                "no round to take an update from: call begin_round first, and handle.remove() only "
+                "no round to take an update from: call begin_round first, and detach() only "
                 "after the round, whose update it drops"
             )
         self.recording = False

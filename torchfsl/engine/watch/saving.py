@@ -49,8 +49,8 @@ class SaveHook(_Inert):
                 warnings.warn(
                     f"{table.name}: rows are missing at this client after a private retrieval, so "
                     "this state_dict holds none of their values: "
-                    "handle.complete(server_model.state) fills them in, "
-                    "handle.load(server_model.state) takes the servers' model",
+                    "fed.load(servers, only_missing=True) fills them in, "
+                    "fed.load(servers) takes the servers' model",
                     stacklevel=3,
                 )
 
@@ -72,6 +72,6 @@ def register(
 
 
 def is_hooked(model: nn.Module) -> bool:
-    """Whether a handle is attached to the model."""
+    """Whether the model has hooks."""
     hooks = model._load_state_dict_pre_hooks.values()
     return any(isinstance(getattr(hook, "hook", hook), LoadHook) for hook in hooks)

@@ -69,8 +69,8 @@ class HeldRows:
         if bool(table.weight.detach()[flat, 0].isnan().any()):
             warnings.warn(
                 f"{table.name}: rows were looked up outside a round that are not at this client "
-                "after a private retrieval, so they are NaN: handle.complete(server_model.state) "
-                "fills them in, handle.load(server_model.state) takes the servers' model; "
+                "after a private retrieval, so they are NaN: fed.load(servers, only_missing=True) "
+                "fills them in, fed.load(servers) takes the servers' model; "
                 "fetched_model has those that its rows= names",
                 stacklevel=3,
             )

@@ -102,7 +102,7 @@ def estimate(
     Raises:
         ParameterError: no plan, more clients than it allows, or a number that is not above 0.
     """
-    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave")
+    expect_a(Plan, plan, "plan", "pass fed.plan, of torchfsl.Federated(...)")
     _check_prices(prices)
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients:

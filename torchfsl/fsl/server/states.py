@@ -87,9 +87,14 @@ def check_parts(party: object, plan: object, model: object) -> None:
     """
     if party not in (0, 1):
         raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
-    expect_a(Plan, plan, "plan", "pass what engine.plan(handle, ...) gave, or Plan.from_json(text)")
     expect_a(
-        ServerModel, model, "model", "pass ServerModel(state), of handle.server_state(), a copy "
+        Plan,
+        plan,
+        "plan",
+        "pass fed.plan, of torchfsl.Federated(...), or torchfsl.Plan.from_json(text)",
+    )
+    expect_a(
+        ServerModel, model, "model", "pass ServerModel(state), of fed.server_state(), a copy "
         "for each server",
     )  # fmt: skip
 

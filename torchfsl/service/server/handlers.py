@@ -72,7 +72,11 @@ class _Everybody:
         assert task is not None
         certificate = self._certificate()
         if self._said[0] is not task or self._said[1] != certificate:  # else the same for all
-            fields = {**task.settings(), "plan": plan.to_json(), "certificate": certificate.decode()}
+            fields = {
+                **task.settings(),
+                "plan": plan.to_json(),
+                "certificate": certificate.decode(),
+            }
             self._said = task, certificate, json.dumps(fields).encode()
         await stream.send(self._said[2])
 
