@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from torchfsl.engine.own_forward import Lookup, passes_ids_on
 from torchfsl.engine.policies import Fixed, Rows
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.segments import TensorSpec
-
-Lookup = nn.Embedding | nn.EmbeddingBag
 
 _DTYPES = {
     torch.float16: "float16",
@@ -70,6 +69,8 @@ class Inventory:
         frozen: names of parameters that no optimizer trains.
         bystanders: of these the ones that could be trained: they require gradients.
         untrained_tables: of the bystanders the names of embedding tables.
+        hidden_lookups: names of embedding tables that are not sent by row, since their class reads
+            other rows than it is given.
         local: parameters that stay at the client, trained or not.
         local_buffers: buffers that stay there.
     """
@@ -80,6 +81,7 @@ class Inventory:
     frozen: list[str]
     bystanders: dict[str, nn.Parameter]
     untrained_tables: list[str]
+    hidden_lookups: list[str]
     local: dict[str, nn.Parameter]
     local_buffers: dict[str, torch.Tensor]
 
@@ -148,6 +150,7 @@ def take_inventory(
     frozen: list[str] = []
     bystanders: dict[str, nn.Parameter] = {}
     local: dict[str, nn.Parameter] = {}
+    hidden: list[str] = []
     for raw_name, parameter in model.named_parameters():
         name = clean_name(raw_name)
         if _is_within(name, stays):
@@ -160,8 +163,12 @@ def take_inventory(
             continue
         _check_parameter(name, parameter)
         wanted = rows is not None and (rows.tables is None or _is_named(name, rows.tables))
-        if wanted and id(parameter) in lookups:
-            table = _table(name, parameter, lookups[id(parameter)])
+        found = lookups.get(id(parameter), [])
+        if wanted and found and rows is not None and rows.tables is None and rows.find == "hooks":
+            wanted = all(passes_ids_on(module) for module in found)
+            hidden += [] if wanted else [name]
+        if wanted and found:
+            table = _table(name, parameter, found)
             table.aliases = _aliases(model, parameter)
             tables.append(table)
         else:
@@ -174,7 +181,9 @@ def take_inventory(
         _check_not_shared(model, tables)
     buffers = {name: b for name, b in buffers.items() if name not in mine}
     idle = [name for name, p in bystanders.items() if id(p) in lookups]
-    return Inventory(_group(tables), rest, buffers, frozen, bystanders, idle, local, mine)
+    return Inventory(
+        _group(tables), rest, buffers, frozen, bystanders, idle, hidden, local, mine
+    )
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:

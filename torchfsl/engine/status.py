@@ -51,6 +51,14 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
             "own rounds: call detach() on the other one if only one is meant",
             stacklevel=4,
         )
+    for name in inventory.hidden_lookups:
+        tables = [t.name.removesuffix(".weight") for t in inventory.all_tables]
+        named = [*tables, name.removesuffix(".weight")]
+        warnings.warn(
+            f"{name} is sent whole: its class has its own forward, which does not read exactly the "
+            f"rows that it is given. If lookups do, name it: rows=torchfsl.Rows(tables={named})",
+            stacklevel=4,
+        )
     for name in inventory.untrained_tables:
         warnings.warn(
             f"{name} requires gradients, but is in no attached optimizer, so it is neither trained "

@@ -1,0 +1,67 @@
+"""Embedding classes with a `forward` of their own: do they look up the ids that they are given?
+
+Hooks see what a module is called with. A scaled embedding passes its ids on, so what hooks see is
+what is read. Learned positions (BART, OPT, fairseq) read other rows than they are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+Lookup = nn.Embedding | nn.EmbeddingBag
+
+_PLAIN: Final = (nn.Embedding.forward, nn.EmbeddingBag.forward)
+_READS: Final = ("embedding", "embedding_bag")
+
+
+class _Reads(TorchFunctionMode):
+    """Notes the ids that lookups in one weight read."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self._weight, self.ids = weight, list[torch.Tensor]()
+        self.others = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(value is self._weight for value in (*args, *kwargs.values())):
+            name = getattr(func, "__name__", "")
+            ids = [value for value in args[:2] if value is not self._weight]
+            if name in _READS and len(args) > 1 and ids:  # torch has weight first, functional last
+                self.ids.append(ids[0].detach().flatten())
+            elif name != "__get__":
+                self.others = True
+        return func(*args, **kwargs)
+
+
+def passes_ids_on(module: Lookup) -> bool:
+    """Whether a call of the module reads exactly the rows that it is given.
+
+    A class with torch's own `forward` does. Another one is called with three ids, twice, without
+    gradients; what it returns is dropped.
+    """
+    if type(module).forward in _PLAIN:
+        return True
+    if module.max_norm is not None:  # a lookup would change the weight
+        return False
+    last = module.num_embeddings - 1
+    return all(_reads(module, ids) for ids in ([last, 0, last // 2], [last // 3, last, last]))
+
+
+def _reads(module: Lookup, ids: list[int]) -> bool:
+    given = torch.tensor([ids], device=module.weight.device)
+    was = module.training
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng([]), _Reads(module.weight) as reads:
+            nn.Module.__call__(module, given)
+    except Exception:  # noqa: BLE001 what a foreign class raises is its own
+        return False
+    finally:
+        module.training = was
+    seen = torch.cat(reads.ids) if reads.ids else torch.empty(0, dtype=torch.int64)
+    return not reads.others and torch.equal(seen.cpu(), torch.tensor(ids))
