@@ -14,16 +14,13 @@ from torchfsl.engine.inventory import Inventory, spec
 from torchfsl.engine.policies import Fixed, RestPolicy, Rows
 from torchfsl.errors import ParameterError, refuse
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.segments import BUFFERS, TensorSpec
 
 REST: Final = "rest"
 """Segment of everything trained that is not sent by rows."""
 
 ROWS: Final = "rows"
 """Stands for the segments of all tables, where encodings are given by name."""
-
-BUFFERS: Final = "buffers"
-"""Segment of floating-point buffers, under `buffers="average"`."""
 
 
 class Exchange:

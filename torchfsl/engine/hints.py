@@ -62,10 +62,27 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
     )
 
 
-def tell_of_clipping(plan: SubmodelPlan, report: ClipReport) -> None:
-    """Log that values were cut, or warn that a bound left little; how much is private."""
-    if report.num_clipped:
-        log.warning("values beyond %s were cut: see clip_report", _clips(plan))
+class ClipLog:
+    """Logs that values were cut, once for each model: later reports of it have `clip_report`."""
+
+    def __init__(self) -> None:
+        """Nothing was cut yet."""
+        self._has_logged = False
+
+    def note(self, plan: SubmodelPlan, report: ClipReport) -> None:
+        """Log the share and the largest value of the first report in which values were cut."""
+        if report.num_clipped and not self._has_logged:
+            self._has_logged = True
+            log.warning(
+                "%d of %d values of this update were cut at %s, the largest is %.3g: pass "
+                "encoding=torchfsl.FixedPoint(clip=...) above it, or lower the learning rate. "
+                "Later ones are in clip_report only.",
+                report.num_clipped, report.num_values, _clips(plan), report.largest,
+            )  # fmt: skip
+
+
+def warn_of_bound(plan: SubmodelPlan, report: ClipReport) -> None:
+    """Warn that a bound left little of an update; how much is private."""
     if report.norm_kept < _LITTLE:
         warnings.warn(
             f"l2_bound left less than a tenth of an update's norm: see clip_report.norm_kept; "

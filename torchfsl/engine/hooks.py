@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
 from torchfsl.engine.claim import Claim
 from torchfsl.engine.client_state import ClientState
-from torchfsl.engine.exchange import BUFFERS, Exchange
+from torchfsl.engine.exchange import Exchange
+from torchfsl.engine.hints import ClipLog
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
 from torchfsl.engine.memory import explain_memory
@@ -46,7 +47,7 @@ from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.table import TableChange
 from torchfsl.errors import ParameterError, ProtocolError, expect_a
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import Segment
+from torchfsl.submodel.segments import BUFFERS, Segment
 from torchfsl.submodel.update import RawSegment
 
 
@@ -98,6 +99,7 @@ class Hooks:
             self.inventory, settings.buffers == "average", tuple(parts) if is_dense else ()
         )
         self.personal = PersonalParts(self.inventory)
+        self.clips = ClipLog()
         self.states = ClientState(self.model, self.optimizers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(

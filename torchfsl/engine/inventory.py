@@ -181,9 +181,7 @@ def take_inventory(
         _check_not_shared(model, tables)
     buffers = {name: b for name, b in buffers.items() if name not in mine}
     idle = [name for name, p in bystanders.items() if id(p) in lookups]
-    return Inventory(
-        _group(tables), rest, buffers, frozen, bystanders, idle, hidden, local, mine
-    )
+    return Inventory(_group(tables), rest, buffers, frozen, bystanders, idle, hidden, local, mine)
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Embedding classes with a `forward` of their own: do they look up the ids that they are given?
+"""Whether embedding classes with their own `forward` look up the ids that they are given.
 
 Hooks see what a module is called with. A scaled embedding passes its ids on, so what hooks see is
 what is read. Learned positions (BART, OPT, fairseq) read other rows than they are given.
@@ -59,7 +59,7 @@ def _reads(module: Lookup, ids: list[int]) -> bool:
     try:
         with torch.no_grad(), torch.random.fork_rng([]), _Reads(module.weight) as reads:
             nn.Module.__call__(module, given)
-    except Exception:  # noqa: BLE001 what a foreign class raises is its own
+    except Exception:
         return False
     finally:
         module.training = was

@@ -275,7 +275,8 @@ class Round:
         if self._submitted is not None:
             self._submitted(self)
         if self.clip_report is not None:  # what follows may raise where warnings are errors
-            hints.tell_of_clipping(self._client.plan, self.clip_report)
+            self._hooks.clips.note(self._client.plan, self.clip_report)
+            hints.warn_of_bound(self._client.plan, self.clip_report)
         hints.warn_of_nothing(self._num_steps, raw)
         return receipt
 

@@ -64,8 +64,8 @@ def _check_settings(
             "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
         )
     expect_a(
-        (FixedPoint, type(None)), encoding, "encoding", "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...) "
-        "or leave it out; encodings= takes a mapping, of segments that have one of their own",
+        (FixedPoint, type(None)), encoding, "encoding",
+        "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...); encodings= takes a mapping",
     )  # fmt: skip
     if buffers not in ("local", "average"):
         raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
@@ -149,6 +149,6 @@ def check_source(sent: str, taken: object) -> None:
     """
     if taken in ("delta", "gradient") and taken != sent:
         raise ParameterError(
-            f"this client sends source={sent!r}, the servers take {taken!r} and would move the wrong "
-            f"way: give both source={taken!r}"
+            f"this client sends source={sent!r}, the servers take {taken!r} and would move the "
+            f"wrong way: give both source={taken!r}"
         )

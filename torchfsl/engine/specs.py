@@ -7,12 +7,12 @@ import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.exchange import BUFFERS, REST, ROWS, Exchange
+from torchfsl.engine.exchange import REST, ROWS, Exchange
 from torchfsl.engine.inventory import Inventory
 from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows
 from torchfsl.engine.settings import NO_TABLE
 from torchfsl.errors import ParameterError, expect_a, whole_numbers
-from torchfsl.submodel.segments import SegmentSpec, TensorSpec, ceil_div
+from torchfsl.submodel.segments import BUFFERS, SegmentSpec, TensorSpec, ceil_div
 
 
 def segment_specs(

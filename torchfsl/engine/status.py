@@ -47,8 +47,8 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
     """
     if hooked:
         warnings.warn(
-            f"this {type(model).__name__} is in another Federated, and each takes the update of its "
-            "own rounds: call detach() on the other one if only one is meant",
+            f"this {type(model).__name__} is in another Federated, and each takes the update of "
+            "its own rounds: call detach() on the other one if only one is meant",
             stacklevel=4,
         )
     for name in inventory.hidden_lookups:

@@ -47,6 +47,9 @@ from torchfsl.federation.planning import (
     settings_from,
     specs_of,
 )
+from torchfsl.federation.results import RoundEstimate
+from torchfsl.fsl.estimates.estimate import estimate
+from torchfsl.fsl.estimates.measuring import Rates
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
@@ -298,6 +301,30 @@ class Federated:
     def encoding(self) -> FixedPoint | None:
         """The encoding that was given, None for the default of each planner."""
         return self._hooks.settings.encoding
+
+    def estimate(self, batches: Iterable[Any], *, rates: Rates | None = None) -> RoundEstimate:
+        """What a round costs a client with these batches, before the first one.
+
+        Args:
+            batches: of one client.
+            rates: speed of a core; measured on this machine when None, which takes some seconds.
+
+        Raises:
+            ParameterError: there is no plan, or it is not for two servers.
+        """
+        plan = self.plan
+        if not isinstance(plan, Plan):
+            raise ParameterError(
+                f"estimate() is for plans of two servers, got a {type(plan).__name__}: its "
+                "explain() has the bytes"
+            )
+        counts = advise(self._hooks.inventory.tables, [self.rows_of(batches)]).counts
+        found = estimate(plan, rates=rates)
+        return RoundEstimate(
+            {n: (int(c[0]), plan.segment(n).k_max) for n, c in counts.items()},
+            found.upload_bytes, found.download_bytes, found.client_core_seconds,
+            3600 * found.server_core_hours, plan.discloses(),
+        )  # fmt: skip
 
     # --- rounds -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from torchfsl.engine.choosing import block_bound
-from torchfsl.engine.exchange import BUFFERS, REST
+from torchfsl.engine.exchange import REST
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockSample
 from torchfsl.engine.settings import Settings, rest_policy_of
@@ -17,7 +17,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import AboveBreakEven, build_plan
 from torchfsl.fsl.plan.statement import Proofs
 from torchfsl.submodel.plan import Lane, SubmodelPlan
-from torchfsl.submodel.segments import Download, SegmentSpec, default_encoding
+from torchfsl.submodel.segments import BUFFERS, Download, SegmentSpec, default_encoding
 
 Average = Literal["clients", "rows", "weight"]
 LANES: Final[Mapping[Average, Lane]] = {"clients": "none", "rows": "count", "weight": "weight"}

@@ -59,6 +59,44 @@ class RoundResult:
         return f"RoundResult({self})"
 
 
+@dataclass(frozen=True, slots=True)
+class RoundEstimate:
+    """What a round will cost one client, and what it discloses; prints as a few lines.
+
+    Attributes:
+        rows: by segment how many rows the client's batches use, and the plan's budget.
+        upload_bytes: per round, to all servers together.
+        download_bytes: per round.
+        client_seconds: of one core, without training.
+        server_seconds: of one core of one server, for a full round.
+        discloses: what servers learn in addition to the sums.
+    """
+
+    rows: Mapping[str, tuple[int, int]]
+    upload_bytes: int
+    download_bytes: int
+    client_seconds: float
+    server_seconds: float
+    discloses: str
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name}: the client uses {used} rows, rows_per_client is {most}"
+            + (": too many, use fewer batches or a larger budget" if used > most else "")
+            for name, (used, most) in self.rows.items()
+        ]
+        return "\n".join(
+            [
+                *lines,
+                f"a client uploads {self.upload_bytes:,} bytes and downloads "
+                f"{self.download_bytes:,} in a round, whatever its data",
+                f"a client computes {self.client_seconds:.3g} s without training, a server "
+                f"{self.server_seconds:.3g} s for a full round, on one core of this machine",
+                self.discloses,
+            ]
+        )
+
+
 _COLUMNS = ("number", "num_clients", "loss", "upload_bytes", "download_bytes", "seconds",
             "matches_plain")  # fmt: skip
 

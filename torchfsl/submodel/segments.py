@@ -26,6 +26,9 @@ AnySegment = TypeVar("AnySegment", bound="Segment")
 MAX_POSITIONS: Final = 1 << 32
 """Largest index space m of one segment."""
 
+BUFFERS: Final = "buffers"
+"""Segment of statistics (BatchNorm's): servers average them, whatever their optimizer."""
+
 _POLICIES: Final = ("rows", "blocks", "scalars", "dense")
 DOWNLOADS: Final[tuple[Download, ...]] = ("full", "float16", "bfloat16")
 """As what values travel to clients: as they are, or rounded to 16 bits (`halves`)."""

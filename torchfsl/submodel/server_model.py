@@ -21,7 +21,14 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.submodel.halves import narrow
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
-from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear, subset_array, tensor_spans
+from torchfsl.submodel.segments import (
+    BUFFERS,
+    Segment,
+    TensorSpec,
+    in_the_clear,
+    subset_array,
+    tensor_spans,
+)
 from torchfsl.submodel.server_optimizers import (
     ServerOptimizer,
     ServerSGD,
@@ -90,7 +97,10 @@ class ServerModel:
             self.state[name] = copies[key]
         self.optimizer: ServerOptimizer = ServerSGD() if optimizer is None else optimizer
         if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
-            raise ParameterError("source is delta or gradient, reduce is mean or sum")
+            raise ParameterError(
+                f"source is {source!r} and reduce is {reduce!r}: choose source='delta' or "
+                "'gradient', reduce='mean' or 'sum'"
+            )
         self.source, self.reduce = source, reduce
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,7 +127,7 @@ class ServerModel:
 
     def make_room(self, plan: SubmodelPlan) -> None:
         """Let the optimizer get its memory for the plan's tensors before the first round."""
-        for tensor in (t for s in plan.segments for t in s.tensors):
+        for tensor in (t for s in plan.segments for t in s.tensors if s.name != BUFFERS):
             if not self.optimizer.lazy:
                 self.optimizer.make_room(tensor.name, tensor.numel)
 
@@ -178,24 +188,27 @@ class ServerModel:
             for tensor, span in tensor_spans(segment):
                 if tensor.name in state:
                     change = _Change(plan, segment, opened, self.reduce, span.start)
-                    self._step(tensor, state[tensor.name].reshape(-1), change)
+                    optimizer = ServerSGD() if segment.name == BUFFERS else self.optimizer
+                    self._step(optimizer, tensor, state[tensor.name].reshape(-1), change)
 
-    def _step(self, tensor: TensorSpec, flat: Array, change: _Change) -> None:
+    def _step(
+        self, optimizer: ServerOptimizer, tensor: TensorSpec, flat: Array, change: _Change
+    ) -> None:
         width = max(1, tensor.numel // max(1, tensor.shape[0])) if tensor.shape else 1
-        if self.optimizer.lazy:
+        if optimizer.lazy:
             self._step_rows(tensor, flat.reshape(-1, width), change)
             return
         chunk = _CHUNK
-        if self.optimizer.by_row:
+        if optimizer.by_row:
             chunk = max(1, chunk // width) * width
-            self.optimizer.rows_of(tensor.name, width)
+            optimizer.rows_of(tensor.name, width)
         for start in range(0, tensor.numel, chunk):
             stop = min(start + chunk, tensor.numel)
             part = flat[start:stop].astype(np.float64)
             gradient = change.values(start, stop)
             if self.source == "delta":
                 gradient = -gradient
-            self.optimizer.step(tensor.name, start, tensor.numel, part, gradient)
+            optimizer.step(tensor.name, start, tensor.numel, part, gradient)
             with np.errstate(over="ignore"):  # `apply` looks for what became infinite
                 flat[start:stop] = part
 

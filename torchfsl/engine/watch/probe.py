@@ -1,4 +1,4 @@
-"""Does an optimizer's step of one row look at other rows? Tried on a small table, once.
+"""Whether an optimizer's step of one row looks at other rows, tried on a small table.
 
 Where rows are fetched, a client holds few rows of a table and all others are NaN. An optimizer that
 scales its step by a norm over the whole table (Adafactor, LARS, LAMB, Fromage) would then train
