@@ -140,7 +140,7 @@ def test_other_systems_take_the_same_block(system: str) -> None:
         assert result.matches_plain
         assert result.loss is not None
     fed.load(servers)
-    assert "server" in fed.plan.explain()
+    assert "client" in fed.explain()
 
 
 # --- leaving the block ----------------------------------------------------------------------------

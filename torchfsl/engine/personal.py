@@ -45,26 +45,33 @@ class PersonalParts:
             return
         if self._used:
             self._kept[self._here] = self._differences()
-            mine = self._kept.pop(client_id, {})
-            for name, tensor in self.tensors.items():
-                tensor.copy_(self._start[name])
-                if name in mine:
-                    ids, values = mine[name]
-                    _as_rows(tensor).index_copy_(0, ids, values)
+            self._write(self._kept.pop(client_id, {}))
         self._here, self._used = client_id, True
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients keep, for `torch.save`; the tensors of the client at hand are the model's.
+        """What clients keep, for `torch.save`, that of the client at hand included.
 
-        Law: with the model's state_dict, every client goes on bit for bit.
+        Law: after `load_state_dict` every client goes on bit for bit.
         """
-        return {"here": self._here, "used": self._used, "start": self._start, "kept": self._kept}
+        kept = {**self._kept, self._here: self._differences()} if self._used else self._kept
+        return {"here": self._here, "used": self._used, "start": self._start, "kept": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`; the model's own is loaded beside it."""
+        """Take over a `state_dict`; the model holds the tensors of the client that was at hand."""
         self._here, self._used = state["here"], bool(state["used"])
         self._start = {name: value.clone() for name, value in state["start"].items()}
         self._kept = {client: dict(kept) for client, kept in state["kept"].items()}
+        if self._used:
+            self._write(self._kept.pop(self._here, {}))
+
+    @torch.no_grad()
+    def _write(self, mine: Mapping[str, Kept]) -> None:
+        """Make the model hold the tensors of the start, except those of a client."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(self._start[name])
+            if name in mine:
+                ids, values = mine[name]
+                _as_rows(tensor).index_copy_(0, ids.to(tensor.device), values.to(tensor))
 
     def _differences(self) -> dict[str, Kept]:
         kept = {}

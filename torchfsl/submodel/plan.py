@@ -203,25 +203,11 @@ class SubmodelPlan:
         """The plan in words: what servers learn, what a client sends, what a round costs."""
         package = type(self).__module__.split(".")[1]
         module = importlib.import_module(f"torchfsl.{package}.explain")  # above plans
-        return f"{self.discloses()}\n{module.explain(self)}"
+        return "\n".join(filter(None, [self.discloses(), module.explain(self)]))
 
     def discloses(self) -> str:
-        """One sentence: what servers learn in addition to the sums."""
-        few = self.min_contributors
-        if self.lane == "count":
-            closed = (
-                f" Values that fewer than min_contributors={few} clients sent stay closed."
-                if few > 1
-                else " A count of 1 tells both servers that the row's sum is one client's update; "
-                "min_contributors=2 or more keeps such sums closed."
-            )
-            return "Servers also learn: how many clients sent each row." + closed
-        if self.lane == "weight":
-            return (
-                "Servers also learn: the sum of weights of each row. A sum that only one client's "
-                "weight explains tells both servers that the row's sum is that client's update."
-            )
-        return "Servers learn nothing but the sums, and how many clients they are of."
+        """What servers learn in addition to the sums; a protocol's plan adds its own."""
+        return ""
 
     def describe(self) -> dict[str, str]:
         """Protections in words, for a summary; a protocol's plan adds its own."""

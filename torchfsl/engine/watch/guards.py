@@ -79,8 +79,8 @@ class Guards:
         for name, parameter in self._inventory.bystanders.items():
             if parameter._version != self._versions[name]:
                 raise ParameterError(
-                    f"{name} changed during the round, but no optimizer of torchfsl.Federated trains "
-                    "it, so the change would be lost: pass all, Federated(model, [a, b], ...), or "
+                    f"{name} changed during the round, but no optimizer of Federated trains it, so "
+                    "the change would be lost: pass all, Federated(model, [a, b], ...), or "
                     "set requires_grad=False if it is to stay local"
                 )
 

@@ -167,6 +167,24 @@ class Plan(SubmodelPlan):
         """Whether trees carry check words."""
         return any(segment.check_bytes for segment in self.segments)
 
+    def discloses(self) -> str:
+        """One sentence: what servers learn in addition to the sums."""
+        few = self.min_contributors
+        if self.lane == "count":
+            closed = (
+                f" Values that fewer than min_contributors={few} clients sent stay closed."
+                if few > 1
+                else " A count of 1 tells both servers that the row's sum is one client's update; "
+                "min_contributors=2 or more keeps such sums closed."
+            )
+            return "Servers also learn: how many clients sent each row." + closed
+        if self.lane == "weight":
+            return (
+                "Servers also learn: the sum of weights of each row. A sum that only one client's "
+                "weight explains tells both servers that the row's sum is that client's update."
+            )
+        return "Servers learn nothing but the sums, and how many clients they are of."
+
     def describe(self) -> dict[str, str]:
         """See `SubmodelPlan`."""
         tagged = bool(self.retrieving) and all(s.tag_bytes for s in self.retrieving)
