@@ -76,7 +76,8 @@ class ServerModel:
         if not isinstance(state, Mapping):
             raise ParameterError(
                 f"the model's state is of type {type(state).__name__}: pass a mapping from names "
-                "to arrays, as handle.server_state() gives it"
+                "to arrays, as handle.server_state() gives it",
+                code="wrong-type",
             )
         check_server_optimizer(optimizer)
         given = {name: np.asarray(value) for name, value in state.items()}
@@ -90,7 +91,9 @@ class ServerModel:
             self.state[name] = copies[key]
         self.optimizer: ServerOptimizer = ServerSGD() if optimizer is None else optimizer
         if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
-            raise ParameterError("source is delta or gradient, reduce is mean or sum")
+            raise ParameterError(
+                "source is delta or gradient, reduce is mean or sum", code="unknown-option"
+            )
         self.source, self.reduce = source, reduce
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,7 +115,9 @@ class ServerModel:
             if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
                 found = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
                 raise ParameterError(
-                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, "
+                    f"the model {found}",
+                    code="model-does-not-fit",
                 )
 
     def make_room(self, plan: SubmodelPlan) -> None:
@@ -167,7 +172,9 @@ class ServerModel:
             num_lost = np.count_nonzero(~np.isfinite(value) & np.isfinite(self.state[name]))
             if num_lost:
                 self.optimizer.load_state(before)
-                raise ProtocolError(_OVERFLOW.format(name=name, count=num_lost))
+                raise ProtocolError(
+                    _OVERFLOW.format(name=name, count=num_lost), code="model-overflow"
+                )
         self._steps(plan, opened, {n: v for n, v in self.state.items() if n not in narrow})
         for name, value in staged.items():
             self.state[name][...] = value

@@ -112,7 +112,8 @@ class Server(SecretHolder):
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
-                "spent, and what more would tell needs a plan of its own"
+                "spent, and what more would tell needs a plan of its own",
+                code="rounds-spent",
             )
         self.last_round, self._may_apply = round_number, False
         self._clear = self.model.clear_bytes(self.plan)
@@ -130,7 +131,8 @@ class Server(SecretHolder):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; go on with a new task from "
-                "the model of one, and never from older copies of their states"
+                "the model of one, and never from older copies of their states",
+                code="models-differ",
             )
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
@@ -167,7 +169,7 @@ class Server(SecretHolder):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
             self._expect(Step.REPLY)
             if round_number != self.last_round:
-                raise RejectedSubmission(f"round {round_number} is not open")
+                raise RejectedSubmission(f"round {round_number} is not open", code="no-open-round")
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
             body: bodies.Body
             if kind is Kind.ANSWER:
@@ -178,7 +180,9 @@ class Server(SecretHolder):
             elif kind is Kind.MODEL_DIGEST:
                 body = digests
             else:
-                raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
+                raise RejectedSubmission(
+                    f"{kind.name} is nothing a client can ask for", code="unknown-kind"
+                )
             return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
@@ -240,7 +244,9 @@ class Server(SecretHolder):
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(Step.REVEAL)
         if self.plan.opens_counts_first:
-            raise ProtocolError("under this plan the counts are opened first: reveal_counts")
+            raise ProtocolError(
+                "under this plan the counts are opened first: reveal_counts", code="wrong-step"
+            )
         said = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
         self.rounds_opened += 1
         return self._done(Step.REVEAL, said)
@@ -249,7 +255,7 @@ class Server(SecretHolder):
         """Once the peer has committed: this server's share of the counts, for the peer."""
         self._expect(Step.REVEAL_COUNTS)
         if not self.plan.opens_counts_first:
-            raise ProtocolError("under this plan all is opened at once: reveal")
+            raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         theirs = bodies.ShareCommit.from_peer(self, peer_commitment)
         said = self._opening.reveal_counts(theirs)
         self.rounds_opened += 1
@@ -288,7 +294,10 @@ class Server(SecretHolder):
         """
         self._expect(Step.APPLY)
         if not self._may_apply:
-            raise ProtocolError("these sums were applied already, or never opened: open a round")
+            raise ProtocolError(
+                "these sums were applied already, or never opened: open a round",
+                code="already-applied",
+            )
         self._may_apply = False
         with _ANSWERING:  # tables may be views of the model
             self.model.apply(self.plan, opened)
@@ -303,8 +312,10 @@ class Server(SecretHolder):
 
     def _expect(self, step: Step) -> None:
         if self.state is not step.before:
+            opens_twice = (self.state, step.before) == (RoundState.OPEN, RoundState.IDLE)
             raise ProtocolError(
-                f"the round is {self.state.value}, this step needs {step.before.value}"
+                f"the round is {self.state.value}, this step needs {step.before.value}",
+                code="round-open" if opens_twice else "wrong-step",
             )
 
     def _done(self, step: Step, says: bodies.Body) -> bytes:

@@ -102,7 +102,8 @@ class RemoteServers:
         number = int(infos[0]["round"])
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
-                "no round is open at both servers: wait for one, connection.wait_for_round()"
+                "no round is open at both servers: wait for one, connection.wait_for_round()",
+                code="no-open-round",
             )
         return number
 
@@ -178,7 +179,9 @@ class Connection:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:
                 if info["halted"]:
-                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}")
+                    raise ProtocolError(
+                        f"server {info['party']} halted: {info['halted']}", code="server-halted"
+                    )
             number = int(infos[0]["round"])
             if number > after and all(i["open"] and i["round"] == number for i in infos):
                 return number
@@ -265,7 +268,10 @@ def connect(
     client_id = check_number("client_id", client_id)
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
-        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
+        raise ParameterError(
+            f"the certificate is that of {files.identity()}, not {client_id}",
+            code="wrong-certificate",
+        )
     files.days_left()
     floors = (
         ClientPolicy.from_toml(require) if isinstance(require, Path) else require or ClientPolicy()
@@ -311,17 +317,21 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> Plan:
     fields, other = (json.loads(answer) for answer in answers)
     certificates = [told.pop("certificate").encode() for told in (fields, other)]
     if fields != other:
-        raise ProtocolError("the two servers have different plans: tell their operators")
+        raise ProtocolError(
+            "the two servers have different plans: tell their operators", code="plans-differ"
+        )
     plan = Plan.from_json(fields["plan"])
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
-            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1"
+            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1",
+            code="wrong-authorities",
         )
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
     if plan.server_keys != tuple(keys):
         raise ProtocolError(
-            "the plan names other keys than the servers' sealing certificates: nothing is sent"
+            "the plan names other keys than the servers' sealing certificates: nothing is sent",
+            code="wrong-server-key",
         )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)

@@ -73,7 +73,9 @@ class Node:
             ProtocolError: there is no task yet.
         """
         if self._server is None:
-            raise ProtocolError("this server has no task yet: the owner has to set one up")
+            raise ProtocolError(
+                "this server has no task yet: the owner has to set one up", code="no-task"
+            )
         return self._server
 
     @property
@@ -94,7 +96,8 @@ class Node:
             return
         if self.storage.running() is not None:
             raise ProtocolError(
-                "a round of another task is running: see torchfsl close and torchfsl abandon"
+                "a round of another task is running: see torchfsl close and torchfsl abandon",
+                code="another-task",
             )
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
@@ -111,7 +114,8 @@ class Node:
         self.storage.check_not_halted()
         if self.server.state is not RoundState.OPEN:
             raise RejectedSubmission(
-                f"round {self.server.last_round} is {self.server.state.value}: no round is open"
+                f"round {self.server.last_round} is {self.server.state.value}: no round is open",
+                code="no-open-round",
             )
         return self.server
 
@@ -128,7 +132,9 @@ class Node:
             return stored
         self.storage.check_not_halted()
         if (running := self.storage.running()) is not None:
-            raise ProtocolError(f"round {running.number} is running ({running.state})")
+            raise ProtocolError(
+                f"round {running.number} is running ({running.state})", code="round-running"
+            )
         message = self._make(number, Kind.ROUND_STATE)
         self.storage.open_log(number)
         with self._ledger.transaction():
@@ -170,7 +176,8 @@ class Node:
             self.count(number, earlier)
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
-                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing"
+                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
+                    code="wrong-step",
                 )
 
     def count(self, number: int, kind: Kind) -> None:
@@ -250,7 +257,9 @@ class Node:
         if kind is Kind.SHARE_COMMIT:
             salt, share = self.transcript.kept_share(self.plan, number)
             return server.commit(salt=salt, share=share)
-        raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
+        raise ProtocolError(
+            f"{kind.name} is not due in state {server.state.value}", code="wrong-step"
+        )
 
     def _count(self, number: int, kind: Kind, theirs: bytes) -> None:
         """Hand the peer's message to the server, and store what follows from it."""
