@@ -80,9 +80,7 @@ class Body(ABC):
         """
         message = messages.decode(server.plan, data, cls.kind)
         if (message.party, message.round_number) != (server.party, server.last_round):
-            raise ProtocolError(
-                "the peer's message is for another server or round", code="another-recipient"
-            )
+            raise ProtocolError("the peer's message is for another server or round")
         return cls.decode(server.plan, message.body)
 
     @classmethod
@@ -231,9 +229,8 @@ class ModelBody(Body):
         """
         own = ModelDigest(_clear_digest(self.clear), self.digests.rows)
         if not (self.digests.equals(other) and self.digests.equals(own)):
-            raise ProtocolError(
-                "the two servers hold different models: nothing may go on", code="models-differ"
-            )
+            raise ProtocolError("the two servers hold different models: nothing may go on",
+                                code="models-differ")  # fmt: skip
         tensors: dict[str, npt.NDArray[np.generic]] = {}
         start = 0
         for segment in in_the_clear(plan.segments):

@@ -83,7 +83,7 @@ class Cohort:
         """
         if len(body) % MEMBER.size or len(body) > MEMBER.size * plan.max_clients:
             raise DecodeError(
-                f"a cohort of {len(body)} bytes; a member has {MEMBER.size}", code="wrong-length"
+                f"a cohort of {len(body)} bytes; a member has {MEMBER.size}", code="length"
             )
         return cls.checked(plan, [Member(*entry) for entry in MEMBER.iter_unpack(body)])
 

@@ -148,7 +148,7 @@ def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...],
     """
     if len(message.body) < len(cohort):
         raise DecodeError(
-            f"SURVIVORS: a body of {len(message.body)} bytes is too short", code="wrong-length"
+            f"SURVIVORS: a body of {len(message.body)} bytes is too short", code="length"
         )
     masked, mask = message.body[: -len(cohort)], bytes(message.body[-len(cohort) :])
     if mask.strip(b"\0\1"):

@@ -243,7 +243,7 @@ class Server:
         if self.state is not state:
             raise ProtocolError(
                 f"the round is {self.state.value}, this step needs {state.value}",
-                code="round-open" if state is RoundState.IDLE else "wrong-step",
+                code="round-open" if self.state is RoundState.OPEN else "wrong-step",
             )
 
     def _cohort(self) -> Cohort:

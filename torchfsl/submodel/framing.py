@@ -68,7 +68,7 @@ class Framing(Generic[Kind]):
         """
         if not HEADER_BYTES <= len(data) <= HEADER_BYTES + MAX_MESSAGE_BYTES:
             raise DecodeError(
-                f"a message of {len(data)} bytes is too short or too long", code="wrong-length"
+                f"a message of {len(data)} bytes is too short or too long", code="length"
             )
         magic, version, code, zero, number, client, size, plan = _HEADER.unpack_from(data)
         if magic != self.magic or zero:
@@ -91,7 +91,7 @@ class Framing(Generic[Kind]):
             raise DecodeError(
                 f"{kind.name}: a message of {len(data)} bytes, its header says "
                 f"{HEADER_BYTES + size}",
-                code="wrong-length",
+                code="length",
             )
         view = memoryview(data)
         return Message(kind, number, client, view[HEADER_BYTES:], bytes(view[:HEADER_BYTES]))
@@ -106,5 +106,5 @@ def expect_bytes(message: Message[Kind], size: int) -> None:
     if len(message.body) != size:
         raise DecodeError(
             f"{message.kind.name}: a body of {len(message.body)} bytes, expected {size}",
-            code="wrong-length",
+            code="length",
         )

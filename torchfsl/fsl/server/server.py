@@ -113,8 +113,7 @@ class Server(SecretHolder):
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
                 "spent, and what more would tell needs a plan of its own",
-                code="rounds-spent",
-            )
+                code="rounds-spent")  # fmt: skip
         self.last_round, self._may_apply = round_number, False
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
@@ -132,8 +131,7 @@ class Server(SecretHolder):
             raise ProtocolError(
                 "the servers hold different models: the session halts; go on with a new task from "
                 "the model of one, and never from older copies of their states",
-                code="models-differ",
-            )
+                code="models-differ")  # fmt: skip
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
@@ -180,9 +178,7 @@ class Server(SecretHolder):
             elif kind is Kind.MODEL_DIGEST:
                 body = digests
             else:
-                raise RejectedSubmission(
-                    f"{kind.name} is nothing a client can ask for", code="unknown-kind"
-                )
+                raise RejectedSubmission(f"{kind.name} is nothing a client can ask for")
             return body.message(self.plan, self.party, round_number, client)
 
     def close_round(self, *, coin: bytes = b"") -> bytes:
@@ -244,9 +240,7 @@ class Server(SecretHolder):
         """Once the peer has committed: this server's share, for the peer."""
         self._expect(Step.REVEAL)
         if self.plan.opens_counts_first:
-            raise ProtocolError(
-                "under this plan the counts are opened first: reveal_counts", code="wrong-step"
-            )
+            raise ProtocolError("under this plan the counts are opened first: reveal_counts")
         said = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
         self.rounds_opened += 1
         return self._done(Step.REVEAL, said)
@@ -294,10 +288,8 @@ class Server(SecretHolder):
         """
         self._expect(Step.APPLY)
         if not self._may_apply:
-            raise ProtocolError(
-                "these sums were applied already, or never opened: open a round",
-                code="already-applied",
-            )
+            raise ProtocolError("these sums were applied already, or never opened: open a round",
+                                code="already-applied")  # fmt: skip
         self._may_apply = False
         with _ANSWERING:  # tables may be views of the model
             self.model.apply(self.plan, opened)
@@ -312,11 +304,9 @@ class Server(SecretHolder):
 
     def _expect(self, step: Step) -> None:
         if self.state is not step.before:
-            opens_twice = (self.state, step.before) == (RoundState.OPEN, RoundState.IDLE)
             raise ProtocolError(
                 f"the round is {self.state.value}, this step needs {step.before.value}",
-                code="round-open" if opens_twice else "wrong-step",
-            )
+                code="round-open" if self.state is RoundState.OPEN else "wrong-step")  # fmt: skip
 
     def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""

@@ -114,7 +114,7 @@ class _Collector:
         client, body = _decode(message, kind, self._context)
         if len(body) != size:
             raise DecodeError(
-                f"{kind.name}: body of {len(body)} bytes, expected {size}", code="wrong-length"
+                f"{kind.name}: body of {len(body)} bytes, expected {size}", code="length"
             )
         known = self._bodies.get(client)
         if known is None and len(self._bodies) >= self._plan.max_clients:
@@ -211,7 +211,7 @@ class Opener(_Collector):
         size = self._segment.k_max * CIPHERTEXT_BYTES
         if len(body) < start or len(body) != start + count * (8 + size):
             raise DecodeError(
-                f"BATCH: body of {len(body)} bytes for {count} clients", code="wrong-length"
+                f"BATCH: body of {len(body)} bytes for {count} clients", code="length"
             )
         clients = _clients(body[start : start + 8 * count])
         if not set(clients) <= set(self._bodies):
@@ -264,7 +264,7 @@ def _encode(kind: _Kind, client: int, context: bytes, *parts: bytes) -> bytes:
 
 def _decode(message: bytes, kind: _Kind, context: bytes) -> tuple[int, bytes]:
     if len(message) < _HEADER.size:
-        raise DecodeError(f"a message of {len(message)} bytes is too short", code="wrong-length")
+        raise DecodeError(f"a message of {len(message)} bytes is too short", code="length")
     magic, version, found, zero, client, bound_to = _HEADER.unpack_from(message)
     if (magic, version, found, zero) != (_MAGIC, WIRE_VERSION, kind, 0):
         raise DecodeError(

@@ -103,8 +103,7 @@ class RemoteServers:
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
                 "no round is open at both servers: wait for one, connection.wait_for_round()",
-                code="no-open-round",
-            )
+                code="no-open-round")  # fmt: skip
         return number
 
     def _send_fetch(self) -> None:
@@ -179,9 +178,8 @@ class Connection:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:
                 if info["halted"]:
-                    raise ProtocolError(
-                        f"server {info['party']} halted: {info['halted']}", code="server-halted"
-                    )
+                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}",
+                                        code="server-halted")  # fmt: skip
             number = int(infos[0]["round"])
             if number > after and all(i["open"] and i["round"] == number for i in infos):
                 return number
@@ -268,10 +266,8 @@ def connect(
     client_id = check_number("client_id", client_id)
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
-        raise ParameterError(
-            f"the certificate is that of {files.identity()}, not {client_id}",
-            code="wrong-certificate",
-        )
+        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}",
+                             code="wrong-certificate")  # fmt: skip
     files.days_left()
     floors = (
         ClientPolicy.from_toml(require) if isinstance(require, Path) else require or ClientPolicy()
@@ -317,22 +313,18 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> Plan:
     fields, other = (json.loads(answer) for answer in answers)
     certificates = [told.pop("certificate").encode() for told in (fields, other)]
     if fields != other:
-        raise ProtocolError(
-            "the two servers have different plans: tell their operators", code="plans-differ"
-        )
+        raise ProtocolError("the two servers have different plans: tell their operators")
     plan = Plan.from_json(fields["plan"])
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
             "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1",
-            code="wrong-authorities",
-        )
+            code="wrong-authorities")  # fmt: skip
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
     if plan.server_keys != tuple(keys):
         raise ProtocolError(
             "the plan names other keys than the servers' sealing certificates: nothing is sent",
-            code="wrong-server-key",
-        )
+            code="wrong-server-key")  # fmt: skip
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)
     return plan

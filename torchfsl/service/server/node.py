@@ -67,15 +67,10 @@ class Node:
 
     @property
     def server(self) -> Server:
-        """The server in its current state.
-
-        Raises:
-            ProtocolError: there is no task yet.
-        """
+        """The server in its current state; raises ProtocolError if there is no task yet."""
         if self._server is None:
-            raise ProtocolError(
-                "this server has no task yet: the owner has to set one up", code="no-task"
-            )
+            raise ProtocolError("this server has no task yet: the owner has to set one up",
+                                code="no-task")  # fmt: skip
         return self._server
 
     @property
@@ -97,8 +92,7 @@ class Node:
         if self.storage.running() is not None:
             raise ProtocolError(
                 "a round of another task is running: see torchfsl close and torchfsl abandon",
-                code="another-task",
-            )
+                code="another-task")  # fmt: skip
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
         self.task, self._server = task, server
@@ -115,8 +109,7 @@ class Node:
         if self.server.state is not RoundState.OPEN:
             raise RejectedSubmission(
                 f"round {self.server.last_round} is {self.server.state.value}: no round is open",
-                code="no-open-round",
-            )
+                code="no-open-round")  # fmt: skip
         return self.server
 
     # --- the round ----------------------------------------------------------------------------
@@ -132,9 +125,7 @@ class Node:
             return stored
         self.storage.check_not_halted()
         if (running := self.storage.running()) is not None:
-            raise ProtocolError(
-                f"round {running.number} is running ({running.state})", code="round-running"
-            )
+            raise ProtocolError(f"round {running.number} is running ({running.state})")
         message = self._make(number, Kind.ROUND_STATE)
         self.storage.open_log(number)
         with self._ledger.transaction():
@@ -177,8 +168,7 @@ class Node:
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
                     f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
-                    code="wrong-step",
-                )
+                    code="wrong-step")  # fmt: skip
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.
@@ -257,9 +247,7 @@ class Node:
         if kind is Kind.SHARE_COMMIT:
             salt, share = self.transcript.kept_share(self.plan, number)
             return server.commit(salt=salt, share=share)
-        raise ProtocolError(
-            f"{kind.name} is not due in state {server.state.value}", code="wrong-step"
-        )
+        raise ProtocolError(f"{kind.name} is not due in state {server.state.value}")
 
     def _count(self, number: int, kind: Kind, theirs: bytes) -> None:
         """Hand the peer's message to the server, and store what follows from it."""
