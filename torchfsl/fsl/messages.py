@@ -267,7 +267,7 @@ def peek(data: Buffer) -> Peek:
         raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}", code="length")
     _, _, code, _, round_number, client, _, _ = _HEADER.unpack_from(data)
     if code not in _KINDS:
-        raise DecodeError(f"message kind {code} is unknown", code="unknown-kind")
+        raise DecodeError(f"message kind {code} is unknown", code="wrong-kind")
     return Peek(_KINDS[code], round_number, client)
 
 
@@ -312,13 +312,11 @@ def decode_header(plan: Plan, data: Buffer, *expected: Kind) -> Header:
     if version != WIRE_VERSION:
         raise DecodeError(
             f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
-            f"{'receiver' if version > WIRE_VERSION else 'sender'}",
-            code="wire-version")  # fmt: skip
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}", code="version")  # fmt: skip
     kind = _KINDS.get(code)
     if kind is None or kind not in expected or party not in (0, 1):
         raise DecodeError(f"message kind {code} of party {party}; expected one of "
-                          f"{', '.join(k.name for k in expected)}",
-                          code="unknown-kind")  # fmt: skip
+                          f"{', '.join(k.name for k in expected)}", code="wrong-kind")  # fmt: skip
     if digest != plan.digest:
         raise DecodeError("the message belongs to another plan: fetch the current plan",
                           code="another-plan")  # fmt: skip

@@ -65,7 +65,7 @@ class SeflPlan(SubmodelPlan):
         if self.wire_version != WIRE_VERSION or self.suite != SUITE:
             raise ParameterError(
                 f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
-                f"{WIRE_VERSION} and {SUITE!r}", code="wire-version")  # fmt: skip
+                f"{WIRE_VERSION} and {SUITE!r}", code="version")  # fmt: skip
         SubmodelPlan.__post_init__(self)
         expect_ints({"slots": self.slots}, ("slots",))
         keys = {name: getattr(self, name) for name in _KEYS}

@@ -88,7 +88,7 @@ class SesaPlan(SubmodelPlan):
             raise ParameterError(
                 f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
                 f"{WIRE_VERSION} and {SUITE!r}",
-                code="wire-version",
+                code="version",
             )
         SubmodelPlan.__post_init__(self)
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)

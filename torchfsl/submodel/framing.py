@@ -77,11 +77,11 @@ class Framing(Generic[Kind]):
             raise DecodeError(
                 f"message of wire version {version}, this side speaks {self.version}: upgrade the "
                 f"{'receiver' if version > self.version else 'sender'}",
-                code="wire-version",
+                code="version",
             )
         if code not in expected:
             names = ", ".join(kind.name for kind in expected)
-            raise DecodeError(f"message kind {code}; expected one of {names}", code="unknown-kind")
+            raise DecodeError(f"message kind {code}; expected one of {names}", code="wrong-kind")
         kind = self.kinds(code)
         if plan != digest:
             raise DecodeError(

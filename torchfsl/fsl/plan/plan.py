@@ -78,7 +78,7 @@ class Plan(SubmodelPlan):
             raise ParameterError(
                 f"plan of wire version {self.wire_version}, this library speaks {WIRE_VERSION}: "
                 f"upgrade {'this side' if self.wire_version > WIRE_VERSION else 'the peer'}",
-                code="wire-version",
+                code="version",
             )
         if self.suite != SUITE:
             raise ParameterError(

@@ -276,8 +276,7 @@ class Server(SecretHolder):
         self._expect(Step.OPEN)
         theirs, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened = opening.open(theirs)
-        self._may_apply = True
+        opened, self._may_apply = opening.open(theirs), True
         return opened
 
     def apply(self, opened: Opened) -> None:

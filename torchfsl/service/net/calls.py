@@ -53,7 +53,7 @@ _WIRE, _LIBRARY = "torchfsl-wire", "torchfsl-library"
 class VersionMismatch(ProtocolError):
     """The two sides speak different versions. The message says which one to upgrade."""
 
-    code = "wire-version"
+    code = "version"
 
 
 class Overloaded(Error):
