@@ -206,7 +206,7 @@ def refuse(what: str, given: object, remedy: str, code: str = "wrong-type") -> N
 def expect_a(
     kind: type | tuple[type, ...], given: object, what: str, remedy: str, code: str = "wrong-type"
 ) -> None:
-    """Refuse an argument that is no instance of `kind`.
+    """Refuse an argument that is not an instance of `kind`.
 
     Raises:
         ParameterError: see `refuse`.
@@ -231,7 +231,7 @@ def whole_numbers(**given: object) -> list[int]:
     """Arguments as plain integers, in order; those of NumPy are converted.
 
     Raises:
-        ParameterError: naming the first that is no whole number, as True is none.
+        ParameterError: if one is not an integer; True is not one either.
     """
     whole = []
     for name, value in given.items():
