@@ -41,10 +41,10 @@ def test_every_error_is_made_with_a_code_that_the_test_above_can_read() -> None:
             if path.name == "errors.py" and path.parent.name == "torchfsl":
                 continue
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.keyword) and node.arg == "code":
-                    assert list(error_codes.literals(ast.Call(
-                        func=ast.Name("Error"), args=[], keywords=[node]
-                    ))), f"{path}:{node.value.lineno}"  # fmt: skip
+                if isinstance(node, ast.Call) and error_codes.error_of(node):
+                    given = any(keyword.arg == "code" for keyword in node.keywords)
+                    here = ast.Call(ast.Name(error_codes.error_of(node)), [], node.keywords)
+                    assert not given or list(error_codes.literals(here)), f"{path}:{node.lineno}"
 
 
 def test_codes_are_read_wherever_an_error_gets_one() -> None:
@@ -56,6 +56,7 @@ class Early(Error):
 def refuse(what, code="c"): raise ParameterError(what, code=code)
 raise errors.DecodeError("x", code="d" if early else "e")
 expect_a(int, given, "x", "y", code="f")
+context.abort(code="not one")
 """
     found = dict(error_codes.literals(ast.parse(text)))
     assert found == {"a": "Late", "b": "Early", "c": "ParameterError", "d": "DecodeError",

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_START = r"(?:^|(?<=[.:;!?] )|(?<=\| ))"
+_START = r"(?:^|(?<=[.:;!?] ))"
 """The beginning of a sentence."""
-_NO_QUESTION = r"(?![^.?!\n]*\?)"
+_NO_QUESTION = r"(?![^.?!]*\?)"
 
 
 @dataclass(frozen=True, slots=True)

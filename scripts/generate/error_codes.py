@@ -53,11 +53,10 @@ def literals(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """The codes in a module, each with the class of error that has it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            for keyword in node.keywords:
+            name = error_of(node)
+            for keyword in node.keywords if name else ():
                 if keyword.arg == "code":
-                    for code in _strings(keyword.value):
-                        yield code, CHECKS.get(name, name)
+                    yield from ((code, name) for code in _strings(keyword.value))
         elif isinstance(node, ast.ClassDef):
             for line in node.body:
                 if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
@@ -67,6 +66,12 @@ def literals(tree: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.FunctionDef) and node.name in CHECKS:
             for default in node.args.defaults:
                 yield from ((code, CHECKS[node.name]) for code in _strings(default))
+
+
+def error_of(call: ast.Call) -> str:
+    """The class of error that a call makes or raises; empty for other calls."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    return CHECKS.get(name, name if name[:1].isupper() else "")
 
 
 def used() -> dict[str, set[str]]:
