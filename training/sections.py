@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 
 
-class ConfigError(ValueError):
+class ConfigError(Error, ValueError):
     """A setting is wrong. The message names it and what is allowed."""
+
+    code = "settings"
 
 
 @dataclass(frozen=True, slots=True)

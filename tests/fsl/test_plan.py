@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.errors import raises
 from tests.support.federation import make_plan, make_segment, mixed_plan, mixed_rings
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, Error, ParameterError
@@ -283,19 +284,19 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
     one, two = make_segment("a", "dense", (3,)), make_segment("b", "dense", (3,))
     with pytest.raises(ParameterError, match="names must differ"):
         make_plan(one, one)
-    with pytest.raises(ParameterError, match="stands in two segments"):
+    with raises(ParameterError, "tensor-twice"):
         make_plan(one, dataclasses.replace(two, tensors=one.tensors))
     with pytest.raises(ParameterError, match="segments"):
         make_plan()
-    with pytest.raises(ParameterError, match="min_clients"):
+    with raises(ParameterError, "client-limits"):
         make_plan(one, min_clients=5)
-    with pytest.raises(ParameterError, match="min_clients"):
+    with raises(ParameterError, "client-limits"):
         make_plan(one, min_clients=0)
-    with pytest.raises(ParameterError, match="max_weight"):
+    with raises(ParameterError, "weight-limit"):
         make_plan(one, max_weight=2)
     with pytest.raises(ParameterError, match="lane"):
         make_plan(one, lane="sum")  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="max_epochs"):
+    with raises(ParameterError, "out-of-range"):
         make_plan(one, max_epochs=0)
     with pytest.raises(ParameterError, match="the plan has none"):
         make_plan(one, max_epochs=2)
@@ -312,9 +313,9 @@ def test_a_plan_that_contradicts_itself_is_refused() -> None:
 
 
 def test_a_plan_whose_messages_no_peer_would_take_is_refused() -> None:
-    with pytest.raises(ParameterError, match="split the model"):
+    with raises(ParameterError, "message-too-large"):
         make_plan(make_segment("a", "dense", (2**30,)))
-    with pytest.raises(ParameterError, match="split the model"):
+    with raises(ParameterError, "message-too-large"):
         make_plan(make_segment("a", "rows", (2**20, 2**20), k_max=1, tau=2**20))
 
 
@@ -333,7 +334,7 @@ def test_a_bin_layout_beyond_32_bits_is_refused() -> None:
         if fits:
             segment(**fields)
         else:
-            with pytest.raises(ParameterError, match="slots in its bins"):
+            with raises(ParameterError, "too-many-positions"):
                 segment(**fields)
 
 
@@ -346,7 +347,7 @@ def test_the_lane_of_a_full_cohort_must_fit_the_ring() -> None:
 
 
 def test_an_unknown_segment_is_named_with_those_that_exist() -> None:
-    with pytest.raises(ParameterError, match=r"'nope'.*'table'"):
+    with raises(ParameterError, "unknown-segment"):
         mixed_plan().segment("nope")
     assert mixed_plan().segment("table").policy == "rows"
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.errors import raises
 from tests.support.federation import make_plan, make_segment, mixed_plan, random_update
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
@@ -107,7 +108,7 @@ def test_stochastic_rounding_repeats_under_one_seed_and_differs_between_segments
 
 @pytest.mark.parametrize("seed", [b"", bytes(15)])
 def test_a_short_rounding_seed_is_refused(seed: bytes) -> None:
-    with pytest.raises(ParameterError, match="at least 16"):
+    with raises(ParameterError, "seed-too-short"):
         quantise(PLAN, raw(), rounding_seed=seed)
 
 
@@ -118,55 +119,58 @@ def test_a_rounding_seed_is_wanted_exactly_for_stochastic_rounding() -> None:
 
 SEVEN = np.arange(7)
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
-    "nan": ({"rows": RawSegment(np.array([1]), np.array([[0.0, np.nan, 1.0]]))}, "NaN or infinite"),
-    "infinity": ({"bias": RawSegment(None, np.full((8, 1), np.inf))}, "NaN or infinite"),
+    "nan": (
+        {"rows": RawSegment(np.array([1]), np.array([[0.0, np.nan, 1.0]]))},
+        "value-not-finite",
+    ),
+    "infinity": ({"bias": RawSegment(None, np.full((8, 1), np.inf))}, "value-not-finite"),
     "duplicates": (
         {"rows": RawSegment(np.array([3, 3]), np.zeros((2, 3)))},
-        "distinct and increasing",
+        "invalid-rows",
     ),
-    "falling": ({"rows": RawSegment(np.array([3, 2]), np.zeros((2, 3)))}, "np.unique"),
-    "negative": ({"rows": RawSegment(np.array([-1]), np.zeros((1, 3)))}, r"outside \[0, 13\)"),
-    "out of range": ({"rows": RawSegment(np.array([13]), np.zeros((1, 3)))}, r"outside \[0, 13\)"),
+    "falling": ({"rows": RawSegment(np.array([3, 2]), np.zeros((2, 3)))}, "invalid-rows"),
+    "negative": ({"rows": RawSegment(np.array([-1]), np.zeros((1, 3)))}, "row-out-of-range"),
+    "out of range": ({"rows": RawSegment(np.array([13]), np.zeros((1, 3)))}, "row-out-of-range"),
     "out of range and order": (
         {"rows": RawSegment(np.array([2, -1, 3]), np.zeros((3, 3)))},
-        r"outside \[0, 13\)",
+        "row-out-of-range",
     ),
     "far out": (
         {"rows": RawSegment(np.array([2**64 - 1], np.uint64), np.zeros((1, 3)))},
-        r"outside \[0, 13\)",
+        "row-out-of-range",
     ),
-    "too many": ({"scalars": RawSegment(SEVEN, np.zeros((7, 1)))}, "k_max = 5"),
-    "no indices": ({"rows": RawSegment(None, np.zeros((13, 3)))}, "leave out its indices"),
+    "too many": ({"scalars": RawSegment(SEVEN, np.zeros((7, 1)))}, "too-many-rows"),
+    "no indices": ({"rows": RawSegment(None, np.zeros((13, 3)))}, "rows-missing"),
     "float indices": (
         {"rows": RawSegment(np.array([1.0]), np.zeros((1, 3)))},  # type: ignore[arg-type]
-        "integer array",
+        "invalid-rows",
     ),
     "boolean mask": (
         {"rows": RawSegment(np.array([True, False]), np.zeros((2, 3)))},  # type: ignore[arg-type]
-        "integer array",
+        "invalid-rows",
     ),
-    "two axes": ({"rows": RawSegment(np.array([[1]]), np.zeros((1, 3)))}, "one-dimensional"),
-    "wrong width": ({"rows": RawSegment(np.array([1, 2]), np.zeros((2, 2)))}, r"\(2, 3\)"),
-    "wrong count": ({"rows": RawSegment(np.array([1, 2]), np.zeros((3, 3)))}, r"\(2, 3\)"),
-    "transposed": ({"rows": RawSegment(np.array([1, 2]), np.zeros((3, 2)))}, r"\(2, 3\)"),
-    "flattened": ({"rows": RawSegment(np.array([1, 2]), np.zeros(6))}, r"\(2, 3\)"),
-    "dense too short": ({"bias": RawSegment(None, np.zeros((7, 1)))}, r"\(8, 1\)"),
-    "dense transposed": ({"bias": RawSegment(None, np.zeros((1, 8)))}, r"\(8, 1\)"),
-    "unknown segment": ({"more": RawSegment(None, np.zeros(1))}, "the update has segments"),
+    "two axes": ({"rows": RawSegment(np.array([[1]]), np.zeros((1, 3)))}, "invalid-rows"),
+    "wrong width": ({"rows": RawSegment(np.array([1, 2]), np.zeros((2, 2)))}, "wrong-shape"),
+    "wrong count": ({"rows": RawSegment(np.array([1, 2]), np.zeros((3, 3)))}, "wrong-shape"),
+    "transposed": ({"rows": RawSegment(np.array([1, 2]), np.zeros((3, 2)))}, "wrong-shape"),
+    "flattened": ({"rows": RawSegment(np.array([1, 2]), np.zeros(6))}, "wrong-shape"),
+    "dense too short": ({"bias": RawSegment(None, np.zeros((7, 1)))}, "wrong-shape"),
+    "dense transposed": ({"bias": RawSegment(None, np.zeros((1, 8)))}, "wrong-shape"),
+    "unknown segment": ({"more": RawSegment(None, np.zeros(1))}, "segments-differ"),
 }
 
 
 @pytest.mark.parametrize("what", list(HOSTILE))
-def test_a_hostile_update_is_refused_with_its_reason(what: str) -> None:
-    changes, reason = HOSTILE[what]
-    with pytest.raises(ParameterError, match=reason):
+def test_a_hostile_update_is_refused_with_its_code(what: str) -> None:
+    changes, code = HOSTILE[what]
+    with raises(ParameterError, code):
         quantise(PLAN, raw(**changes))
 
 
 def test_a_missing_segment_is_refused() -> None:
     parts = raw()
     del parts["bias"]
-    with pytest.raises(ParameterError, match="the update has segments"):
+    with raises(ParameterError, "segments-differ"):
         quantise(PLAN, parts)
 
 
@@ -223,5 +227,5 @@ def test_a_quantised_update_is_checked_before_it_is_sent() -> None:
         with pytest.raises(ParameterError, match="'table'"):
             check_update(plan, {**update, "table": part})
     check_update(plan, {**update, "table": SegmentUpdate(rows, np.full((2, 3), -limit))})
-    with pytest.raises(ParameterError, match="tree segments only"):
+    with raises(ParameterError, "invalid-rows"):
         check_update(plan, {**update, "bias": SegmentUpdate(np.arange(7), update["bias"].values)})

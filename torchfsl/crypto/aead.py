@@ -32,4 +32,6 @@ def unseal(key: bytes, sealed: bytes | memoryview) -> bytes:
     try:
         return AESGCM(key).decrypt(_NONCE, sealed, None)
     except InvalidTag:
-        raise ProtocolError("a sealed message does not fit its seal: it was altered") from None
+        raise ProtocolError(
+            "a sealed message does not fit its seal: it was altered", code="altered-message"
+        ) from None

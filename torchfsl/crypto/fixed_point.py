@@ -117,7 +117,8 @@ class FixedPoint:
         if most < 1:
             raise ParameterError(
                 f"a ring of {ring_bits} bits has no room for {max_clients} clients of weight up to "
-                f"{max_weight} and noise up to {noise}: use more ring_bits"
+                f"{max_weight} and noise up to {noise}: use more ring_bits",
+                code="ring-overflow",
             )
         return cls(ring_bits, frac_bits, math.ldexp(most, -frac_bits), rounding)
 
@@ -153,7 +154,8 @@ class FixedPoint:
         raise ParameterError(
             f"values up to {clip} of {max_clients} clients of weight up to {max_weight}, with "
             f"noise up to {noise}, have no room in a ring of {ring_bits} bits: use more ring_bits "
-            "or a smaller clip"
+            "or a smaller clip",
+            code="ring-overflow",
         )
 
     @property
@@ -178,7 +180,8 @@ class FixedPoint:
             raise ParameterError(
                 f"{max_clients} clients of weight up to {max_weight} can reach {worst}, above the "
                 f"{self.ring_bits}-bit ring's limit {self.capacity} (room for {room} clients): "
-                "use more ring_bits, fewer frac_bits, a smaller clip or a smaller max_weight"
+                "use more ring_bits, fewer frac_bits, a smaller clip or a smaller max_weight",
+                code="ring-overflow",
             )
 
     def quantise(
@@ -199,7 +202,8 @@ class FixedPoint:
             bad = int(reals.size - np.count_nonzero(np.isfinite(reals)))
             raise ParameterError(
                 f"{bad} of {reals.size} values are NaN or infinite; the update cannot be encoded: "
-                "lower the learning rate or clip gradients"
+                "lower the learning rate or clip gradients",
+                code="value-not-finite",
             )
         if (rounding_key is not None) != (self.rounding == "stochastic"):
             raise ParameterError("pass rounding_key exactly when rounding is 'stochastic'")

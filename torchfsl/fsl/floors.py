@@ -74,21 +74,32 @@ class ClientPolicy:
     def __post_init__(self) -> None:
         for name in _FLAGS:
             if type(getattr(self, name)) is not bool:
-                raise ParameterError(f"floor {name} is {getattr(self, name)!r}: true or false")
+                raise ParameterError(
+                    f"floor {name} is {getattr(self, name)!r}: true or false", code="invalid-policy"
+                )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ParameterError(f"floor {name} is {value!r}: an integer of at least {least}")
+                raise ParameterError(
+                    f"floor {name} is {value!r}: an integer of at least {least}",
+                    code="invalid-policy",
+                )
         if type(self.noise_multiplier) is not float or not 0 <= self.noise_multiplier < 1 << 40:
             raise ParameterError(
-                f"floor noise_multiplier is {self.noise_multiplier!r}: a float, not negative"
+                f"floor noise_multiplier is {self.noise_multiplier!r}: a float, not negative",
+                code="invalid-policy",
             )
         if not self.lanes or not set(self.lanes) <= set(LANES):
-            raise ParameterError(f"floor lanes is {self.lanes}: choose some of {LANES}")
+            raise ParameterError(
+                f"floor lanes is {self.lanes}: choose some of {LANES}", code="invalid-policy"
+            )
         for digest in (*self.plans, *self.authorities):
             check_hex("a digest in the floors", digest, 32)
         if len(self.authorities) not in (0, 2):
-            raise ParameterError("floor authorities has two digests, of server 0 and of server 1")
+            raise ParameterError(
+                "floor authorities has two digests, of server 0 and of server 1",
+                code="invalid-policy",
+            )
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ClientPolicy:
@@ -100,12 +111,16 @@ class ClientPolicy:
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         if not set(values) <= set(kinds):
             unknown = sorted(set(values) - set(kinds))
-            raise ParameterError(f"unknown floors {unknown}; known: {sorted(kinds)}")
+            raise ParameterError(
+                f"unknown floors {unknown}; known: {sorted(kinds)}", code="invalid-policy"
+            )
         given: dict[str, Any] = {}
         for name, value in values.items():
             listed = kinds[name] is tuple
             if listed and not (isinstance(value, list) and all(type(v) is str for v in value)):
-                raise ParameterError(f"floor {name} is {value!r}: a list of strings")
+                raise ParameterError(
+                    f"floor {name} is {value!r}: a list of strings", code="invalid-policy"
+                )
             given[name] = tuple(value) if listed else value
             if kinds[name] is float and type(value) is int:
                 given[name] = float(value)
@@ -121,7 +136,9 @@ class ClientPolicy:
         try:
             return cls.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ParameterError(f"cannot read the policy in {path}: {error}") from error
+            raise ParameterError(
+                f"cannot read the policy in {path}: {error}", code="invalid-policy"
+            ) from error
 
     def check(
         self,
@@ -184,9 +201,12 @@ class ClientPolicy:
                 raise ParameterError(
                     f"{where}{segment.num_bins} bins of theta {segment.theta} and a stash of "
                     f"{segment.stash} are too few for k_max {segment.k_max}: rows would be left "
-                    "out, beyond the cuckoo bound"
+                    "out, beyond the cuckoo bound",
+                    code="below-policy",
                 )
 
 
 def _refuse(field: str, value: object, floor: str, demand: str) -> None:
-    raise ParameterError(f"the plan's {field} is {value}; the floor {floor} {demand}")
+    raise ParameterError(
+        f"the plan's {field} is {value}; the floor {floor} {demand}", code="below-policy"
+    )

@@ -225,7 +225,7 @@ def header(
 ) -> bytes:
     """The header of a message whose body is the parts; see `encode`."""
     if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
-        raise ParameterError("round and client numbers lie in [0, 2**64)")
+        raise ParameterError("round and client numbers lie in [0, 2**64)", code="out-of-range")
     size = sum(len(part) for part in parts)
     expected = body_bytes(plan, kind)
     assert expected is None or size == expected, (kind, size, expected)
@@ -239,12 +239,12 @@ def decode(plan: Plan, data: Buffer, *expected: Kind) -> Message:
         DecodeError: wrong magic, version, kind, party, length or plan.
     """
     if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
-        raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+        raise DecodeError(f"a message of {len(data)} bytes is too short or too long", code="length")
     head = decode_header(plan, data, *expected)
     if len(data) != head.total_bytes:
         raise DecodeError(
-            f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}"
-        )
+            f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}",
+            code="length")  # fmt: skip
     body = memoryview(data)[HEADER_BYTES:]
     return Message(head.kind, head.party, head.round_number, head.client, body)
 
@@ -264,10 +264,10 @@ def peek(data: Buffer) -> Peek:
         DecodeError: shorter than a header, or of an unknown kind.
     """
     if len(data) < HEADER_BYTES:
-        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
+        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}", code="length")
     _, _, code, _, round_number, client, _, _ = _HEADER.unpack_from(data)
     if code not in _KINDS:
-        raise DecodeError(f"message kind {code} is unknown")
+        raise DecodeError(f"message kind {code} is unknown", code="wrong-kind")
     return Peek(_KINDS[code], round_number, client)
 
 
@@ -305,26 +305,26 @@ def decode_header(plan: Plan, data: Buffer, *expected: Kind) -> Header:
         DecodeError: wrong magic, version, kind, party, body length or plan.
     """
     if len(data) < HEADER_BYTES:
-        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}")
+        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}", code="length")
     magic, version, code, party, round_number, client, size, digest = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise DecodeError("not a torchfsl message")
+        raise DecodeError("not a torchfsl message", code="not-a-message")
     if version != WIRE_VERSION:
         raise DecodeError(
             f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
-            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
-        )
+            f"{'receiver' if version > WIRE_VERSION else 'sender'}", code="version")  # fmt: skip
     kind = _KINDS.get(code)
     if kind is None or kind not in expected or party not in (0, 1):
-        names = ", ".join(k.name for k in expected)
-        raise DecodeError(f"message kind {code} of party {party}; expected one of {names}")
+        raise DecodeError(f"message kind {code} of party {party}; expected one of "
+                          f"{', '.join(k.name for k in expected)}", code="wrong-kind")  # fmt: skip
     if digest != plan.digest:
-        raise DecodeError("the message belongs to another plan: fetch the current plan")
+        raise DecodeError("the message belongs to another plan: fetch the current plan",
+                          code="another-plan")  # fmt: skip
     wanted = body_bytes(plan, kind)
     if wanted is None:
         fixed, entry = _variable(plan, kind)
         fits = size >= fixed and (size - fixed) % entry == 0
         wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
     if size != wanted:
-        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}")
+        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}", code="length")
     return Header(kind, party, round_number, client, HEADER_BYTES + size)

@@ -56,13 +56,13 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
     if bound > MAX_BOUND:
         raise ParameterError(
             f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
-            "fraction bits, which bounds nothing: take a smaller one"
-        )
+            "fraction bits, which bounds nothing: take a smaller one",
+            code="out-of-range")  # fmt: skip
     if norm and not bound:
         raise ParameterError(
             f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
-            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one"
-        )
+            f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one",
+            code="bound-too-small")  # fmt: skip
     return bound
 
 
@@ -129,7 +129,8 @@ def guarantee(
             number out of range, or the extra is missing.
     """
     if not plan.noise_sigma:
-        raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate")
+        raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate",
+                             code="no-noise")  # fmt: skip
     reports, clients = (1, 1) if sampled is None else sampled
     if not 1 <= reports <= clients:
         raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
@@ -165,13 +166,15 @@ def calibrate(
             the extra is missing.
     """
     if not plan.l2_bound:
-        raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)")
+        raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
+                             code="noise-without-bound")  # fmt: skip
     if not epsilon > 0 or not 0 < lane_share < 1:
         raise ParameterError("epsilon lies above 0 and lane_share between 0 and 1")
     rounds = _checked_rounds(plan, delta, rounds)
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK
     if epsilon <= 4 * slack:
-        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds")
+        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds",
+                             code="epsilon-unreachable")  # fmt: skip
     wanted = math.sqrt(rounds) * float(
         _accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
     )
@@ -215,7 +218,8 @@ def _sigma(gaussian: float) -> int:
 def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     """The number of rounds to account for."""
     if not rounds and not plan.max_rounds:
-        raise ParameterError("say for how many rounds: give rounds, or plan with max_rounds")
+        raise ParameterError("say for how many rounds: give rounds, or plan with max_rounds",
+                             code="rounds-missing")  # fmt: skip
     if not 0 < delta < 1 or rounds < 0:
         raise ParameterError(
             f"delta is {delta} and rounds {rounds}: delta must lie in (0, 1), rounds be 1 or more, "
@@ -319,5 +323,6 @@ def _accounting() -> Any:
         return importlib.import_module("dp_accounting")
     except ImportError as error:
         raise ParameterError(
-            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'"
+            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'",
+            code="package-missing",
         ) from error

@@ -67,12 +67,14 @@ def begin_round(servers: tuple[Server, Server], round_number: int) -> None:
     if servers[0].model is servers[1].model:
         raise ParameterError(
             "both servers hold one ServerModel object, to which every sum would be applied twice: "
-            "make one for each, ServerModel(state) twice"
+            "make one for each, ServerModel(state) twice",
+            code="shared-model",
         )
     if servers[0].model.optimizer is servers[1].model.optimizer:
         raise ParameterError(
             "both servers' models hold one optimizer object, whose state, if any, would move "
-            "twice: make one for each, ServerModel(state, ServerAdam(0.01)) twice"
+            "twice: make one for each, ServerModel(state, ServerAdam(0.01)) twice",
+            code="shared-optimizer",
         )
     states: list[bytes] = []
     try:
@@ -103,7 +105,8 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
             names = " and ".join(state.value for state in states)
             raise ProtocolError(
                 f"there is no open round to finish, the servers are {names}: begin one, or wait "
-                "for the call that is finishing it"
+                "for the call that is finishing it",
+                code="no-open-round",
             )
         with _abandoned_on_error(servers):
             lists = servers[0].close_round(), servers[1].close_round()
@@ -123,7 +126,9 @@ def _check_pair(servers: object) -> None:
     for server in servers:
         expect_able(("party", "open_round"), server, f"{pair}; one of those given", remedy)
     if [server.party for server in servers] != [0, 1]:
-        raise ParameterError(f"{pair}, and got {[server.party for server in servers]}: {remedy}")
+        raise ParameterError(
+            f"{pair}, and got {[server.party for server in servers]}: {remedy}", code="server-order"
+        )
 
 
 @contextlib.contextmanager

@@ -83,7 +83,8 @@ class InProcess:
         number, other = (getattr(server, "open_number", None) for server in self._servers)
         if number is None or number != other:
             raise ProtocolError(
-                "no round is open at both servers: begin one first, begin_round(servers, number)"
+                "no round is open at both servers: begin one first, begin_round(servers, number)",
+                code="no-open-round",
             )
         return int(number)
 
@@ -108,7 +109,7 @@ def connected(servers: Transport | tuple[Endpoint, Endpoint]) -> Transport:
         expect_able(("send", "fetch"), servers, "servers", remedy)
         return servers
     if len(servers) != 2:
-        raise ParameterError(f"servers are {len(servers)}: {remedy}")
+        raise ParameterError(f"servers are {len(servers)}: {remedy}", code="two-servers-needed")
     for server in servers:
         expect_able(("receive", "relay", "reply"), server, "one of the servers", remedy)
     return InProcess(*servers)

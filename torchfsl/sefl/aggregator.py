@@ -77,7 +77,9 @@ class Aggregator:
         """Check that the model fits; make the key for receipts."""
         model.check(draft)
         if not draft.is_draft:
-            raise ParameterError("this plan names a key already: draft one, the key is made here")
+            raise ParameterError(
+                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
+            )
         self._draft, self.model, self._draw = draft, model, draw
         self.last_round = last_round
         self.state = RoundState.IDLE
@@ -104,7 +106,9 @@ class Aggregator:
             ParameterError: there is none yet.
         """
         if self._plan is None:
-            raise ParameterError("the aggregator knows no completed plan: call bind")
+            raise ParameterError(
+                "the aggregator knows no completed plan: call bind", code="draft-plan"
+            )
         return self._plan
 
     def bind(self, plan: SeflPlan, key_message: bytes) -> None:
@@ -122,7 +126,9 @@ class Aggregator:
         messages.expect_bytes(message, plan.scheme.ring.key_bytes)
         data = bytes(message.body)
         if messages.key_digest(data).hex() != plan.public_key:
-            raise DecodeError("the public key is not the one that the plan names")
+            raise DecodeError(
+                "the public key is not the one that the plan names", code="wrong-server-key"
+            )
         self._plan, self._key_message = plan, key_message
         self._key = PublicKey(plan.scheme, data)
 
@@ -144,7 +150,10 @@ class Aggregator:
         self._expect(RoundState.IDLE)
         plan, number = self.plan, check_number("round_number", round_number)
         if number <= self.last_round:
-            raise ProtocolError(f"round {number} is not above {self.last_round}: opened once")
+            raise ProtocolError(
+                f"round {number} is not above {self.last_round}: opened once",
+                code="round-number-used",
+            )
         assert self._key is not None
         self.last_round, self._may_apply = number, False
         mask = random_slots(plan)
@@ -165,18 +174,23 @@ class Aggregator:
         if decoded.round_number != self.last_round or self.state is not RoundState.OPEN:
             raise RejectedSubmission(
                 f"an update of round {decoded.round_number}: round {self.last_round} is "
-                f"{self.state.value}"
+                f"{self.state.value}",
+                code="wrong-round",
             )
         digest, body = messages.digested(decoded)
         named, held = Named(decoded.client, digest), self._held()
         known = held.names.get(decoded.client)
         if known is None:
             if len(held.names) >= plan.max_clients:
-                raise RejectedSubmission(f"the round is full: {plan.max_clients} clients")
+                raise RejectedSubmission(
+                    f"the round is full: {plan.max_clients} clients", code="round-full"
+                )
             held.total.add(Ciphertexts.decode(plan.scheme, body, plan.ciphertexts))
             held.names[decoded.client] = named
         elif known != named:
-            raise RejectedSubmission(f"client {decoded.client} sent two different updates")
+            raise RejectedSubmission(
+                f"client {decoded.client} sent two different updates", code="conflicting-message"
+            )
         signed = self._signing.sign(messages.receipt_text(plan, self.last_round, named))
         return messages.encode(plan, Kind.RECEIPT, self.last_round, decoded.client, digest, signed)
 
@@ -189,7 +203,9 @@ class Aggregator:
         if kind is Kind.KEY:
             return self._key_message
         if (kind, round_number, self.state) != (Kind.MODEL, self.last_round, RoundState.OPEN):
-            raise RejectedSubmission(f"no {kind.name} now: the round is {self.state.value}")
+            raise RejectedSubmission(
+                f"no {kind.name} now: the round is {self.state.value}", code="wrong-step"
+            )
         parts = encode_model(self.plan, self.model.state)
         return messages.encode(self.plan, kind, round_number, client, *parts)
 
@@ -250,7 +266,10 @@ class Aggregator:
         """
         self._expect(RoundState.IDLE)
         if not self._may_apply:
-            raise ProtocolError("these sums were applied already, or never opened: open a round")
+            raise ProtocolError(
+                "these sums were applied already, or never opened: open a round",
+                code="already-applied",
+            )
         self._may_apply = False
         self.model.apply(self.plan, opened)
 
@@ -260,7 +279,10 @@ class Aggregator:
 
     def _expect(self, state: RoundState) -> None:
         if self.state is not state:
-            raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
+            raise ProtocolError(
+                f"the round is {self.state.value}, this step needs {state.value}",
+                code="round-open" if self.state is RoundState.OPEN else "wrong-step",
+            )
 
     def _held(self) -> _Round:
         assert self._round is not None

@@ -61,7 +61,9 @@ class Client:
     def __init__(self, plan: SeflPlan, aggregator: Transport, *, client_id: int) -> None:
         """Not in a round yet, and without the key."""
         if plan.is_draft:
-            raise ParameterError("the plan is a draft: bind it to the servers' keys first")
+            raise ParameterError(
+                "the plan is a draft: bind it to the servers' keys first", code="draft-plan"
+            )
         self.plan, self.aggregator = plan, aggregator
         self.client_id = check_number("client_id", client_id)
         self._key: PublicKey | None = None
@@ -88,7 +90,10 @@ class Client:
             raise ParameterError(f"sefl sends every position; there is no choice of {set(indices)}")
         number = check_number("round_number", round_number)
         if number <= self._last_round:
-            raise ProtocolError(f"client {self.client_id} was in round {self._last_round} already")
+            raise ProtocolError(
+                f"client {self.client_id} was in round {self._last_round} already",
+                code="round-number-used",
+            )
         self._last_round = number
         session = ClientRound(self, number)
         if self._key is None:
@@ -105,7 +110,10 @@ class Client:
         data = bytes(message.body)
         if not kdf.digests_equal(messages.key_digest(data).hex().encode(),
                                  self.plan.public_key.encode()):  # fmt: skip
-            raise DecodeError("the public key is not the one that the plan names: nothing is sent")
+            raise DecodeError(
+                "the public key is not the one that the plan names: nothing is sent",
+                code="wrong-server-key",
+            )
         return PublicKey(self.plan.scheme, data)
 
 
@@ -145,7 +153,9 @@ class ClientRound:
         self._received[kind.name.lower()] += len(data)
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != wanted:
-            raise ProtocolError("the aggregator answered for another client or round")
+            raise ProtocolError(
+                "the aggregator answered for another client or round", code="answer-for-another"
+            )
         return message
 
     def download(self) -> dict[str, Array]:
@@ -165,7 +175,9 @@ class ClientRound:
             RejectedSubmission: the receipt is not the aggregator's, or for something else.
         """
         if self._over:
-            raise ProtocolError("this round has its update already, or was given up")
+            raise ProtocolError(
+                "this round has its update already, or was given up", code="already-submitted"
+            )
         body = self._client.encrypt(update, weight)
         self._over = True
         client = self._client.client_id
@@ -203,7 +215,8 @@ class ClientRound:
         if self.named not in names:
             raise ProtocolError(
                 f"the aggregator signed for client {self._client.client_id}'s update of round "
-                f"{self._number} and left it out of the sum, or replaced it"
+                f"{self._number} and left it out of the sum, or replaced it",
+                code="left-out-of-sum",
             )
 
     def _check_receipt(self, message: Message) -> None:
@@ -217,6 +230,7 @@ class ClientRound:
             key.verify(signed, messages.receipt_text(self.plan, self._number, self.named))
         except InvalidSignature as error:
             raise RejectedSubmission(
-                "the receipt is not signed by the plan's aggregator"
+                "the receipt is not signed by the plan's aggregator",
+                code="wrong-signature",
             ) from error
         self.signed = signed

@@ -144,7 +144,8 @@ def check_signature(message: Message, key: str) -> None:
         )
     except InvalidSignature as error:
         raise RejectedSubmission(
-            f"{message.kind.name}: not signed by the server that the plan names"
+            f"{message.kind.name}: not signed by the server that the plan names",
+            code="wrong-signature",
         ) from error
 
 

@@ -55,7 +55,9 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
     """
     rounds = rounds or plan.max_rounds
     if not plan.noise_sigma:
-        raise ParameterError("the plan has no noise and guarantees nothing: set noise_sigma")
+        raise ParameterError(
+            "the plan has no noise and guarantees nothing: set noise_sigma", code="no-noise"
+        )
     if not 0 < delta < 1 or rounds < 1:
         raise ParameterError(
             f"delta ({delta}) lies in (0, 1); give rounds, or plan with max_rounds"
@@ -99,5 +101,6 @@ def _accounting() -> Any:
         return importlib.import_module("dp_accounting")
     except ImportError as error:
         raise ParameterError(
-            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'"
+            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'",
+            code="package-missing",
         ) from error

@@ -49,7 +49,9 @@ class KeyHolder:
     def __init__(self, draft: SeflPlan, *, draw: Draw = discrete_gaussian.sample) -> None:
         """Make the keys."""
         if not draft.is_draft:
-            raise ParameterError("this plan names a key already: draft one, the key is made here")
+            raise ParameterError(
+                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
+            )
         self._draft, self._draw = draft, draw
         self._keys = KeyPair(draft.scheme)
         self._signing = Ed25519PrivateKey.generate()
@@ -90,7 +92,9 @@ class KeyHolder:
             ParameterError: there is none yet.
         """
         if self._plan is None:
-            raise ParameterError("the key holder knows no completed plan: call bind")
+            raise ParameterError(
+                "the key holder knows no completed plan: call bind", code="draft-plan"
+            )
         return self._plan
 
     def key_message(self) -> bytes:
@@ -115,10 +119,14 @@ class KeyHolder:
         messages.check_signature(decoded, plan.receipt_key)
         number = decoded.round_number
         if number <= self.last_round:
-            raise RejectedSubmission(f"round {number} is not above {self.last_round}: opened once")
+            raise RejectedSubmission(
+                f"round {number} is not above {self.last_round}: opened once",
+                code="round-number-used",
+            )
         if plan.max_rounds and self.num_opened >= plan.max_rounds:
             raise RejectedSubmission(
-                f"all {plan.max_rounds} rounds of the plan are opened: renew the servers' keys"
+                f"all {plan.max_rounds} rounds of the plan are opened: renew the servers' keys",
+                code="rounds-spent",
             )
         problem = plan.check_clients(len(names))
         if problem:

@@ -71,8 +71,7 @@ class SeflPlan(SubmodelPlan):
         if self.wire_version != WIRE_VERSION or self.suite != SUITE:
             raise ParameterError(
                 f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
-                f"{WIRE_VERSION} and {SUITE!r}"
-            )
+                f"{WIRE_VERSION} and {SUITE!r}", code="version")  # fmt: skip
         SubmodelPlan.__post_init__(self)
         expect_ints({"slots": self.slots}, ("slots",))
         keys = {name: getattr(self, name) for name in _KEYS}
@@ -83,23 +82,23 @@ class SeflPlan(SubmodelPlan):
                 check_hex(name, key, _KEY_BYTES)
         if any(not segment.is_dense for segment in self.segments):
             raise ParameterError(
-                "sefl encrypts every parameter and hides no choice of positions: use dense segments"
-            )
+                "sefl encrypts every parameter and hides no choice of positions: "
+                "use dense segments", code="unsupported-plan")  # fmt: skip
         if any(segment.download != "full" for segment in self.segments):
-            raise ParameterError("sefl sends clients the model as it is: download 'full'")
+            raise ParameterError("sefl sends clients the model as it is: download 'full'",
+                                 code="unsupported-plan")  # fmt: skip
         if any(segment.encoding is not None for segment in self.segments):
             raise ParameterError(
                 "sefl sums all values in one ciphertext space: give no segment an encoding of its "
-                "own"
-            )
+                "own", code="unsupported-plan")  # fmt: skip
         if self.lane == "count" or self.min_contributors > 1:
-            raise ParameterError("everybody sends every position: leave out lane='count'")
+            raise ParameterError("everybody sends every position: leave out lane='count'",
+                                 code="unsupported-plan")  # fmt: skip
         assert self.scheme  # refuses what could come out wrong
         if self.ciphertexts * self.scheme.ring.ciphertext_bytes > MAX_MESSAGE_BYTES // 2:
             raise ParameterError(
                 f"{self.num_values} values make messages above {MAX_MESSAGE_BYTES // 2} bytes: "
-                "split the model"
-            )
+                "split the model", code="message-too-large")  # fmt: skip
 
     @functools.cached_property
     def scheme(self) -> Scheme:

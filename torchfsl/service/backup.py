@@ -60,7 +60,9 @@ class Backup:
         for _ in range(_ATTEMPTS):
             stored = _settings(folder)
             if "task" not in stored:
-                raise ParameterError(f"{folder} has no task yet: there is no model to back up")
+                raise ParameterError(
+                    f"{folder} has no task yet: there is no model to back up", code="no-task"
+                )
             try:
                 return cls._of_stored(folder, stored)
             except (FileNotFoundError, DecodeError) as error:
@@ -138,7 +140,8 @@ def restore(owner: Owner, backup: Backup) -> Task:
         if backup.spent >= plan.max_rounds:
             raise ParameterError(
                 f"the plan's max_rounds = {plan.max_rounds} rounds were opened before the backup: "
-                "its privacy allows no more; make a new plan, if the clients agree to one"
+                "its privacy allows no more; make a new plan, if the clients agree to one",
+                code="rounds-spent",
             )
         plan = dataclasses.replace(plan, max_rounds=plan.max_rounds - backup.spent)
     task = owner.bind(plan, optimizer=old.optimizer, source=old.source, reduce=old.reduce)
@@ -155,7 +158,9 @@ def _settings(folder: Path) -> dict[str, bytes]:
     """
     path = folder / "state.sqlite"
     if not path.exists():
-        raise ParameterError(f"{folder} is no state folder: it has no state.sqlite")
+        raise ParameterError(
+            f"{folder} is no state folder: it has no state.sqlite", code="not-a-state-folder"
+        )
     query = "SELECT name, value FROM settings WHERE name IN ('task', 'model', 'opened', 'halted')"
     try:
         address = f"{path.resolve().as_uri()}?mode=ro"

@@ -163,7 +163,9 @@ def _party(files: TlsFiles, wanted: Identity) -> str:
     files.pair()
     found = files.identity()
     if found != wanted:
-        raise ParameterError(f"{files.certificate} is that of {found}, not of {wanted}")
+        raise ParameterError(
+            f"{files.certificate} is that of {found}, not of {wanted}", code="wrong-certificate"
+        )
     return f"{wanted.uri}, {_validity(files.certificate)}"
 
 

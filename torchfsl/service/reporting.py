@@ -18,7 +18,9 @@ def show_state(folder: Path, num_rounds: int) -> int:
     from torchfsl.service.state.ledger import Ledger
 
     if not (folder / "state.sqlite").exists():
-        raise ParameterError(f"{folder} is no state folder: it has no state.sqlite")
+        raise ParameterError(
+            f"{folder} is no state folder: it has no state.sqlite", code="not-a-state-folder"
+        )
     ledger = Ledger(folder / "state.sqlite")
     try:
         party = (ledger.setting("party") or b"?").decode()

@@ -79,7 +79,8 @@ class Task:
         if len(self.nonce) != 16 or authorities.session(self.nonce) != self.plan.session:
             raise ParameterError(
                 "the plan's session is not bound to these two servers' authorities: make it with "
-                "`Owner.bind`, and check that all sides hold the same ca-server-0 and ca-server-1"
+                "`Owner.bind`, and check that all sides hold the same ca-server-0 and ca-server-1",
+                code="wrong-authorities",
             )
         if floors is not None:
             floors.check(self.plan, coins=self.coins, authorities=authorities.keys)

@@ -87,7 +87,9 @@ class Channels:
             return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
         except InvalidTag:
             client = cohort.members[sender].client
-            raise RejectedSubmission(f"the share from client {client} was altered") from None
+            raise RejectedSubmission(
+                f"the share from client {client} was altered", code="altered-message"
+            ) from None
 
     def _key(
         self, peer: bytes, cohort: Cohort, round_number: int, sender: int, recipient: int,

@@ -83,11 +83,14 @@ class Client:
         if channels is None or round_number != self.line.round_number:
             raise ProtocolError(
                 f"client {self.client_id} has not entered round {round_number}, or started it "
-                "already: call enter before the server seals the cohort, and start once"
+                "already: call enter before the server seals the cohort, and start once",
+                code="not-in-cohort",
             )
         cohort = Cohort.decode(self.plan, self.line.fetch(Kind.COHORT).body)
         place = cohort.places.get(self.client_id)
         own = None if place is None else cohort.members[place]
         if own is None or (own.width, own.key) != (self.width, channels.public):
-            raise ProtocolError("the server's cohort has not this client's width and key")
+            raise ProtocolError(
+                "the server's cohort has not this client's width and key", code="not-in-cohort"
+            )
         return ClientRound(self.line, cohort, channels, indices or {})

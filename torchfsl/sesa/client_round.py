@@ -113,7 +113,9 @@ class ClientRound:
             ProtocolError: this round was submitted before.
         """
         if self._submitted:
-            raise ProtocolError("this round was submitted already; start the next one")
+            raise ProtocolError(
+                "this round was submitted already; start the next one", code="already-submitted"
+            )
         try:
             values = self._check_submission(update, weight)
         except Exception:  # see the constructor
@@ -124,7 +126,7 @@ class ClientRound:
     def abort(self) -> Receipt:
         """Hand in zeros, in messages like any other."""
         if self._submitted:
-            raise ProtocolError("this round was submitted already")
+            raise ProtocolError("this round was submitted already", code="already-submitted")
         return self._send_masked([np.zeros(mask.shape, dtype=np.int64) for mask in self._masks])
 
     def receipt(self) -> Receipt:
@@ -178,7 +180,9 @@ class ClientRound:
         segments = {segment.name: segment for segment in self._plan.asked_early}
         if set(indices) != set(segments):
             raise ParameterError(
-                f"positions given for segments {sorted(indices)}, the plan wants {sorted(segments)}"
+                f"positions given for segments {sorted(indices)}, the plan wants "
+                f"{sorted(segments)}",
+                code="segments-differ",
             )
         asked = {}
         for number, segment in enumerate(self._plan.segments):
@@ -261,7 +265,8 @@ class ClientRound:
                 if not np.isin(given.indices, self._asked[part.segment.name]).all():
                     raise ParameterError(
                         f"segment {part.segment.name!r}: the update has submodels outside the "
-                        "round's selection"
+                        "round's selection",
+                        code="row-not-selected",
                     )
                 rows[np.searchsorted(chosen, given.indices)] = given.values
             values.append(rows)

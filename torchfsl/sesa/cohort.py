@@ -82,7 +82,9 @@ class Cohort:
             ProtocolError: the plan does not allow a round of these.
         """
         if len(body) % MEMBER.size or len(body) > MEMBER.size * plan.max_clients:
-            raise DecodeError(f"a cohort of {len(body)} bytes; a member has {MEMBER.size}")
+            raise DecodeError(
+                f"a cohort of {len(body)} bytes; a member has {MEMBER.size}", code="length"
+            )
         return cls.checked(plan, [Member(*entry) for entry in MEMBER.iter_unpack(body)])
 
     @classmethod
@@ -110,5 +112,6 @@ def check_survivors(cohort: Cohort, places: Sequence[int]) -> None:
         gone, most = len(cohort) - len(places), len(cohort) - cohort.plan.threshold
         limit = f", at most {most} may" if gone > most else ""
         raise ProtocolError(
-            f"{gone} of {len(cohort)} clients dropped out{limit}: {error}"
+            f"{gone} of {len(cohort)} clients dropped out{limit}: {error}",
+            code="too-few-reports",
         ) from error

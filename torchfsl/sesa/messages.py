@@ -147,7 +147,9 @@ def decode_survivors(cohort: Cohort, message: Message) -> tuple[tuple[int, ...],
         DecodeError: bytes other than 0 and 1, or another length than such survivors have.
     """
     if len(message.body) < len(cohort):
-        raise DecodeError(f"SURVIVORS: a body of {len(message.body)} bytes is too short")
+        raise DecodeError(
+            f"SURVIVORS: a body of {len(message.body)} bytes is too short", code="length"
+        )
     masked, mask = message.body[: -len(cohort)], bytes(message.body[-len(cohort) :])
     if mask.strip(b"\0\1"):
         raise DecodeError("SURVIVORS: a member is marked by neither 0 nor 1")

@@ -94,7 +94,10 @@ class Server:
         self._expect(RoundState.IDLE)
         round_number = check_number("round_number", round_number)
         if round_number <= self.last_round:
-            raise ProtocolError(f"round {round_number} is not above {self.last_round}: opened once")
+            raise ProtocolError(
+                f"round {round_number} is not above {self.last_round}: opened once",
+                code="round-number-used",
+            )
         self.last_round, self._may_apply, self._round = round_number, False, _Round()
         self.state = RoundState.ENROLLING
 
@@ -128,12 +131,15 @@ class Server:
         if decoded.round_number != self.last_round or kind not in _TAKES[self.state]:
             raise RejectedSubmission(
                 f"{kind.name} of round {decoded.round_number}: round {self.last_round} is "
-                f"{self.state.value}"
+                f"{self.state.value}",
+                code="wrong-round",
             )
         self._check(decoded)
         known = self._round.bodies[kind].setdefault(client, decoded.body)
         if known != decoded.body:
-            raise RejectedSubmission(f"client {client} sent two different {kind.name}")
+            raise RejectedSubmission(
+                f"client {client} sent two different {kind.name}", code="conflicting-message"
+            )
 
     def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
         """COHORT, MODEL, SURVIVORS or RELAY for a member of the round.
@@ -142,7 +148,9 @@ class Server:
             RejectedSubmission: it is not to be had in this state, or not by this client.
         """
         if round_number != self.last_round or kind not in _GIVES[self.state]:
-            raise RejectedSubmission(f"no {kind.name} now: the round is {self.state.value}")
+            raise RejectedSubmission(
+                f"no {kind.name} now: the round is {self.state.value}", code="wrong-step"
+            )
         cohort, place = self._member(client)
         parts: list[bytes | memoryview]
         if kind is Kind.COHORT:
@@ -218,7 +226,10 @@ class Server:
         """
         self._expect(RoundState.IDLE)
         if not self._may_apply:
-            raise ProtocolError("these sums were applied already, or never opened: open a round")
+            raise ProtocolError(
+                "these sums were applied already, or never opened: open a round",
+                code="already-applied",
+            )
         self._may_apply = False
         self.model.apply(self.plan, opened)
 
@@ -230,7 +241,10 @@ class Server:
 
     def _expect(self, state: RoundState) -> None:
         if self.state is not state:
-            raise ProtocolError(f"the round is {self.state.value}, this step needs {state.value}")
+            raise ProtocolError(
+                f"the round is {self.state.value}, this step needs {state.value}",
+                code="round-open" if self.state is RoundState.OPEN else "wrong-step",
+            )
 
     def _cohort(self) -> Cohort:
         assert self._round.cohort is not None
@@ -239,7 +253,9 @@ class Server:
     def _member(self, client: int) -> tuple[Cohort, int]:
         cohort = self._cohort()
         if client not in cohort.places:
-            raise RejectedSubmission(f"client {client} is not in round {self.last_round}")
+            raise RejectedSubmission(
+                f"client {client} is not in round {self.last_round}", code="not-in-cohort"
+            )
         return cohort, cohort.places[client]
 
     def _complete(self) -> tuple[int, ...]:
@@ -276,7 +292,9 @@ class Server:
         check_key(key)
         hellos = self._round.bodies[Kind.HELLO]
         if message.client not in hellos and len(hellos) >= self.plan.max_clients:
-            raise RejectedSubmission(f"the round is full: {self.plan.max_clients} clients")
+            raise RejectedSubmission(
+                f"the round is full: {self.plan.max_clients} clients", code="round-full"
+            )
 
     def _psi(self, body: memoryview) -> Words:
         return from_bytes(body[DIGEST_BYTES:])

@@ -87,20 +87,30 @@ class SesaPlan(SubmodelPlan):
         if self.wire_version != WIRE_VERSION or self.suite != SUITE:
             raise ParameterError(
                 f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
-                f"{WIRE_VERSION} and {SUITE!r}"
+                f"{WIRE_VERSION} and {SUITE!r}",
+                code="version",
             )
         SubmodelPlan.__post_init__(self)
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
-            raise ParameterError("one server opens no lanes, takes no weights and adds no noise")
+            raise ParameterError(
+                "one server opens no lanes, takes no weights and adds no noise",
+                code="unsupported-plan",
+            )
         if any(segment.download != "full" for segment in self.segments):
-            raise ParameterError("sesa sends clients the model as it is: download 'full'")
+            raise ParameterError(
+                "sesa sends clients the model as it is: download 'full'", code="unsupported-plan"
+            )
         if any(segment.encoding is not None for segment in self.segments):
             raise ParameterError(
-                "sesa sums all values in one field: give no segment an encoding of its own"
+                "sesa sums all values in one field: give no segment an encoding of its own",
+                code="unsupported-plan",
             )
         if any(segment.subset for segment in self.segments):
-            raise ParameterError("submodels are whole positions: a segment here has no subset")
+            raise ParameterError(
+                "submodels are whole positions: a segment here has no subset",
+                code="unsupported-plan",
+            )
         object.__setattr__(self, "max_isolation", float(self.max_isolation))
         if not 0 <= self.max_isolation < math.inf:
             raise ParameterError(f"max_isolation is {self.max_isolation}; choose 0 or a bit more")
@@ -139,14 +149,16 @@ class SesaPlan(SubmodelPlan):
             raise ParameterError(
                 f"{self.max_clients} clients can reach {worst}, the field ends at "
                 f"{field.CAPACITY} (room for {field.CAPACITY // self.encoding.q_max} clients): use "
-                "fewer frac_bits or a smaller clip"
+                "fewer frac_bits or a smaller clip",
+                code="ring-overflow",
             )
         widths = range(len(self.widths))
         values = max(max(self.masked_values(w), self.share_values(w)) for w in widths)
         if field.WORD_BYTES * self.max_clients * (values + 16) > MAX_MESSAGE_BYTES:
             raise ParameterError(
                 f"the masked updates, or the shares, of {self.max_clients} clients exceed "
-                f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients or a smaller model"
+                f"{MAX_MESSAGE_BYTES} bytes: plan for fewer clients or a smaller model",
+                code="message-too-large",
             )
 
     def _too_few(self, num_left: int) -> str:
@@ -257,7 +269,8 @@ class SesaPlan(SubmodelPlan):
             raise ProtocolError(
                 f"{total} clients, a round of this plan takes {self.threshold} "
                 f"({self.num_submodels} submodels + {self.collusion} colluding, and at least "
-                f"{self.min_clients}) to {self.max_clients}: nothing is opened"
+                f"{self.min_clients}) to {self.max_clients}: nothing is opened",
+                code="too-few-reports",
             )
         try:
             self._check_isolation(counts, 0)

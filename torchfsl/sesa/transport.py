@@ -61,7 +61,9 @@ class Line:
         self.downloaded[kind] += len(data)
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != (self.round_number, self.client_id):
-            raise ProtocolError("the server answered for another client or round")
+            raise ProtocolError(
+                "the server answered for another client or round", code="answer-for-another"
+            )
         return message
 
     def receipt(self) -> Receipt:

@@ -67,25 +67,31 @@ class Framing(Generic[Kind]):
             DecodeError: wrong magic, version, kind, length or plan.
         """
         if not HEADER_BYTES <= len(data) <= HEADER_BYTES + MAX_MESSAGE_BYTES:
-            raise DecodeError(f"a message of {len(data)} bytes is too short or too long")
+            raise DecodeError(
+                f"a message of {len(data)} bytes is too short or too long", code="length"
+            )
         magic, version, code, zero, number, client, size, plan = _HEADER.unpack_from(data)
         if magic != self.magic or zero:
-            raise DecodeError(f"not a torchfsl message of {self.between}")
+            raise DecodeError(f"not a torchfsl message of {self.between}", code="not-a-message")
         if version != self.version:
             raise DecodeError(
                 f"message of wire version {version}, this side speaks {self.version}: upgrade the "
-                f"{'receiver' if version > self.version else 'sender'}"
+                f"{'receiver' if version > self.version else 'sender'}",
+                code="version",
             )
         if code not in expected:
             names = ", ".join(kind.name for kind in expected)
-            raise DecodeError(f"message kind {code}; expected one of {names}")
+            raise DecodeError(f"message kind {code}; expected one of {names}", code="wrong-kind")
         kind = self.kinds(code)
         if plan != digest:
-            raise DecodeError("the message belongs to another plan: fetch the current plan")
+            raise DecodeError(
+                "the message belongs to another plan: fetch the current plan", code="another-plan"
+            )
         if len(data) != HEADER_BYTES + size:
             raise DecodeError(
                 f"{kind.name}: a message of {len(data)} bytes, its header says "
-                f"{HEADER_BYTES + size}"
+                f"{HEADER_BYTES + size}",
+                code="length",
             )
         view = memoryview(data)
         return Message(kind, number, client, view[HEADER_BYTES:], bytes(view[:HEADER_BYTES]))
@@ -99,5 +105,6 @@ def expect_bytes(message: Message[Kind], size: int) -> None:
     """
     if len(message.body) != size:
         raise DecodeError(
-            f"{message.kind.name}: a body of {len(message.body)} bytes, expected {size}"
+            f"{message.kind.name}: a body of {len(message.body)} bytes, expected {size}",
+            code="length",
         )

@@ -30,14 +30,17 @@ def grown(
     """
     if set(state) != set(model.state):
         odd = sorted(set(state) ^ set(model.state))
-        raise ParameterError(f"tensors came or went: {', '.join(odd)}; only tables can grow")
+        raise ParameterError(
+            f"tensors came or went: {', '.join(odd)}; only tables can grow", code="only-rows-grow"
+        )
     new: dict[str, Array] = {}
     for name, old in model.state.items():
         value = np.array(state[name], dtype=old.dtype)
         if value.shape[1:] != old.shape[1:] or value.shape[:1] < old.shape[:1]:
             raise ParameterError(
                 f"{name} was {old.shape} and is to be {value.shape}: rows can be added at the end, "
-                "nothing else can change"
+                "nothing else can change",
+                code="only-rows-grow",
             )
         value[tuple(slice(n) for n in old.shape)] = old
         new[name] = value
@@ -61,7 +64,8 @@ def _moment(
     if name not in new:
         raise ParameterError(
             f"{type(optimizer).__name__} keeps {key!r}, which is of no tensor: its state cannot "
-            "grow; begin with a fresh one"
+            "grow; begin with a fresh one",
+            code="optimizer-state",
         )
     old, value = model.state[name], new[name]
     num_more = value.size - old.size

@@ -73,4 +73,7 @@ def check_finite(tensors: Mapping[str, Array], what: str, kind: Download) -> Non
                     ", and download='float16' ends at 65504: plan with download='bfloat16' or "
                     "'full'"
                 )
-            raise ProtocolError(f"the model's {what}{name!r} has values that are not finite{why}")
+            raise ProtocolError(
+                f"the model's {what}{name!r} has values that are not finite{why}",
+                code="model-not-finite",
+            )

@@ -94,5 +94,5 @@ def of_cohort(cohort: Mapping[int, _Found], client: int) -> _Found:
         ParameterError: it is not in this round's cohort.
     """
     if client not in cohort:
-        raise ParameterError(f"client {client} is not in this round's cohort")
+        raise ParameterError(f"client {client} is not in this round's cohort", code="not-in-cohort")
     return cohort[client]

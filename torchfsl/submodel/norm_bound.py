@@ -82,7 +82,8 @@ def part_norm(bound: int, parts: int, width: int) -> float:
         raise ParameterError(
             f"l2_bound is {bound} units of the encoding, of which {parts} blocks of {width} "
             f"values each need more than {math.sqrt(width * parts):.3g} for their rounding: take "
-            "more frac_bits, a larger l2_bound, or fewer blocks"
+            "more frac_bits, a larger l2_bound, or fewer blocks",
+            code="bound-too-small",
         )
     return room
 

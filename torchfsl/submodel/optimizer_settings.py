@@ -51,7 +51,8 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in _STATES:
             raise ParameterError(
-                f"server optimizer {self.name!r} is unknown; use one of {', '.join(_STATES)}"
+                f"server optimizer {self.name!r} is unknown; use one of {', '.join(_STATES)}",
+                code="unknown-option",
             )
         for field_ in dataclasses.fields(self)[1:]:
             if field_.name != "rates" and not is_number(getattr(self, field_.name)):
@@ -60,13 +61,19 @@ class OptimizerSettings:
         if not isinstance(rates, Mapping) or not all(isinstance(name, str) for name in rates):
             raise ParameterError("rates of the server optimizer is no mapping by tensor's name")
         if self.name != "lazy-adam" and rates:
-            raise ParameterError(f"rates is a setting of lazy-adam: {self.name} takes none")
+            raise ParameterError(
+                f"rates is a setting of lazy-adam: {self.name} takes none", code="unused-option"
+            )
         if self.name != "sgd" and (self.momentum != 0 or self.lr_decay != 1):
             raise ParameterError(
-                f"momentum and lr_decay are settings of sgd: {self.name} takes neither"
+                f"momentum and lr_decay are settings of sgd: {self.name} takes neither",
+                code="unused-option",
             )
         if self.name != "ftrl" and (self.beta, self.l1, self.l2) != (1, 0, 0):
-            raise ParameterError(f"beta, l1 and l2 are settings of ftrl: {self.name} takes none")
+            raise ParameterError(
+                f"beta, l1 and l2 are settings of ftrl: {self.name} takes none",
+                code="unused-option",
+            )
         self.build()
 
     def build(self) -> ServerOptimizer:
@@ -103,14 +110,18 @@ class OptimizerSettings:
         optimizer = self.build()
         wanted |= set(optimizer.state())  # of a fresh one: what belongs to no tensor
         if set(moments) != wanted or not names <= set(tensors):
-            raise DecodeError(f"not the state of {self.name} on the model's tensors")
+            raise DecodeError(
+                f"not the state of {self.name} on the model's tensors", code="optimizer-state"
+            )
         for name, value in moments.items():
             is_count = name == "round"
             shape = () if is_count else self._shape(tensors[name.partition("/")[2]])
             kind = np.int64 if is_count else np.float64
             valid = value.shape == shape and value.dtype == kind and bool(np.isfinite(value).all())
             if not valid or (is_count and not 0 <= value < 1 << 32):
-                raise DecodeError(f"{name!r} of the server optimizer's state is not valid")
+                raise DecodeError(
+                    f"{name!r} of the server optimizer's state is not valid", code="optimizer-state"
+                )
         optimizer.load_state(moments)
         return optimizer
 

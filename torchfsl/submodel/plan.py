@@ -81,24 +81,24 @@ class SubmodelPlan:
         if not 1 <= self.min_clients <= self.max_clients:
             raise ParameterError(
                 f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
-                "plan for more clients, or lower min_clients (1 opens a single client's update)"
-            )
+                "plan for more clients, or lower min_clients (1 opens a single client's update)",
+                code="client-limits")  # fmt: skip
         if self.lane not in LANES:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
             raise ParameterError(
                 f"max_weight is {self.max_weight} with lane={self.lane!r}: choose 1 or more under "
-                "lane='weight', and 1, which is the default, under the others"
-            )
+                "lane='weight', and 1, which is the default, under the others",
+                code="weight-limit")  # fmt: skip
         if self.max_rounds < 0:
-            raise ParameterError("max_rounds is not negative; 0 sets no bound")
+            raise ParameterError("max_rounds is not negative; 0 sets no bound", code="out-of-range")
         if not 1 <= self.min_contributors <= self.max_clients:
             raise ParameterError(
                 f"min_contributors is {self.min_contributors}: choose 1 (every position is opened) "
-                f"to max_clients = {self.max_clients}"
-            )
+                f"to max_clients = {self.max_clients}", code="contributor-limit")  # fmt: skip
         if self.min_contributors > 1 and self.lane != "count":
-            raise ParameterError("min_contributors above 1 needs lane='count', which counts them")
+            raise ParameterError("min_contributors above 1 needs lane='count', which counts them",
+                                 code="contributor-limit")  # fmt: skip
         for encoding in self.encodings:
             encoding.check_headroom(self.max_clients, self.max_weight)
         _check_encodings(self)
@@ -108,7 +108,8 @@ class SubmodelPlan:
             raise ParameterError("a plan needs segments, and their names must differ")
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
-            raise ParameterError("a tensor stands in two segments: aggregate it once")
+            raise ParameterError("a tensor stands in two segments: aggregate it once",
+                                 code="tensor-twice")  # fmt: skip
 
     @functools.cached_property
     def encodings(self) -> tuple[FixedPoint, ...]:
@@ -157,8 +158,8 @@ class SubmodelPlan:
             if segment.name == name:
                 return segment
         raise ParameterError(
-            f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}"
-        )
+            f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}",
+            code="unknown-segment")  # fmt: skip
 
     @functools.cached_property
     def retrieving(self) -> tuple[Segment, ...]:
@@ -267,9 +268,11 @@ def check_number(what: str, given: object) -> int:
         ParameterError: no whole number in [0, 2**64).
     """
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)")
+        raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)",
+                             code="not-whole")  # fmt: skip
     if not 0 <= given < 1 << 64:
-        raise ParameterError(f"{what} is {given}: give a whole number in [0, 2**64)")
+        raise ParameterError(f"{what} is {given}: give a whole number in [0, 2**64)",
+                             code="out-of-range")  # fmt: skip
     return int(given)
 
 
@@ -287,8 +290,8 @@ def _check_noise(plan: SubmodelPlan) -> None:
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
-            f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}"
-        )
+            f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
+            code="bound-too-small")  # fmt: skip
     for segment in plan.segments:
         own, least = segment.l2_bound, segment.k_max * segment.tau
         if own and not bound:
@@ -299,15 +302,15 @@ def _check_noise(plan: SubmodelPlan) -> None:
         if own and not least <= own * own <= bound * bound:
             raise ParameterError(
                 f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
-                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, {bound}"
-            )
+                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
+                f"{bound}", code="bound-too-small")  # fmt: skip
     if sigma and not bound:
-        raise ParameterError("noise guarantees nothing without l2_bound: set both")
+        raise ParameterError("noise guarantees nothing without l2_bound: set both",
+                             code="noise-without-bound")  # fmt: skip
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
         raise ParameterError(
             "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
-            "exact count beside noisy values would give them away"
-        )
+            "exact count beside noisy values would give them away", code="lane-noise")  # fmt: skip
     cohort = plan.max_clients * plan.max_weight
     for encoding in plan.encodings:
         for what, most, s in (
@@ -318,8 +321,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
                 raise ParameterError(
                     f"{what} of {plan.max_clients} clients with both servers' noise would "
                     f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
-                    "frac_bits, less noise"
-                )
+                    "frac_bits, less noise", code="ring-overflow")  # fmt: skip
 
 
 def _check_encodings(plan: SubmodelPlan) -> None:
@@ -331,8 +333,8 @@ def _check_encodings(plan: SubmodelPlan) -> None:
         if segment.encoding.rounding != plan.encoding.rounding:
             raise ParameterError(
                 f"{where} rounds {segment.encoding.rounding!r}, the plan "
-                f"{plan.encoding.rounding!r}: choose one rounding for all segments"
-            )
+                f"{plan.encoding.rounding!r}: choose one rounding for all segments",
+                code="encodings-differ")  # fmt: skip
         check_unit(segment, plan.encoding, plan.l2_bound)
 
 
@@ -343,5 +345,5 @@ def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
         raise ParameterError(
             f"segment {segment.name!r} has {own.frac_bits} frac_bits, the plan "
             f"{encoding.frac_bits}: l2_bound is one norm in one unit, so give all segments as many "
-            "(clips may differ, and with proofs='none' ring_bits), or plan without l2_bound"
-        )
+            "(clips may differ, and with proofs='none' ring_bits), or plan without l2_bound",
+            code="encodings-differ")  # fmt: skip

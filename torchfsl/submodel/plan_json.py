@@ -39,7 +39,9 @@ def read_plan(
         DecodeError: not canonical JSON of a valid plan.
     """
     if len(text) > _MAX_BYTES:
-        raise DecodeError(f"a plan of {len(text)} bytes exceeds {_MAX_BYTES}")
+        raise DecodeError(
+            f"a plan of {len(text)} bytes exceeds {_MAX_BYTES}", code="plan-too-large"
+        )
     try:
         fields = json.loads(text)
         shared = {
@@ -48,9 +50,9 @@ def read_plan(
         }
         plan = kind(**{**fields, **shared, **own(fields)})
     except (ParameterError, TypeError, KeyError, ValueError, RecursionError) as error:
-        raise DecodeError(f"not a valid plan: {error}") from error
+        raise DecodeError(f"not a valid plan: {error}", code="invalid-plan") from error
     if plan.to_json().encode() != (text.encode() if isinstance(text, str) else text):
-        raise DecodeError("not a canonical plan: fields or formatting differ")
+        raise DecodeError("not a canonical plan: fields or formatting differ", code="invalid-plan")
     return plan
 
 

@@ -59,7 +59,10 @@ class TensorSpec:
         if any(type(n) is not int or n < 0 for n in self.shape):
             raise ParameterError(f"{self.name}: shape {self.shape} is not a tuple of sizes")
         if self.dtype not in _DTYPES:
-            raise ParameterError(f"{self.name}: dtype {self.dtype}; choose one of {list(_DTYPES)}")
+            raise ParameterError(
+                f"{self.name}: dtype {self.dtype}; choose one of {list(_DTYPES)}",
+                code="unknown-option",
+            )
 
     @property
     def numel(self) -> int:
@@ -114,15 +117,22 @@ class Segment:
         _check_name("a segment", self.name)
         where = f"segment {self.name!r}"
         if self.policy not in _POLICIES:
-            raise ParameterError(f"{where}: policy {self.policy!r}; choose one of {_POLICIES}")
+            raise ParameterError(
+                f"{where}: policy {self.policy!r}; choose one of {_POLICIES}", code="unknown-option"
+            )
         if not self.tensors:
             raise ParameterError(f"{where} has no tensors")
         if type(self.l2_bound) is not int or self.l2_bound < 0:
             raise ParameterError(f"{where}: l2_bound is {self.l2_bound!r}, not an integer from 0")
         if not 1 <= self.m <= MAX_POSITIONS:
-            raise ParameterError(f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions")
+            raise ParameterError(
+                f"{where}: m is {self.m}; the limit is {MAX_POSITIONS} positions",
+                code="too-many-positions",
+            )
         if self.tau < 1 or not 1 <= self.k_max <= self.m:
-            raise ParameterError(f"{where}: needs tau >= 1 and 1 <= k_max <= m = {self.m}")
+            raise ParameterError(
+                f"{where}: needs tau >= 1 and 1 <= k_max <= m = {self.m}", code="row-limit"
+            )
         if self.m != (len(self.subset) or self.index_space):
             raise ParameterError(f"{where}: m = {self.m} does not fit its tensors or subset")
         self._check_subset(where)
@@ -133,7 +143,10 @@ class Segment:
         if type(self.retrieve) is not bool or (self.retrieve and self.policy != "rows"):
             raise ParameterError(f"{where}: only rows can be retrieved privately")
         if self.download not in DOWNLOADS:
-            raise ParameterError(f"{where}: download {self.download!r}; choose one of {DOWNLOADS}")
+            raise ParameterError(
+                f"{where}: download {self.download!r}; choose one of {DOWNLOADS}",
+                code="unknown-option",
+            )
         if self.download != "full" and any(t.dtype == "float16" for t in self.tensors):
             raise ParameterError(f"{where}: its tensors have 16 bits already: download 'full'")
 

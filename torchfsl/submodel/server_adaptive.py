@@ -41,12 +41,18 @@ class ServerFTRL(ServerOptimizer):
         """
         check_rate(lr)
         if not lr > 0:
-            raise ParameterError(f"the servers' rate of FTRL is {lr!r}: choose one above 0")
+            raise ParameterError(
+                f"the servers' rate of FTRL is {lr!r}: choose one above 0", code="out-of-range"
+            )
         if not (is_number(beta) and 0 < beta < math.inf):
-            raise ParameterError(f"the servers' beta is {beta!r}: choose a number above 0")
+            raise ParameterError(
+                f"the servers' beta is {beta!r}: choose a number above 0", code="out-of-range"
+            )
         for name, value in (("l1", l1), ("l2", l2)):
             if not (is_number(value) and 0 <= value < math.inf):
-                raise ParameterError(f"the servers' {name} is {value!r}: choose one from 0 on")
+                raise ParameterError(
+                    f"the servers' {name} is {value!r}: choose one from 0 on", code="out-of-range"
+                )
         self.lr, self.beta, self.l1, self.l2 = lr, beta, l1, l2
         self._states: dict[str, tuple[Float64, Float64]] = {}
         self._filled: dict[str, int] = {}  # values, from the first, whose `linear` has begun
@@ -113,7 +119,8 @@ class ServerRowAdagrad(ServerOptimizer):
         if not (is_number(eps) and 0 < eps < math.inf):
             raise ParameterError(
                 f"the servers' eps is {eps!r}: choose a number above 0, which keeps rows that "
-                "nobody ever sent from 0 / 0"
+                "nobody ever sent from 0 / 0",
+                code="out-of-range",
             )
         self.lr, self.eps = lr, eps
         self._sums: dict[str, Float64] = {}

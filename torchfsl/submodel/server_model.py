@@ -83,7 +83,8 @@ class ServerModel:
         if not isinstance(state, Mapping):
             raise ParameterError(
                 f"the model's state is of type {type(state).__name__}: pass a mapping from names "
-                "to arrays, as fed.server_state() gives it"
+                "to arrays, as fed.server_state() gives it",
+                code="wrong-type",
             )
         check_server_optimizer(optimizer)
         given = {name: np.asarray(value) for name, value in state.items()}
@@ -99,7 +100,8 @@ class ServerModel:
         if source not in ("delta", "gradient") or reduce not in ("mean", "sum"):
             raise ParameterError(
                 f"source is {source!r} and reduce is {reduce!r}: choose source='delta' or "
-                "'gradient', reduce='mean' or 'sum'"
+                "'gradient', reduce='mean' or 'sum'",
+                code="unknown-option",
             )
         self.source, self.reduce = source, reduce
 
@@ -122,7 +124,9 @@ class ServerModel:
             if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
                 found = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
                 raise ParameterError(
-                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {found}"
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, "
+                    f"the model {found}",
+                    code="model-does-not-fit",
                 )
 
     def make_room(self, plan: SubmodelPlan) -> None:
@@ -177,7 +181,9 @@ class ServerModel:
             num_lost = np.count_nonzero(~np.isfinite(value) & np.isfinite(self.state[name]))
             if num_lost:
                 self.optimizer.load_state(before)
-                raise ProtocolError(_OVERFLOW.format(name=name, count=num_lost))
+                raise ProtocolError(
+                    _OVERFLOW.format(name=name, count=num_lost), code="model-overflow"
+                )
         self._steps(plan, opened, {n: v for n, v in self.state.items() if n not in narrow})
         for name, value in staged.items():
             self.state[name][...] = value

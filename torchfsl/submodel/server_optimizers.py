@@ -104,15 +104,19 @@ class ServerSGD(ServerOptimizer):
         """
         check_rate(lr)
         if not (is_number(momentum) and 0 <= momentum < 1):
-            raise ParameterError(f"the servers' momentum is {momentum!r}: choose one in [0, 1)")
+            raise ParameterError(
+                f"the servers' momentum is {momentum!r}: choose one in [0, 1)", code="out-of-range"
+            )
         if not (is_number(lr_decay) and 0 < lr_decay <= 1):
             raise ParameterError(
-                f"the servers' rate is multiplied by {lr_decay!r}: choose a factor in (0, 1]"
+                f"the servers' rate is multiplied by {lr_decay!r}: choose a factor in (0, 1]",
+                code="out-of-range",
             )
         if not (is_number(lr_decay_rounds, numbers.Integral) and lr_decay_rounds >= 1):
             raise ParameterError(
                 f"the servers' rate falls after every {lr_decay_rounds!r} rounds: choose a "
-                "whole number from 1 on"
+                "whole number from 1 on",
+                code="out-of-range",
             )
         self.lr, self.momentum = lr, float(momentum)
         self.lr_decay, self.lr_decay_rounds = float(lr_decay), int(lr_decay_rounds)
@@ -153,7 +157,8 @@ class ServerSGD(ServerOptimizer):
             if "round" not in state:
                 raise ParameterError(
                     "the state does not count rounds: it is of servers whose rate stays; go on "
-                    "with lr_decay=1"
+                    "with lr_decay=1",
+                    code="optimizer-state",
                 )
             self._round = int(state["round"])
         velocities = {key: value for key, value in state.items() if key != "round"}
@@ -173,11 +178,14 @@ class ServerAdam(ServerOptimizer):
         """
         check_rate(lr)
         if not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
-            raise ParameterError(f"the servers' betas are {betas!r}: choose both in [0, 1)")
+            raise ParameterError(
+                f"the servers' betas are {betas!r}: choose both in [0, 1)", code="out-of-range"
+            )
         if not (is_number(eps) and 0 < eps < math.inf):
             raise ParameterError(
                 f"the servers' eps is {eps!r}: choose a number above 0, which keeps positions that "
-                "nobody ever sent from 0 / 0"
+                "nobody ever sent from 0 / 0",
+                code="out-of-range",
             )
         self.lr, self.betas, self.eps = lr, betas, eps
         self._round = 0
@@ -246,7 +254,9 @@ def is_number(value: object, kind: type = numbers.Real) -> bool:
 def check_rate(lr: float) -> None:
     """Refuse a rate that is no finite number."""
     if not (is_number(lr) and -math.inf < lr < math.inf):
-        raise ParameterError(f"the servers' rate is {lr!r}: choose a finite number")
+        raise ParameterError(
+            f"the servers' rate is {lr!r}: choose a finite number", code="out-of-range"
+        )
 
 
 def power(base: float, exponent: int) -> float:

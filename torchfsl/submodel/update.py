@@ -36,7 +36,8 @@ class _Part:
             ParameterError: there are none, as for a dense segment.
         """
         if self.indices is None:
-            raise ParameterError("only a dense segment may leave out its indices")
+            raise ParameterError("only a dense segment may leave out its indices",
+                                 code="rows-missing")  # fmt: skip
         return self.indices
 
 
@@ -71,26 +72,29 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     given = np.asarray(indices)
     where = f"segment {segment.name!r}"
     if given.ndim != 1 or not (given.size == 0 or given.dtype.kind in "iu"):
-        raise ParameterError(f"{where}: indices must be a one-dimensional integer array")
+        raise ParameterError(f"{where}: indices must be a one-dimensional integer array",
+                             code="invalid-rows")  # fmt: skip
     if len(given) > segment.k_max:
         raise ParameterError(
             f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
-            "keep the most important ones or plan a larger k_max"
-        )
+            "keep the most important ones or plan a larger k_max",
+            code="too-many-rows")  # fmt: skip
     if given.size:
         increasing = bool((given[1:] > given[:-1]).all())
         least, most = (given[0], given[-1]) if increasing else (given.min(), given.max())
         space = segment.index_space if segment.subset else segment.m
         if least < 0 or most >= space:
-            raise ParameterError(f"{where}: an index lies outside [0, {space})")
+            raise ParameterError(f"{where}: an index lies outside [0, {space})",
+                                 code="row-out-of-range")  # fmt: skip
         if not increasing:
-            raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)")
+            raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)",
+                                 code="invalid-rows")  # fmt: skip
     rows = given.astype(np.int64)
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
             f"{where}: a position lies outside the union that this plan is restricted to: keep it "
-            "for a later round, or take part in the next union"
-        )
+            "for a later round, or take part in the next union",
+            code="row-outside-union")  # fmt: skip
     return rows
 
 
@@ -112,13 +116,11 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
         raise ParameterError(
             f"weight is {weight!r}: a plan with lane='weight' and max_weight={plan.max_weight} "
             f"takes whole numbers in 1..{plan.max_weight}; give min(weight, {plan.max_weight}), or "
-            "plan with a larger max_weight"
-        )
+            "plan with a larger max_weight", code="wrong-weight")  # fmt: skip
     raise ParameterError(
         f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "
         "once; leave weight out, or plan with lane='weight' and max_weight= where the protocol "
-        "has it"
-    )
+        "has it", code="wrong-weight")  # fmt: skip
 
 
 def quantise(
@@ -142,12 +144,12 @@ def quantise(
     """
     if set(raw) != {segment.name for segment in plan.segments}:
         raise ParameterError(
-            f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}"
-        )
+            f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}",
+            code="segments-differ")  # fmt: skip
     if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
         raise ParameterError(
-            f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted"
-        )
+            f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted",
+            code="seed-too-short")  # fmt: skip
     indices: dict[str, Indices | None] = {}
     reals: dict[str, Float64] = {}
     for segment in plan.segments:
@@ -171,8 +173,7 @@ def _reals(segment: Segment, part: RawSegment, count: int) -> Float64:
     if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
         raise ParameterError(
             f"segment {segment.name!r}: values of shape {reals.shape}, expected "
-            f"({count}, {segment.tau})"
-        )
+            f"({count}, {segment.tau})", code="wrong-shape")  # fmt: skip
     return reals.reshape(count, segment.tau)
 
 
@@ -224,41 +225,43 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
     """
     if set(update) != {segment.name for segment in plan.segments}:
         raise ParameterError(
-            f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}"
-        )
+            f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}",
+            code="segments-differ")  # fmt: skip
     for segment in plan.segments:
         part = update[segment.name]
         where = f"segment {segment.name!r}"
         if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
-            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array")
+            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array",
+                                 code="wrong-type")  # fmt: skip
         if (part.indices is None) != segment.is_dense:
-            raise ParameterError(f"{where}: indices are for tree segments only")
+            raise ParameterError(f"{where}: indices are for tree segments only",
+                                 code="invalid-rows")  # fmt: skip
         if part.indices is not None and not _is_int64(part.indices):
-            raise ParameterError(f"{where}: indices must be a plain int64 array")
+            raise ParameterError(f"{where}: indices must be a plain int64 array",
+                                 code="invalid-rows")  # fmt: skip
         count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
         if part.values.shape != (count, segment.tau):
             raise ParameterError(
-                f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})"
-            )
+                f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})",
+                code="wrong-shape")  # fmt: skip
         limit = plan.encoding_of(segment).q_max
         if not plan.values_are_bounded:
             continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
-                f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding"
-            )
+                f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding",
+                code="value-too-large")  # fmt: skip
     whole = {name: part.values for name, part in update.items()}
     if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
         raise ParameterError(
-            f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it"
-        )
+            f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it",
+            code="norm-too-large")  # fmt: skip
     for segment in plan.segments:
         own = norm_bound.norm_squared({"": whole[segment.name]}) if segment.l2_bound else 0
         if own > segment.l2_bound**2:
             raise ParameterError(
                 f"segment {segment.name!r}: its L2 norm exceeds its bound {segment.l2_bound}: "
-                "quantise scales it"
-            )
+                "quantise scales it", code="norm-too-large")  # fmt: skip
 
 
 def _is_int64(array: object) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.errors import Error
 from training.data.prf import Stream
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ def load_sentences(source: str, *, label: str | None = None) -> LabelledData[lis
     return LabelledData(train, test, splits[0].features[target].num_classes)
 
 
-class DataError(ValueError):
+class DataError(Error, ValueError):
     """A data source cannot be used. The message says what to pass instead."""
+
+    code = "data"
 
 
 def tokenise(text: str) -> list[str]:

@@ -65,7 +65,10 @@ class Client(SecretHolder):
         """
         if not hasattr(self.servers, "open_number"):
             kind = type(self.servers).__name__
-            raise ParameterError(f"{kind} cannot ask for the open round: pass its number")
+            raise ParameterError(
+                f"{kind} cannot ask for the open round: pass its number",
+                code="round-number-missing",
+            )
         return int(self.servers.open_number())
 
     def start_round(
@@ -83,7 +86,9 @@ class Client(SecretHolder):
                 round number is none; nothing has been sent then.
         """
         if self.plan.max_epochs > 1:
-            raise ParameterError("this plan has sessions: use Client.open_session")
+            raise ParameterError(
+                "this plan has sessions: use Client.open_session", code="session-needed"
+            )
         round_number = check_number("round_number", round_number)
         trees = ClientTrees(self.plan, self.client_id, round_number)
         return ClientRound(self.servers, trees, round_number, indices or {})
@@ -123,7 +128,9 @@ class Client(SecretHolder):
             ParameterError: the plan has no sessions.
         """
         if self.plan.max_epochs == 1:
-            raise ParameterError("plan with max_epochs above 1 to hold sessions")
+            raise ParameterError(
+                "plan with max_epochs above 1 to hold sessions", code="no-sessions"
+            )
         return Session(self, indices)
 
 

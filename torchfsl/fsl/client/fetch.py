@@ -47,7 +47,8 @@ def _check(plan: Plan, rows: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
     segments = {segment.name: segment for segment in plan.retrieving}
     if set(rows) != set(segments):
         raise ParameterError(
-            f"rows given for segments {sorted(rows)}, the plan retrieves {sorted(segments)}"
+            f"rows given for segments {sorted(rows)}, the plan retrieves {sorted(segments)}",
+            code="segments-differ",
         )
     return {name: check_indices(segments[name], rows[name]) for name in segments}
 
@@ -82,7 +83,9 @@ def _read(servers: Transport, trees: ClientTrees, commitment: bytes) -> Fetched:
         data = servers.fetch(party, kind, FETCH_ROUND, context.client)
         message = messages.decode(plan, data, kind)
         if (message.party, message.round_number) != (party, FETCH_ROUND):
-            raise ProtocolError(f"server {party} answered for another server or round")
+            raise ProtocolError(
+                f"server {party} answered for another server or round", code="answer-for-another"
+            )
         return message.body
 
     model = FetchModel.decode(plan, ask(first, Kind.FETCH_MODEL))

@@ -156,11 +156,14 @@ class ClientRound:
             ProtocolError: this round was submitted before, or the client has withdrawn from it.
         """
         if self._submitted:
-            raise ProtocolError("this round was submitted already; start the next one")
+            raise ProtocolError(
+                "this round was submitted already; start the next one", code="already-submitted"
+            )
         if self._withdrawn:
             raise ProtocolError(
                 "a server or the network failed in this round, so this client has withdrawn from "
-                "it: start the next one"
+                "it: start the next one",
+                code="client-withdrew",
             )
         try:
             self._check_submission(update, weight)
@@ -191,7 +194,7 @@ class ClientRound:
         if self._withdrawn:
             return self.receipt()
         if self._submitted:
-            raise ProtocolError("this round was submitted already")
+            raise ProtocolError("this round was submitted already", code="already-submitted")
         zeros: Update = {}
         for segment in self._plan.segments:
             if segment.is_dense:
@@ -215,7 +218,9 @@ class ClientRound:
         segments = {segment.name: segment for segment in self._plan.early}
         if set(indices) != set(segments):
             raise ParameterError(
-                f"positions given for segments {sorted(indices)}, the plan wants {sorted(segments)}"
+                f"positions given for segments {sorted(indices)}, the plan wants "
+                f"{sorted(segments)}",
+                code="segments-differ",
             )
         return {name: check_indices(segments[name], indices[name]) for name in segments}
 
@@ -226,7 +231,8 @@ class ClientRound:
             positions = update[segment.name].positions
             if not np.all(np.isin(positions, self._trees.selection(segment).indices)):
                 raise ParameterError(
-                    f"segment {segment.name!r}: the update has rows outside the round's selection"
+                    f"segment {segment.name!r}: the update has rows outside the round's selection",
+                    code="row-not-selected",
                 )
 
     def _send_trees(self, wanted: dict[str, Indices]) -> None:
@@ -270,7 +276,9 @@ class ClientRound:
         self._received[body.kind] += len(data)
         message = messages.decode(self._plan, data, body.kind)
         if (message.party, message.round_number) != (party, round_number):
-            raise ProtocolError(f"server {party} answered for another server or round")
+            raise ProtocolError(
+                f"server {party} answered for another server or round", code="answer-for-another"
+            )
         return body.decode(self._plan, message.body)
 
 

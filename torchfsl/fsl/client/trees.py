@@ -139,7 +139,9 @@ class ClientTrees:
             a.unseal(plan, key, fetched=fetched) for a, key in zip(answers, keys, strict=True)
         )
         if not kdf.digests_equal(bytes(first[-1]), bytes(second[-1])):
-            raise ProtocolError("the two servers hold different models: nothing may go on")
+            raise ProtocolError(
+                "the two servers hold different models: nothing may go on", code="models-differ"
+            )
         found: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):
             if fetched and segment.by_bits:

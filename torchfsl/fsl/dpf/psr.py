@@ -238,7 +238,8 @@ def decode(
         if not kdf.digests_equal(expected.tobytes(), tags.tobytes()):
             raise ProtocolError(
                 "a server's answer does not fit its tag: nothing retrieved is used; report the "
-                "servers to their operators"
+                "servers to their operators",
+                code="tag-mismatch",
             )
     return choose_slots(rows.reshape(segment.num_trees, 1 << segment.nu, -1), leaves.slots)
 

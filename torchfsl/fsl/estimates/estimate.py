@@ -107,7 +107,8 @@ def estimate(
     count = plan.max_clients if clients is None else check_number("clients", clients)
     if not 1 <= count <= plan.max_clients:
         raise ParameterError(
-            f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more"
+            f"clients is {count}: the plan has max_clients = {plan.max_clients}, plan for more",
+            code="client-limits",
         )
     for name, value in (("cores", cores), ("bandwidth", bandwidth), ("within", within)):
         if not 0 < value < math.inf:

@@ -56,4 +56,6 @@ def check_coins(plan: Plan, coins: Coins) -> None:
     if len(coins) != 2 or any(len(coin) != COIN_BYTES for coin in coins):
         raise ParameterError(f"two coins of {COIN_BYTES} bytes make a hash seed")
     if with_coins(plan, coins).hash_seed != plan.hash_seed:
-        raise ParameterError("hash_seed is not the one that the servers' coins make")
+        raise ParameterError(
+            "hash_seed is not the one that the servers' coins make", code="wrong-hash-seed"
+        )

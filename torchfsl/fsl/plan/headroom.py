@@ -39,13 +39,15 @@ def with_headroom(plan: Plan) -> Plan:
             raise ParameterError(
                 f"segment {segment.name!r}: {plan.max_clients} clients that each prove a norm "
                 f"could reach {math.isqrt(rows * (weight * bound) ** 2)}, above {room}, what the "
-                f"ring holds beside the noise: {_remedies(plan, segment, rows, room, least)}"
+                f"ring holds beside the noise: {_remedies(plan, segment, rows, room, least)}",
+                code="ring-overflow",
             )
         if statement.has_lanes and rows * weight > capacity - noise_tail(plan.lane_sigma):
             raise ParameterError(
                 f"segment {segment.name!r}: proven lanes of {plan.max_clients} clients could reach "
                 f"{rows * weight}, above the ring's limit {capacity} less the noise: "
-                f"{_remedies(plan, segment, rows, 0, 1)}"
+                f"{_remedies(plan, segment, rows, 0, 1)}",
+                code="ring-overflow",
             )
     return plan
 

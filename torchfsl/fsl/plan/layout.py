@@ -89,7 +89,10 @@ class TreeSegment(Segment):
         ):
             raise ParameterError(f"{where}: bins must be 3 * ceil(m / theta)")
         elif self.num_bins * self._padded(BIT_LEVELS if self.by_bits else self.nu) > MAX_POSITIONS:
-            raise ParameterError(f"{where}: more than {MAX_POSITIONS} slots in its bins: split it")
+            raise ParameterError(
+                f"{where}: more than {MAX_POSITIONS} slots in its bins: split it",
+                code="too-many-positions",
+            )
 
     def _padded(self, nu: int) -> int:
         """Positions of a bin, whole leaves of 2**nu."""

@@ -77,10 +77,13 @@ class Plan(SubmodelPlan):
         if self.wire_version != WIRE_VERSION:
             raise ParameterError(
                 f"plan of wire version {self.wire_version}, this library speaks {WIRE_VERSION}: "
-                f"upgrade {'this side' if self.wire_version > WIRE_VERSION else 'the peer'}"
+                f"upgrade {'this side' if self.wire_version > WIRE_VERSION else 'the peer'}",
+                code="version",
             )
         if self.suite != SUITE:
-            raise ParameterError(f"suite {self.suite!r} is unknown; this library has {SUITE!r}")
+            raise ParameterError(
+                f"suite {self.suite!r} is unknown; this library has {SUITE!r}", code="unknown-suite"
+            )
         check_hex("hash_seed", self.hash_seed, DIGEST_BYTES)
         expect_ints({"max_epochs": self.max_epochs}, ("max_epochs",))
         if len(self.server_keys) not in (0, 2) or len(set(self.server_keys)) == 1:
@@ -88,7 +91,9 @@ class Plan(SubmodelPlan):
         for key in self.server_keys:
             check_hex("server_keys", key, SEAL_KEY_BYTES)
         if self.max_epochs < 1:
-            raise ParameterError("max_epochs is at least 1 (fresh trees every round)")
+            raise ParameterError(
+                "max_epochs is at least 1 (fresh trees every round)", code="out-of-range"
+            )
         SubmodelPlan.__post_init__(self)
         _check_payload(self)
         _check_trees(self)
@@ -238,7 +243,9 @@ def _check_trees(plan: Plan) -> None:
 def _check_payload(plan: Plan) -> None:
     """Masks are uniform over 64-bit rings and add up to nothing that noise or lanes fit."""
     if plan.payload not in _PAYLOADS:
-        raise ParameterError(f"payload is {plan.payload!r}; choose one of {_PAYLOADS}")
+        raise ParameterError(
+            f"payload is {plan.payload!r}; choose one of {_PAYLOADS}", code="unknown-option"
+        )
     if plan.payload == "masks" and (
         {encoding.ring_bits for encoding in plan.encodings} != {64}
         or plan.lane != "none"
@@ -256,25 +263,32 @@ def _check_payload(plan: Plan) -> None:
 def _check_proofs(plan: Plan) -> None:
     """Refuse what nobody can prove anything about; what remains makes a `statement`."""
     if plan.proofs not in PROOFS:
-        raise ParameterError(f"proofs is {plan.proofs!r}; choose one of {PROOFS}")
+        raise ParameterError(
+            f"proofs is {plan.proofs!r}; choose one of {PROOFS}", code="unknown-option"
+        )
     if plan.proofs == "none":
         return
     if plan.proofs == "lanes" and plan.lane == "none":
         raise ParameterError(
-            "proofs='lanes' proves counts or weights: plan with lane='count' or lane='weight'"
+            "proofs='lanes' proves counts or weights: plan with lane='count' or lane='weight'",
+            code="proof-conditions",
         )
     if plan.proofs == "norm" and not plan.l2_bound:
-        raise ParameterError("proofs='norm' proves a norm within l2_bound: set it")
+        raise ParameterError(
+            "proofs='norm' proves a norm within l2_bound: set it", code="proof-conditions"
+        )
     for segment in plan.segments:
         if (bits := plan.encoding_of(segment).ring_bits) > MAX_RING_BITS:
             raise ParameterError(
                 f"segment {segment.name!r} has ring_bits={bits}, and proofs want rings of at most "
-                f"{MAX_RING_BITS} bits: choose fewer ring_bits, or proofs='none'"
+                f"{MAX_RING_BITS} bits: choose fewer ring_bits, or proofs='none'",
+                code="proof-conditions",
             )
     if not plan.verified or plan.payload != "values":
         raise ParameterError(
             f"proofs={plan.proofs!r} are of values in trees with check words: plan with "
-            "malicious_security=True and a segment with trees, or with proofs='none'"
+            "malicious_security=True and a segment with trees, or with proofs='none'",
+            code="proof-conditions",
         )
     if any(segment.name == CARRIES for segment in plan.segments):
         raise ParameterError(f"a plan with proofs has no segment {CARRIES!r}: rename it")
@@ -299,7 +313,8 @@ def _check_sizes(plan: Plan) -> None:
     if largest + 1024 > MAX_MESSAGE_BYTES:  # header, seeds and digests take less than 1 KiB
         raise ParameterError(
             f"a message of this plan would have {largest} bytes, above the limit "
-            f"{MAX_MESSAGE_BYTES}: split the model into several plans"
+            f"{MAX_MESSAGE_BYTES}: split the model into several plans",
+            code="message-too-large",
         )
 
 

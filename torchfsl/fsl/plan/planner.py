@@ -116,8 +116,8 @@ def build_plan(
     """
     if above_break_even not in get_args(AboveBreakEven):
         raise ParameterError(
-            f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'"
-        )
+            f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'",
+            code="unknown-option")  # fmt: skip
     max_clients, max_weight, max_epochs, l2_bound = whole_numbers(
         max_clients=max_clients, max_weight=max_weight, max_epochs=max_epochs, l2_bound=l2_bound
     )
@@ -163,7 +163,8 @@ def _check_bounds(l2_bounds: object, names: list[str]) -> None:
     if not isinstance(l2_bounds, Mapping):
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
     if odd := [name for name in l2_bounds if name not in names]:
-        raise ParameterError(f"l2_bounds names {odd}: the plan's segments are {names}")
+        raise ParameterError(f"l2_bounds names {odd}: the plan's segments are {names}",
+                             code="unknown-segment")  # fmt: skip
 
 
 def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:
@@ -246,12 +247,11 @@ def plan_segment(
     if type(spec.k_max) is not int:
         raise ParameterError(
             f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
-            "int"
-        )
+            "int", code="not-whole")  # fmt: skip
     if spec.k_max < 1:
         raise ParameterError(
-            f"segment {spec.name!r}: give the rows a client may select, k_max >= 1"
-        )
+            f"segment {spec.name!r}: give the rows a client may select, k_max >= 1",
+            code="row-limit")  # fmt: skip
     k_max = min(spec.k_max, m)
     base = TreeSegment(
         spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
@@ -321,5 +321,5 @@ def _compare_with_dense(
     raise ParameterError(
         f"{text}: pass above_break_even='dense' to send such segments whole"
         + (" (clients then download them whole, too)" if segment.retrieve else "")
-        + ", above_break_even='keep' to keep the trees, or choose fewer positions or larger blocks"
-    )
+        + ", above_break_even='keep' to keep the trees, or choose fewer positions or larger blocks",
+        code="above-break-even")  # fmt: skip

@@ -263,7 +263,8 @@ def one_ring(rings: frozenset[int]) -> int:
     if len(rings) > 1:
         raise ParameterError(
             f"proofs want one ring for all segments, the plan has rings of {sorted(rings)} bits: "
-            "give every segment as many ring_bits (clips may differ), or no proofs"
+            "give every segment as many ring_bits (clips may differ), or no proofs",
+            code="proof-conditions",
         )
     (ring_bits,) = rings
     return ring_bits

@@ -48,7 +48,10 @@ class ReportBook:
         named = plan.server_keys[party] if plan.server_keys else None
         own = key.public.hex() if key is not None else None
         if named != own:
-            raise ParameterError(f"server_keys of the plan names {named}, server {party} has {own}")
+            raise ParameterError(
+                f"server_keys of the plan names {named}, server {party} has {own}",
+                code="wrong-server-key",
+            )
         self._plan, self._party, self._key = plan, party, key
         self.round_number = -1
         self.spool = Spool()
@@ -170,7 +173,9 @@ class ReportBook:
         if report is None and client in self.sessions:
             report = self._new_report(client)  # asking alone opens no report
         if report is None or report.rejected or not report.trees.complete:
-            raise RejectedSubmission(f"client {client} has no accepted trees in this round")
+            raise RejectedSubmission(
+                f"client {client} has no accepted trees in this round", code="no-accepted-keys"
+            )
         return report
 
     def asked(self, client: int, waiting: Iterable[int]) -> tuple[Report, list[Report]]:
@@ -186,7 +191,8 @@ class ReportBook:
         sent = self._answers_sent[client]
         if sent >= MOST_ANSWERS:
             raise RejectedSubmission(
-                f"client {client} was answered {sent} times in round {self.round_number}: no more"
+                f"client {client} was answered {sent} times in round {self.round_number}: no more",
+                code="too-many-answers",
             )
         if sent:
             log.warning(
@@ -251,18 +257,25 @@ class ReportBook:
         if message.round_number != self.round_number:
             raise RejectedSubmission(
                 f"message for round {message.round_number}, open is {self.round_number}: "
-                "give the open round's number, or none where the client can ask for it"
+                "give the open round's number, or none where the client can ask for it",
+                code="wrong-round",
             )
         if message.party != self._party:
-            raise RejectedSubmission(f"message for server {message.party}, this is {self._party}")
+            raise RejectedSubmission(
+                f"message for server {message.party}, this is {self._party}",
+                code="another-recipient",
+            )
         return message
 
     def _check_open(self) -> None:
         if not self._takes_messages:
-            raise ProtocolError(f"round {self.round_number} takes no messages: none is open")
+            raise ProtocolError(
+                f"round {self.round_number} takes no messages: none is open", code="no-open-round"
+            )
 
     def _check_room(self) -> None:
         if len(self._reports) >= self._plan.max_clients:
             raise RejectedSubmission(
-                f"the round is full: the plan allows {self._plan.max_clients} clients"
+                f"the round is full: the plan allows {self._plan.max_clients} clients",
+                code="round-full",
             )

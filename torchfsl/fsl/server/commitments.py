@@ -88,7 +88,10 @@ class RowCommitments:
                 np.copyto(leaves[name], slot[:, :DIGEST_BYTES], where=~shown[:, None])
             np.copyto(rows[name], values, where=shown[:, None])
         if not kdf.digests_equal(root, self.root(leaves)):
-            raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
+            raise ProtocolError(
+                "the peer's share does not fit its commitment: nothing is applied",
+                code="commitment-mismatch",
+            )
         return share
 
     def _slots(self, said: memoryview) -> dict[str, Bytes]:

@@ -61,7 +61,9 @@ class Fetches:
             ProtocolError: the round is being closed.
         """
         if state not in (RoundState.IDLE, RoundState.OPEN):
-            raise ProtocolError(f"the round is {state.value}: fetch before or after")
+            raise ProtocolError(
+                f"the round is {state.value}: fetch before or after", code="fetch-in-round"
+            )
         return self
 
     def forget(self) -> None:
@@ -87,7 +89,9 @@ class Fetches:
         first = isinstance(body, FetchBody)
         fits = message.party == self._party and message.round_number == FETCH_ROUND
         if not fits or first != (self._party == client % 2):
-            raise RejectedSubmission(f"client {client}: a fetch for another server or round")
+            raise RejectedSubmission(
+                f"client {client}: a fetch for another server or round", code="another-recipient"
+            )
         if isinstance(body, FetchRelay):
             self._take_relay(client, body)
             return None
@@ -146,35 +150,42 @@ class Fetches:
             commitment = context.fetch_commitment(public)
         tag = context.upload_tag(seed, self._party, commitment)
         if not kdf.digests_equal(tag, body.tag):
-            raise ProtocolError("the fetch was altered on the way here: the tag does not fit")
+            raise ProtocolError(
+                "the fetch was altered on the way here: the tag does not fit",
+                code="altered-message",
+            )
         return _Fetch(context, seed, commitment, public)
 
     def _take_relay(self, client: int, body: FetchRelay) -> None:
         fetch = self._under_way.get(client)
         if fetch is None or fetch.public is not None:
-            raise RejectedSubmission(f"client {client} has committed to no fetch")
+            raise RejectedSubmission(f"client {client} has committed to no fetch", code="no-fetch")
         computed = fetch.context.fetch_commitment(*body.public)
         fits = kdf.digests_equal(computed, fetch.commitment)
         if not fits or body.nonce != fetch.context.nonce:
             del self._under_way[client]
             raise RejectedSubmission(
-                f"client {client}: the relayed trees do not fit the client's commitment"
+                f"client {client}: the relayed trees do not fit the client's commitment",
+                code="commitment-mismatch",
             )
         fetch.public = bytes(body.public[0])
 
     def _count_one(self, client: int) -> None:
         if self._count[client] >= self._most:
             raise RejectedSubmission(
-                f"client {client} has fetched {self._most} times from this model: no more"
+                f"client {client} has fetched {self._most} times from this model: no more",
+                code="too-many-fetches",
             )
         if client not in self._under_way and len(self._under_way) >= self._plan.max_clients:
-            raise RejectedSubmission("too many fetches are under way: try again")
+            raise RejectedSubmission(
+                "too many fetches are under way: try again", code="too-many-fetches"
+            )
         self._count[client] += 1
 
     def _complete(self, client: int) -> _Fetch:
         fetch = self._under_way.get(client)
         if fetch is None or fetch.public is None:
-            raise RejectedSubmission(f"client {client} has no fetch under way")
+            raise RejectedSubmission(f"client {client} has no fetch under way", code="no-fetch")
         return fetch
 
     def _answer(self, fetch: _Fetch, model: ServerModel, digests: ModelDigest) -> AnswerBody:

@@ -82,7 +82,10 @@ class Opening:
             ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
         """
         if len(theirs.verdicts) != len(self.folds):
-            raise ProtocolError("the servers agree on different sets of reports: nothing is opened")
+            raise ProtocolError(
+                "the servers agree on different sets of reports: nothing is opened",
+                code="report-sets-differ",
+            )
         passed = {
             client: self.accepted[client]
             for (client, fold), other in zip(self.folds.items(), theirs.verdicts, strict=True)
@@ -124,7 +127,10 @@ class Opening:
         """
         computed = self._counts_commitment(1 - self._party, theirs)
         if not kdf.digests_equal(self._peer_commitment, computed):
-            raise ProtocolError("the peer's counts do not fit its commitment: nothing is opened")
+            raise ProtocolError(
+                "the peer's counts do not fit its commitment: nothing is opened",
+                code="commitment-mismatch",
+            )
         self._count_out(theirs.counts)
         self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
         key = self.salt[DIGEST_BYTES:]
@@ -161,7 +167,10 @@ class Opening:
             return dataclasses.replace(opened, withheld=self._withheld)
         computed = self._commitment(1 - self._party, theirs.salt, theirs.sums)
         if not kdf.digests_equal(self._peer_commitment, computed):
-            raise ProtocolError("the peer's share does not fit its commitment: nothing is applied")
+            raise ProtocolError(
+                "the peer's share does not fit its commitment: nothing is applied",
+                code="commitment-mismatch",
+            )
         return decode_shares(self._plan, self.share, theirs.sums, tuple(self.accepted))
 
     def _accept(self, reports: dict[int, Report]) -> None:
@@ -170,7 +179,8 @@ class Opening:
             raise ProtocolError(
                 f"{len(reports)} acceptable reports, the plan wants {self._plan.min_clients} "
                 "(min_clients): the round closes unopened; every client has to submit its update "
-                "(rnd.submit() after the block), or plan with a lower min_clients"
+                "(rnd.submit() after the block), or plan with a lower min_clients",
+                code="too-few-reports",
             )
         self.accepted = reports
         digests = [report.digest() for report in reports.values()]

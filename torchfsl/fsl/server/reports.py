@@ -146,7 +146,9 @@ class Report(Arrivals):
             RejectedSubmission: it is.
         """
         if self.rejected:
-            raise RejectedSubmission(f"client {self.client} was rejected in this round")
+            raise RejectedSubmission(
+                f"client {self.client} was rejected in this round", code="client-rejected"
+            )
 
     def reject(self, reason: str) -> NoReturn:
         """Take the client out of this round.
@@ -155,7 +157,7 @@ class Report(Arrivals):
             RejectedSubmission: always.
         """
         self.rejected = True
-        raise RejectedSubmission(f"client {self.client}: {reason}")
+        raise RejectedSubmission(f"client {self.client}: {reason}", code="client-rejected")
 
     def reject_second(self, what: str) -> NoReturn:
         """Take a client out of this round that has begun it once more.

@@ -112,8 +112,8 @@ class Server(SecretHolder):
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
-                "spent, and what more would tell needs a plan of its own"
-            )
+                "spent, and what more would tell needs a plan of its own",
+                code="rounds-spent")  # fmt: skip
         self.last_round, self._may_apply = round_number, False
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
@@ -130,8 +130,8 @@ class Server(SecretHolder):
             self.state = RoundState.HALTED
             raise ProtocolError(
                 "the servers hold different models: the session halts; go on with a new task from "
-                "the model of one, and never from older copies of their states"
-            )
+                "the model of one, and never from older copies of their states",
+                code="models-differ")  # fmt: skip
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
@@ -167,7 +167,7 @@ class Server(SecretHolder):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
             self._expect(Step.REPLY)
             if round_number != self.last_round:
-                raise RejectedSubmission(f"round {round_number} is not open")
+                raise RejectedSubmission(f"round {round_number} is not open", code="no-open-round")
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
             body: bodies.Body
             if kind is Kind.ANSWER:
@@ -249,7 +249,7 @@ class Server(SecretHolder):
         """Once the peer has committed: this server's share of the counts, for the peer."""
         self._expect(Step.REVEAL_COUNTS)
         if not self.plan.opens_counts_first:
-            raise ProtocolError("under this plan all is opened at once: reveal")
+            raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         theirs = bodies.ShareCommit.from_peer(self, peer_commitment)
         said = self._opening.reveal_counts(theirs)
         self.rounds_opened += 1
@@ -276,8 +276,7 @@ class Server(SecretHolder):
         self._expect(Step.OPEN)
         theirs, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened = opening.open(theirs)
-        self._may_apply = True
+        opened, self._may_apply = opening.open(theirs), True
         return opened
 
     def apply(self, opened: Opened) -> None:
@@ -288,7 +287,8 @@ class Server(SecretHolder):
         """
         self._expect(Step.APPLY)
         if not self._may_apply:
-            raise ProtocolError("these sums were applied already, or never opened: open a round")
+            raise ProtocolError("these sums were applied already, or never opened: open a round",
+                                code="already-applied")  # fmt: skip
         self._may_apply = False
         with _ANSWERING:  # tables may be views of the model
             self.model.apply(self.plan, opened)
@@ -304,8 +304,8 @@ class Server(SecretHolder):
     def _expect(self, step: Step) -> None:
         if self.state is not step.before:
             raise ProtocolError(
-                f"the round is {self.state.value}, this step needs {step.before.value}"
-            )
+                f"the round is {self.state.value}, this step needs {step.before.value}",
+                code="round-open" if self.state is RoundState.OPEN else "wrong-step")  # fmt: skip
 
     def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""

@@ -86,7 +86,7 @@ def check_parts(party: object, plan: object, model: object) -> None:
         ParameterError: with what to pass instead.
     """
     if party not in (0, 1):
-        raise ParameterError(f"party is {party!r}: the servers are 0 and 1")
+        raise ParameterError(f"party is {party!r}: the servers are 0 and 1", code="out-of-range")
     expect_a(
         Plan,
         plan,
@@ -108,7 +108,12 @@ def new_round_number(given: object, last_round: int) -> int:
     """
     number = check_number("round_number", given)
     if number <= last_round:
-        raise ProtocolError(f"round {number} is not above {last_round}: opened once")
+        raise ProtocolError(
+            f"round {number} is not above {last_round}: opened once", code="round-number-used"
+        )
     if number == FETCH_ROUND:
-        raise ProtocolError(f"round {number} is no round: fetches go under this number")
+        raise ProtocolError(
+            f"round {number} is no round: fetches go under this number",
+            code="round-number-reserved",
+        )
     return number

@@ -90,7 +90,10 @@ def mask_update(union_plan: Plan, indices: Mapping[str, npt.ArrayLike]) -> Updat
     """
     names = [segment.name for segment in union_plan.segments]
     if union_plan.payload != "masks" or set(indices) != set(names):
-        raise ParameterError(f"masks are for a union's plan; give positions for segments {names}")
+        raise ParameterError(
+            f"masks are for a union's plan; give positions for segments {names}",
+            code="segments-differ",
+        )
     update: Update = {}
     for segment in union_plan.segments:
         rows = check_indices(segment, indices[segment.name])

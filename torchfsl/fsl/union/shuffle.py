@@ -82,7 +82,9 @@ def encrypt(
         ParameterError: more than k_max positions.
     """
     if len(indices) > segment.k_max:
-        raise ParameterError(f"{len(indices)} positions; the plan allows {segment.k_max}")
+        raise ParameterError(
+            f"{len(indices)} positions; the plan allows {segment.k_max}", code="too-many-rows"
+        )
     context = _context(plan, segment, round_number)
     padded = [*indices.tolist(), *[_PADDING] * (segment.k_max - len(indices))]
     tickets = [random_bytes(SEED_BYTES) for _ in padded]
@@ -111,12 +113,18 @@ class _Collector:
             raise RejectedSubmission("this union is closed")
         client, body = _decode(message, kind, self._context)
         if len(body) != size:
-            raise DecodeError(f"{kind.name}: body of {len(body)} bytes, expected {size}")
+            raise DecodeError(
+                f"{kind.name}: body of {len(body)} bytes, expected {size}", code="length"
+            )
         known = self._bodies.get(client)
         if known is None and len(self._bodies) >= self._plan.max_clients:
-            raise RejectedSubmission(f"the union is full: {self._plan.max_clients} clients")
+            raise RejectedSubmission(
+                f"the union is full: {self._plan.max_clients} clients", code="round-full"
+            )
         if known not in (None, body):
-            raise RejectedSubmission(f"client {client}: a second, different message")
+            raise RejectedSubmission(
+                f"client {client}: a second, different message", code="conflicting-message"
+            )
         self._bodies[client] = body
 
 
@@ -202,7 +210,9 @@ class Opener(_Collector):
         count = int.from_bytes(body[SEED_BYTES:start], "little")
         size = self._segment.k_max * CIPHERTEXT_BYTES
         if len(body) < start or len(body) != start + count * (8 + size):
-            raise DecodeError(f"BATCH: body of {len(body)} bytes for {count} clients")
+            raise DecodeError(
+                f"BATCH: body of {len(body)} bytes for {count} clients", code="length"
+            )
         clients = _clients(body[start : start + 8 * count])
         if not set(clients) <= set(self._bodies):
             raise ProtocolError("server 0 names clients that server 1 has not heard of")
@@ -243,7 +253,7 @@ class Opener(_Collector):
 
 def _context(plan: Plan, segment: TreeSegment, round_number: int) -> bytes:
     if not 0 <= round_number < 1 << 64:
-        raise ParameterError("round numbers lie in [0, 2**64)")
+        raise ParameterError("round numbers lie in [0, 2**64)", code="out-of-range")
     epoch = round_number.to_bytes(8, "little")
     return kdf.digest(kdf.LABEL_UNION, plan.digest, segment.name.encode(), epoch)
 
@@ -254,12 +264,16 @@ def _encode(kind: _Kind, client: int, context: bytes, *parts: bytes) -> bytes:
 
 def _decode(message: bytes, kind: _Kind, context: bytes) -> tuple[int, bytes]:
     if len(message) < _HEADER.size:
-        raise DecodeError(f"a message of {len(message)} bytes is too short")
+        raise DecodeError(f"a message of {len(message)} bytes is too short", code="length")
     magic, version, found, zero, client, bound_to = _HEADER.unpack_from(message)
     if (magic, version, found, zero) != (_MAGIC, WIRE_VERSION, kind, 0):
-        raise DecodeError(f"not a {kind.name} message of wire version {WIRE_VERSION}")
+        raise DecodeError(
+            f"not a {kind.name} message of wire version {WIRE_VERSION}", code="not-a-message"
+        )
     if bound_to != context:
-        raise DecodeError("the message belongs to another plan, segment or round")
+        raise DecodeError(
+            "the message belongs to another plan, segment or round", code="another-plan"
+        )
     return client, message[_HEADER.size :]
 
 
@@ -274,7 +288,10 @@ def _clients(body: bytes) -> list[int]:
 
 def _check_count(plan: Plan, count: int) -> None:
     if count < plan.min_clients:
-        raise ProtocolError(f"{count} clients in the union, the plan wants {plan.min_clients}")
+        raise ProtocolError(
+            f"{count} clients in the union, the plan wants {plan.min_clients}",
+            code="too-few-reports",
+        )
 
 
 def _sum(values: list[bytes]) -> bytes:

@@ -60,7 +60,9 @@ class Conversation:
             parts.append(chunk)
             size += len(chunk)
             if size > limit:
-                raise ProtocolError(f"{self._server} answers with more than {limit} bytes")
+                raise ProtocolError(
+                    f"{self._server} answers with more than {limit} bytes", code="answer-too-long"
+                )
             if len(chunk) < calls.CHUNK_BYTES:
                 return b"".join(parts) if len(parts) > 1 else chunk
         if parts:

@@ -160,7 +160,9 @@ class Link:
 
     def _check(self, size: int, limit: int) -> None:
         if size > limit:
-            raise ProtocolError(f"server {self.party} answers with more than {limit} bytes")
+            raise ProtocolError(
+                f"server {self.party} answers with more than {limit} bytes", code="answer-too-long"
+            )
 
 
 class Links:
@@ -169,7 +171,7 @@ class Links:
     def __init__(self, urls: Sequence[str], files: TlsFiles, policy: RetryPolicy) -> None:
         """Nothing is sent yet."""
         if len(urls) != 2:
-            raise ParameterError("two servers are needed: URL0 and URL1")
+            raise ParameterError("two servers are needed: URL0 and URL1", code="two-servers-needed")
         self.links = tuple(Link(url, party, files, policy) for party, url in enumerate(urls))
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="torchfsl-call")
 
@@ -223,7 +225,9 @@ class Links:
             time.sleep(pause)
             pause = min(2 * pause, self.links[0].policy.longest_pause)
         if first != second or not first:
-            raise ProtocolError(f"the servers hold different models: {first}, {second}")
+            raise ProtocolError(
+                f"the servers hold different models: {first}, {second}", code="models-differ"
+            )
         return int(first["version"]), str(first["digest"])
 
     def close(self) -> None:

@@ -122,7 +122,8 @@ class Owner:
                 )  # fmt: skip
                 raise ProtocolError(
                     f"server {party} holds another task, whose model has seen "
-                    f"{info['model']['version']} rounds: {remedy}"
+                    f"{info['model']['version']} rounds: {remedy}",
+                    code="another-task",
                 )
 
     def open_round(self, number: int, *, expected: int = 0, seconds: float = 3600.0) -> None:
@@ -138,7 +139,8 @@ class Owner:
         row = self._wait("Open", {StoredState.OPENING}, fields)
         if row["state"] != StoredState.OPEN:
             raise ProtocolError(
-                f"round {number} is not open, it is {row['state']} {row['reason']}".rstrip()
+                f"round {number} is not open, it is {row['state']} {row['reason']}".rstrip(),
+                code="no-open-round",
             )
         self._begun[digest] = max(number, self._begun.get(digest, -1))
 
@@ -151,7 +153,9 @@ class Owner:
         """
         row = self._wait("Close", OPEN_STATES, {"round": number})
         if row["state"] != StoredState.APPLIED:
-            raise ProtocolError(f"round {number} ended unopened: {row['reason']}")
+            raise ProtocolError(
+                f"round {number} ended unopened: {row['reason']}", code="round-unopened"
+            )
         return row
 
     def running_round(self) -> int:
@@ -166,7 +170,7 @@ class Owner:
             info = self.links.info(party)
             if info["state"] in OPEN_STATES:
                 return int(info["round"])
-        raise ProtocolError("no round is running")
+        raise ProtocolError("no round is running", code="no-open-round")
 
     def abandon_round(self, number: int, reason: str) -> None:
         """End a round unopened."""
@@ -193,7 +197,9 @@ class Owner:
         data = link.call("State", calls.encode_request(), limit=MAX_MESSAGE_BYTES)
         model = task.decode_model(current, data)
         if party is None and model.digest().hex() != self.links.common_model()[1]:
-            raise ProtocolError("the servers hold different models: tell their operators")
+            raise ProtocolError(
+                "the servers hold different models: tell their operators", code="models-differ"
+            )
         return model
 
     def task(self) -> Task | None:
@@ -233,7 +239,8 @@ class Owner:
             raise ProtocolError(
                 f"server 0 knows of no round above {info['round']}, and round {begun} was opened: "
                 "an older state was put back. Nothing is opened; tell both operators, and go on "
-                "with a new task"
+                "with a new task",
+                code="old-state",
             )
         return digest
 

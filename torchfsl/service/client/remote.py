@@ -129,8 +129,8 @@ class RemoteTransport:
         number = int(infos[0]["round"])
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
-                "no round is open at both servers: wait for one, connection.wait_for_round()"
-            )
+                "no round is open at both servers: wait for one, connection.wait_for_round()",
+                code="no-open-round")  # fmt: skip
         return number
 
     def _send_fetch(self) -> None:
@@ -217,7 +217,8 @@ class Connection:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:
                 if info["halted"]:
-                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}")
+                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}",
+                                        code="server-halted")  # fmt: skip
             number = int(infos[0]["round"])
             if number > after and all(i["open"] and i["round"] == number for i in infos):
                 return number
@@ -306,7 +307,8 @@ def connect(
     client_id = check_number("client_id", client_id)
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
-        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}")
+        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}",
+                             code="wrong-certificate")  # fmt: skip
     files.days_left()
     floors = (
         ClientPolicy.from_toml(require) if isinstance(require, Path) else require or ClientPolicy()
@@ -359,13 +361,13 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
     authorities = files.authorities()
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
-            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1"
-        )
+            "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1",
+            code="wrong-authorities")  # fmt: skip
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
     if plan.server_keys != tuple(keys):
         raise ProtocolError(
-            "the plan names other keys than the servers' sealing certificates: nothing is sent"
-        )
+            "the plan names other keys than the servers' sealing certificates: nothing is sent",
+            code="wrong-server-key")  # fmt: skip
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)
     return plan, fields.get("source")

@@ -18,9 +18,13 @@ def split_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ParameterError(f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT")
+        raise ParameterError(
+            f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT", code="invalid-address"
+        )
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ParameterError(f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000")
+        raise ParameterError(
+            f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000", code="invalid-address"
+        )
     return host, int(port)
 
 
@@ -36,7 +40,9 @@ def bound_socket(text: str) -> socket.socket:
         family, address = found[0][0], found[0][4]
         bound = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ParameterError(f"cannot listen on {text}: {error.strerror}") from error
+        raise ParameterError(
+            f"cannot listen on {text}: {error.strerror}", code="address-in-use"
+        ) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -45,7 +51,8 @@ def bound_socket(text: str) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ParameterError(
-            f"cannot listen on {text}: {error.strerror}; name a free port of this machine"
+            f"cannot listen on {text}: {error.strerror}; name a free port of this machine",
+            code="address-in-use",
         ) from error
     return bound
 

@@ -53,13 +53,19 @@ _WIRE, _LIBRARY = "torchfsl-wire", "torchfsl-library"
 class VersionMismatch(ProtocolError):
     """The two sides speak different versions. The message says which one to upgrade."""
 
+    code = "version"
+
 
 class Overloaded(Error):
     """The server has as much in flight as it may; come back later."""
 
+    code = "overloaded"
+
 
 class NotReady(Error):
     """The server or its peer cannot answer yet; come back later."""
+
+    code = "not-ready"
 
 
 _CODES: Final[tuple[tuple[type[Error], grpc.StatusCode], ...]] = (

@@ -178,7 +178,9 @@ def target(url: str) -> str:
         rest = rest.removeprefix(scheme)
     host, _, port = rest.rstrip("/").rpartition(":")
     if "://" in rest or not host or not port.isdigit():
-        raise ParameterError(f"{url!r} is no server: write https://HOST:PORT")
+        raise ParameterError(
+            f"{url!r} is no server: write https://HOST:PORT", code="invalid-address"
+        )
     return f"{host}:{port}"
 
 

@@ -36,6 +36,8 @@ _SCHEME: Final = "torchfsl"
 class NotAllowed(Error):
     """The certificate does not stand for who the message claims to be from."""
 
+    code = "not-allowed"
+
 
 class Role(Enum):
     """Who takes part."""
@@ -198,7 +200,7 @@ def days_left(pem: bytes, path: Path) -> int:
         raise ParameterError(f"{path} is not valid yet: look at this machine's clock")
     left = (certificate.not_valid_after_utc - now).days
     if left < 0:
-        raise ParameterError(f"{path} has EXPIRED: issue it again")
+        raise ParameterError(f"{path} has EXPIRED: issue it again", code="certificate-expired")
     return left
 
 

@@ -170,7 +170,9 @@ class _OtherServer:
 
     async def _step(self, _: Identity, stream: Stream) -> None:
         if not isinstance(self._side, Follower):
-            raise ProtocolError("server 0 leads the rounds: it takes no steps from server 1")
+            raise ProtocolError(
+                "server 0 leads the rounds: it takes no steps from server 1", code="not-the-leader"
+            )
         plan = self._station.node.plan
         async with stream.message(plan, *steps_of(plan)) as (header, data):
             ours = await self._side.step(header.round_number, header.kind, data)
@@ -179,7 +181,9 @@ class _OtherServer:
     async def _abandon(self, _: Identity, stream: Stream) -> None:
         fields = await stream.request(round=int, reason=str)
         if not isinstance(self._side, Follower):
-            raise ProtocolError("server 0 leads the rounds: it ends none for server 1")
+            raise ProtocolError(
+                "server 0 leads the rounds: it ends none for server 1", code="not-the-leader"
+            )
         await self._side.end_before(fields["round"] + 1, fields["reason"])
         await stream.send(b"")
 
@@ -250,7 +254,7 @@ class _Owner:
 
     def _leader(self) -> RoundDriver:
         if not isinstance(self._side, RoundDriver):
-            raise ProtocolError("server 0 leads the rounds: ask it")
+            raise ProtocolError("server 0 leads the rounds: ask it", code="not-the-leader")
         return self._side
 
 

@@ -187,7 +187,9 @@ class Gate:
             RejectedSubmission: the gate is closed.
         """
         if not self._open:
-            raise RejectedSubmission("the round is closed: the message came too late")
+            raise RejectedSubmission(
+                "the round is closed: the message came too late", code="too-late"
+            )
         self._inside += 1
         self._empty.clear()
         try:

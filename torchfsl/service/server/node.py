@@ -67,13 +67,10 @@ class Node:
 
     @property
     def server(self) -> Server:
-        """The server in its current state.
-
-        Raises:
-            ProtocolError: there is no task yet.
-        """
+        """The server in its current state; raises ProtocolError if there is no task yet."""
         if self._server is None:
-            raise ProtocolError("this server has no task yet: the owner has to set one up")
+            raise ProtocolError("this server has no task yet: the owner has to set one up",
+                                code="no-task")  # fmt: skip
         return self._server
 
     @property
@@ -94,8 +91,8 @@ class Node:
             return
         if self.storage.running() is not None:
             raise ProtocolError(
-                "a round of another task is running: see torchfsl close and torchfsl abandon"
-            )
+                "a round of another task is running: see torchfsl close and torchfsl abandon",
+                code="another-task")  # fmt: skip
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
         self.task, self._server = task, server
@@ -111,8 +108,8 @@ class Node:
         self.storage.check_not_halted()
         if self.server.state is not RoundState.OPEN:
             raise RejectedSubmission(
-                f"round {self.server.last_round} is {self.server.state.value}: no round is open"
-            )
+                f"round {self.server.last_round} is {self.server.state.value}: no round is open",
+                code="no-open-round")  # fmt: skip
         return self.server
 
     # --- the round ----------------------------------------------------------------------------
@@ -170,8 +167,8 @@ class Node:
             self.count(number, earlier)
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
-                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing"
-                )
+                    f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
+                    code="wrong-step")  # fmt: skip
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.

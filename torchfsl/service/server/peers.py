@@ -150,7 +150,9 @@ class PeerLink:
 
     def _check(self, size: int, limit: int) -> None:
         if size > limit:
-            raise ProtocolError(f"server {self._party} answers with too many bytes")
+            raise ProtocolError(
+                f"server {self._party} answers with too many bytes", code="answer-too-long"
+            )
 
     def _open(self) -> grpc.aio.Channel:
         """A channel with key and certificate as they are now.
@@ -250,7 +252,9 @@ class Relays:
         async with self._room:
             head, public = await station.run(station.node.server.reports.relay_parts, kind, client)
             if messages.peek(head).round_number != round_number:
-                raise RejectedSubmission("the round closed before the message was relayed")
+                raise RejectedSubmission(
+                    "the round closed before the message was relayed", code="too-late"
+                )
             await self._link.insist(
                 "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
             )

@@ -50,7 +50,8 @@ class GrpcProbes:
             self.port = int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise ParameterError(
-                f"cannot listen on {address} for gRPC health: name a free port of this machine"
+                f"cannot listen on {address} for gRPC health: name a free port of this machine",
+                code="address-in-use",
             ) from error
         self._following: asyncio.Task[None] | None = None
 

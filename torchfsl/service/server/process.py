@@ -92,7 +92,8 @@ class ServerProcess:
         check_addresses(settings)
         if identity != Identity(Role.SERVER, settings.party):
             raise ParameterError(
-                f"the certificate is that of {identity}, this is to be server {settings.party}"
+                f"the certificate is that of {identity}, this is to be server {settings.party}",
+                code="wrong-certificate",
             )
         self.settings = settings
         self._trust = Trust(settings.tls, settings.deny)
@@ -285,7 +286,9 @@ def _lock(folder: Path) -> IO[bytes]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ParameterError(f"another server runs on the state in {folder}: stop it") from None
+        raise ParameterError(
+            f"another server runs on the state in {folder}: stop it", code="state-in-use"
+        ) from None
     return file
 
 

@@ -80,7 +80,7 @@ class RoundDriver:
         The same call again goes on waiting.
         """
         if self._ledger.round(number) is None:
-            raise ProtocolError(f"round {number} was never begun here")
+            raise ProtocolError(f"round {number} was never begun here", code="unknown-round")
         self._to_close = number
         await self._station.tell()
         await self._until(number, lambda row: row.state.has_ended)

@@ -221,7 +221,9 @@ class Station:
                     await told.wait()
                     told.clear()
                     if not self.is_open:
-                        raise RejectedSubmission("the round closed before the trees were complete")
+                        raise RejectedSubmission(
+                            "the round closed before the trees were complete", code="too-late"
+                        )
             self.counts[Kind.ANSWER.name] += 1
             return reply
         except TimeoutError:

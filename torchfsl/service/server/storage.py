@@ -120,13 +120,13 @@ class Storage:
     def report_log(self) -> ReportLog:
         """The log of the running round."""
         if self._log is None:
-            raise RejectedSubmission("no round is open")
+            raise RejectedSubmission("no round is open", code="no-open-round")
         return self._log
 
     def check_not_halted(self) -> None:
         """Raise ProtocolError, with the reason, if the session stands still."""
         if self.halted:
-            raise ProtocolError(f"this session is halted: {self.halted}")
+            raise ProtocolError(f"this session is halted: {self.halted}", code="server-halted")
 
     def running(self) -> RoundRow | None:
         """The round that has not ended, or None."""
@@ -141,7 +141,7 @@ class Storage:
         """
         said = self.model_version
         if not said:
-            raise ProtocolError("this server has no task yet, and no model")
+            raise ProtocolError("this server has no task yet, and no model", code="no-task")
         return self._model_file(int(said["version"])).read_bytes()
 
     def result_bytes(self) -> bytes:
@@ -165,7 +165,8 @@ class Storage:
         used = f"used/{task.plan.digest.hex()}"
         if self.ledger.setting(used) is not None:
             raise ProtocolError(
-                "this plan was used before: its round numbers are spent; make one of another nonce"
+                "this plan was used before: its round numbers are spent; make one of another nonce",
+                code="plan-used",
             )
         if not replace or not self.settings.may_replace:
             succession.check(self.party, self.model_version, self.halted, consents=replace)

@@ -54,7 +54,8 @@ class CoinBook:
             if len(tosses) >= COINS_A_DAY:
                 raise ProtocolError(
                     f"{COINS_A_DAY} coins were tossed here within a day, and no more are: who had "
-                    "many tossed could choose among the seeds. Try again tomorrow"
+                    "many tossed could choose among the seeds. Try again tomorrow",
+                    code="too-many-coins",
                 )
             tosses[template.hex()] = _Toss(time.time(), random_bytes(COIN_BYTES).hex())
             self._store(tosses)
@@ -70,9 +71,14 @@ class CoinBook:
         tosses = self._tosses()
         toss = tosses.get(template.hex())
         if toss is None:
-            raise ProtocolError("no coin was tossed here for this template, or it is forgotten")
+            raise ProtocolError(
+                "no coin was tossed here for this template, or it is forgotten", code="unknown-coin"
+            )
         if toss.peer not in ("", peer.hex()):
-            raise ProtocolError("the other server has committed to another coin for this template")
+            raise ProtocolError(
+                "the other server has committed to another coin for this template",
+                code="wrong-hash-seed",
+            )
         tosses[template.hex()] = _Toss(toss.tossed_at, toss.coin, peer.hex())
         self._store(tosses)
         return bytes.fromhex(toss.coin)
@@ -88,9 +94,14 @@ class CoinBook:
         toss = self._tosses().get(template.hex())
         theirs = coin.commitment(template, 1 - self._party, coins[1 - self._party])
         if toss is None or not kdf.digests_equal(bytes.fromhex(toss.coin), coins[self._party]):
-            raise ParameterError("hash_seed: this server's coin for the plan is another, or spent")
+            raise ParameterError(
+                "hash_seed: this server's coin for the plan is another, or spent",
+                code="wrong-hash-seed",
+            )
         if not kdf.digests_equal(bytes.fromhex(toss.peer), theirs):
-            raise ParameterError("hash_seed: the other server had committed to another coin")
+            raise ParameterError(
+                "hash_seed: the other server had committed to another coin", code="wrong-hash-seed"
+            )
 
     def _tosses(self) -> dict[str, _Toss]:
         """By template in hex, those of the last day."""

@@ -53,6 +53,8 @@ REMEDY: Final = "see 'When the state is refused' in docs/operations.md"
 class LedgerError(Error):
     """The state must not be used as it is, and a person has to look. The message says why."""
 
+    code = "state-refused"
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
@@ -208,7 +210,7 @@ class Ledger:
         """
         row = self.round(number)
         if row is None:
-            raise ProtocolError(f"round {number} was never begun here")
+            raise ProtocolError(f"round {number} was never begun here", code="unknown-round")
         if row.state.has_ended:
             raise ProtocolError(f"round {number} is {row.state} {row.reason}".rstrip())
         return row

@@ -35,9 +35,13 @@ SEGMENT_BYTES: Final = 64 << 20
 class StoreFull(Error):
     """No room for another report. Everything acknowledged before is safe."""
 
+    code = "store-full"
+
 
 class StoreDamaged(Error):
     """The disk failed to write; the log takes nothing more."""
+
+    code = "state-damaged"
 
 
 def sync_folder(folder: Path) -> None:
