@@ -1,7 +1,7 @@
 """The servers' optimizers: what both servers do with the average of a round.
 
 `fed.local_servers(server_optimizer=torchfsl.optim.Adam(0.01))`. Each function describes an
-optimizer; every server builds its own. All but `from_torch` give bit-identical models on any
+optimizer; every server builds its own. All except `from_torch` give bit-identical models on any
 machine. Ranges are those of the classes in `torchfsl.submodel`.
 """
 
@@ -101,7 +101,7 @@ class FromTorch:
         """A new one.
 
         Raises:
-            ParameterError: it does not step every element by itself.
+            ParameterError: it does not step every element separately.
         """
         module = importlib.import_module("torchfsl.engine.torch_optimizer")
         built: ServerOptimizer = module.TorchOptimizer(self.make)

@@ -1,4 +1,4 @@
-"""Differential privacy of opened sums: noise from both servers, and what it guarantees.
+"""Differential privacy of aggregates: noise from both servers, and what it guarantees.
 
 `multiplier`, `calibrate` and `guarantee` take a plan of `fsl`; docs/privacy.md has the derivations.
 """

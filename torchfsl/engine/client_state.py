@@ -2,7 +2,7 @@
 
 Several clients may train one model in turn. Each has its own optimizer state, its own values in the
 parameter groups (step counters, rates that a schedule in its block moved), its own integer buffers,
-and starts without gradients. What the caller changes between two blocks holds for all clients.
+and starts without gradients. Changes that the caller makes between two blocks hold for all clients.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class ClientState:
         }
 
     def _take_over_changes(self, base: _State) -> None:
-        """What the caller changed since the last block holds for all clients."""
+        """Let changes of the caller since the last block hold for all clients."""
         if self._left is None:
             return
         groups, fingerprint, _ = self._left
@@ -235,7 +235,7 @@ class ClientState:
 
 
 def _groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """What holds an optimizer's settings and counters: its groups, then its attributes."""
+    """The places of an optimizer's settings and counters: its groups, then its attributes."""
     return [*optimizer.param_groups, vars(optimizer)]
 
 

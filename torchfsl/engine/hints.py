@@ -1,4 +1,4 @@
-"""What a round tells the one who runs it, beside its errors."""
+"""Warnings and log lines of a round, in addition to its errors."""
 
 from __future__ import annotations
 
@@ -54,10 +54,8 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
     if num_steps or any(np.any(part.values) for part in raw.values()):
         return
     warnings.warn(
-        "no attached optimizer took a step in this round's block, so that its report adds nothing "
-        "and counts as a client in means: was a copy of the attached model trained, or another "
-        "optimizer? (A client without batches, or a GradScaler that skipped its only step, is "
-        "none of these, and may go on.)",
+        "no optimizer of torchfsl.Federated took a step in this block, so this report adds zeros: "
+        "train the model and optimizer that Federated was given. Without batches this is expected.",
         stacklevel=3,
     )
 

@@ -222,7 +222,7 @@ class Hooks:
         )
 
     def explain_memory(self, plan: SubmodelPlan) -> list[str]:
-        """What rounds keep in this client's memory, a line for each part of the model."""
+        """Lines about memory that rounds need at this client, one for each part of the model."""
         return explain_memory(plan, self.inventory, self.recorder.tables, self.rows, self.rest)
 
     def validate(self) -> None:
@@ -346,7 +346,7 @@ def _choose(
     hooks: Hooks, plan: SubmodelPlan, segment: Segment, changes: Mapping[str, TableChange],
     residual: Residual | None, round_number: int, seed: bytes | None,
 ) -> RawSegment:  # fmt: skip
-    """What is sent of one segment."""
+    """The part of one segment that is sent."""
     if segment.name == BUFFERS:
         change = flatten(hooks.recorder.buffer_changes(), 1)
         return choose_blocks(segment, change, None, None, round_number)

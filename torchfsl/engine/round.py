@@ -1,6 +1,6 @@
 """A client's round around the user's own training loop.
 
-Entering fetches the model: clear tensors by download, rows privately; rows that were not fetched
+Entering fetches the model: clear tensors by download, rows privately. Rows that were not fetched
 become NaN, so that reading one cannot go unnoticed. Leaving takes the update and sends it. An
 exception puts the model back and sends the servers a report like any other that adds nothing; if
 the servers failed, nothing at all (see `torchfsl.fsl.client.round`).
@@ -317,7 +317,7 @@ class Round:
             raise
 
     def _start(self, indices: dict[str, npt.NDArray[np.int64]]) -> RoundSession:
-        """A round of its own, or the next one of a session with a fixed submodel."""
+        """A new round, or the next one of a session with a fixed submodel."""
         if not self._client.plan.keeps_positions:
             return self._client.start_round(self.number, indices=indices)
         continue_session = getattr(self._client, "continue_session", None)
@@ -391,8 +391,8 @@ class Round:
     def _abort_without_rows(self) -> None:
         """Go through the round with dummies only, after a mistake in the caller's rows.
 
-        Where the servers fail too, this client stays out of the round; the caller is told of the
-        mistake in the rows.
+        If the servers fail also, this client stays out of the round. The caller sees the error about
+        the rows.
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
         with contextlib.suppress(Error):

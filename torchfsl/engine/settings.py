@@ -1,4 +1,4 @@
-"""What is sent of a model, and how: settings that cannot work are refused when they are made."""
+"""Settings of a federated model: which parts are sent, and how."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchfsl.submodel.plan import SubmodelPlan
 
 @dataclass(frozen=True)
 class Settings:
-    """What is sent of a model, and how.
+    """Which parts of a model are sent, and how.
 
     Attributes:
         rows: policy of the tables that are sent by row: every trained `nn.Embedding` and
-            `nn.EmbeddingBag` weight, or those that it names; None for none.
+            `nn.EmbeddingBag` weight, or those that it names. None for none.
         rest: policy of all other trained parameters, flattened in `named_parameters` order.
         encoding: fixed-point parameters; None for the finest that has room for a plan's clients.
         encodings: those of single segments by their names in `plan.explain()` (`rows18`, `rest`),
@@ -51,7 +51,7 @@ class Settings:
 def _check_settings(
     rows: object, rest: object, encoding: object, buffers: str, source: str, check: str
 ) -> None:
-    """Refuse policies and choices that are none.
+    """Refuse other objects and unknown choices.
 
     Raises:
         ParameterError: names the first one and what there is.
@@ -73,8 +73,8 @@ def _check_settings(
         raise ParameterError(f"source is {source!r}: choose 'delta' or 'gradient'")
     if source == "gradient" and buffers == "average":
         raise ParameterError(
-            "buffers='average' sends how buffers change over a round of training: it needs "
-            "source='delta'; with 'gradient' leave buffers='local'"
+            "buffers='average' sends how buffers change over a round of training: use "
+            "source='delta' with it, or buffers='local'"
         )
     if check not in ("checksum", "sample", "off"):
         raise ParameterError(f"check is {check!r}: choose 'checksum', 'sample' or 'off'")
@@ -84,7 +84,7 @@ def _checked_encodings(given: Mapping[str, FixedPoint] | None) -> dict[str, Fixe
     """Encodings by name.
 
     Raises:
-        ParameterError: it is no mapping from names to encodings.
+        ParameterError: it is not a mapping from names to encodings.
     """
     fits = given is None or isinstance(given, Mapping)
     if not fits or not all(isinstance(name, str) for name in given or ()):

@@ -1,4 +1,4 @@
-"""What hooks report: their status, and what is allowed at attach but rarely meant."""
+"""The status that hooks report, and warnings about models that are rarely meant so."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
     """
     if hooked:
         warnings.warn(
-            f"this {type(model).__name__} is in another Federated, and each takes the update of "
-            "its own rounds: call detach() on the other one if only one is meant",
+            f"this {type(model).__name__} is in another Federated, and each takes its updates: "
+            "call detach() on the other one if only one is meant",
             stacklevel=4,
         )
     for name in inventory.hidden_lookups:
         tables = [t.name.removesuffix(".weight") for t in inventory.all_tables]
         named = [*tables, name.removesuffix(".weight")]
         warnings.warn(
-            f"{name} is sent whole: its class has its own forward, which does not read exactly the "
-            f"rows that it is given. If lookups do, name it: rows=torchfsl.Rows(tables={named})",
+            f"{name} is sent dense: its class has a separate forward, which does not read exactly "
+            f"the rows that it is given. If it does, name it: rows=torchfsl.Rows(tables={named})",
             stacklevel=4,
         )
     for name in inventory.untrained_tables:

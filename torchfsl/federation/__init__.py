@@ -1,4 +1,4 @@
-"""What users hold: a federated model, its servers, a simulation. Alone in naming protocols.
+"""The objects of users: a federated model, its servers, a simulation. Alone in naming protocols.
 
 Read `federated` (model, optimizer, plan and rounds in one object), `planning` (from settings to a
 plan, and a plan in words), `local_servers` (both servers in this process), `results`, `simulation`,

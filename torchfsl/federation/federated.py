@@ -93,9 +93,10 @@ class Federated:
             tables, or by the name of a table or segment. `suggest_rows` finds it.
         plan: of the task, if another party made it (`connect(...).plan`); policies and encodings
             are taken from it.
-        average: what the servers divide sums by. `clients`: by all clients of the round; servers
-            learn nothing more. `rows`: each row by the clients that sent it; servers learn these
-            counts. `weight`: by weights of clients; servers learn the sum of weights of each row.
+        average: how the servers divide sums. `clients` divides by all clients of the round, and
+            servers learn nothing more. `rows` divides each row by the clients that sent it, and
+            servers learn these counts. `weight` divides by weights of clients, and servers learn
+            the sum of weights of each row.
         rows: policy of the tables that are sent by row: `auto` for every trained `nn.Embedding`
             and `nn.EmbeddingBag` whose `forward` is torch's own, a `Rows`, or None for none.
         rest: policy of all other parameters; `Dense()` when None.
@@ -303,7 +304,7 @@ class Federated:
         return self._hooks.settings.encoding
 
     def estimate(self, batches: Iterable[Any], *, rates: Rates | None = None) -> RoundEstimate:
-        """What a round costs a client with these batches, before the first one.
+        """The cost of a round for a client with these batches, before the first one.
 
         Args:
             batches: of one client.
@@ -478,7 +479,7 @@ class Federated:
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model: residuals, local parts, states by client."""
+        """The rest of a checkpoint, next to the model: residuals, local parts, states by client."""
         plan = None if self._plan is None else self._plan.to_json()
         return {**self._hooks.state_dict(), "plan": plan}
 

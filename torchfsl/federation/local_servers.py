@@ -146,7 +146,7 @@ class LocalServers:
 
 
 class _OpenRound:
-    """What clients sent in a round, added up in the clear."""
+    """The updates of a round, added up in the clear."""
 
     def __init__(self, plan: SubmodelPlan) -> None:
         self._sum = PlainSum(plan)

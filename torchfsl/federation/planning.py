@@ -24,7 +24,7 @@ LANES: Final[Mapping[Average, Lane]] = {"clients": "none", "rows": "count", "wei
 
 
 class PlanOptions(TypedDict, total=False):
-    """Options of a plan beside the number of clients, their rows and the average.
+    """Options of a plan in addition to the number of clients, their rows and the average.
 
     Each is explained at `torchfsl.fsl.build_plan`.
     """
@@ -108,9 +108,8 @@ def check_average(average: object, options: Mapping[str, Any]) -> None:
     """
     if average not in get_args(Average):
         raise ParameterError(
-            f"average is {average!r}: choose 'clients' (servers learn nothing more), 'rows' (rows "
-            "by the clients that sent them; servers learn these counts) or 'weight' (servers "
-            "learn the sum of weights of each row)"
+            f"average is {average!r}: choose 'clients' (servers learn nothing more), 'rows' "
+            "(servers learn these counts of each row) or 'weight' (servers learn sums of weights)"
         )
     if average == "weight" and "max_weight" not in options:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""What rounds and simulations give back."""
+"""Results of rounds and simulations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RoundResult:
         download_bytes: mean per client, everything counted.
         seconds: from opening to applying, without evaluation.
         matches_plain: whether the sums, before the servers' noise, equal the plaintext sums of the
-            clients' quantised updates, bit for bit; None where this process cannot know.
+            clients' quantised updates exactly; None where this process cannot know.
     """
 
     number: int
@@ -61,7 +61,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundEstimate:
-    """What a round will cost one client, and what it discloses; prints as a few lines.
+    """The cost of a round for one client, and what it discloses; prints as a few lines.
 
     Attributes:
         rows: by segment how many rows the client's batches use, and the plan's budget.
@@ -103,7 +103,7 @@ _COLUMNS = ("number", "num_clients", "loss", "upload_bytes", "download_bytes", "
 
 @dataclass(slots=True, repr=False)
 class SimulationResult:
-    """What a simulation did.
+    """The outcome of a simulation.
 
     Attributes:
         plan: the public plan.

@@ -130,7 +130,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Simulation(Generic[Data]):
-    """What rounds share."""
+    """State shared by the rounds."""
 
     fed: Federated
     data: Mapping[int, Data]
@@ -208,8 +208,8 @@ class _Simulation(Generic[Data]):
         if odd and not self.has_warned:
             self.has_warned = True
             warnings.warn(
-                f"client {odd[0]}: its loss in round {number} is {losses[odd[0]]}; mean losses "
-                "leave out such numbers",
+                f"the loss of client {odd[0]} in round {number} is {losses[odd[0]]}. Mean losses "
+                "leave out such numbers.",
                 stacklevel=4,
             )
 
@@ -309,7 +309,7 @@ def _weights_of(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict
         given = weight(one)
         if not is_whole(given) or given < 1:
             raise ParameterError(
-                f"client {client}: weight() gives {given!r}; give whole numbers from 1, such as "
+                f"client {client}: weight() gives {given!r}, expected a whole number from 1, such as "
                 "the number of its examples"
             )
         found[client] = int(given)

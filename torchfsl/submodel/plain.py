@@ -71,7 +71,7 @@ class PlainSum:
         self.weights[client] = weight
 
     def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
-        """Whether opened sums are these, and the servers' noise where it is known.
+        """Whether an aggregate is this sum, and the servers' noise where it is known.
 
         Closes sums of too few contributors here first, as the plan says.
         """

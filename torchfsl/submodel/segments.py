@@ -230,7 +230,7 @@ class SegmentSpec:
 
 
 class SpecSource(Protocol):
-    """What planners take a model's segments from; `torchfsl.Federated` is one."""
+    """A model whose segments planners take; `torchfsl.Federated` is one."""
 
     @property
     def encoding(self) -> FixedPoint | None:

@@ -1,6 +1,6 @@
 """Whether an optimizer's step of one row looks at other rows, tried on a small table.
 
-Where rows are fetched, a client holds few rows of a table and all others are NaN. An optimizer that
+If rows are fetched, a client holds few rows of a table and all others are NaN. An optimizer that
 scales its step by a norm over the whole table (Adafactor, LARS, LAMB, Fromage) would then train
 wrongly without a word. Optimizer states that cannot be read by row would stop a later round.
 """
@@ -26,7 +26,7 @@ _ROW_BY_ROW: Final = (
     torch.optim.SparseAdam, torch.optim.RMSprop, torch.optim.Adadelta, torch.optim.NAdam,
     torch.optim.RAdam, torch.optim.Adamax, torch.optim.Rprop, torch.optim.ASGD,
 )  # fmt: skip
-"""Steps every element by itself; only these classes, not classes derived from them."""
+"""Step every element separately; only these classes, not classes derived from them."""
 
 _REMEDY: Final = (
     "train it with SGD, Adagrad or Adam, or send the whole table, "
