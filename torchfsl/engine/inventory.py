@@ -178,7 +178,7 @@ def take_inventory(
     _check_local(stays, [*local, *mine], [clean_name(n) for n, _ in model.named_parameters()])
     _check_wanted(rows, tables, frozen, rest)
     if rows is not None and rows.find == "hooks":
-        _check_not_shared(model, tables)
+        _check_not_shared(model, tables, optimizers, rows)
     buffers = {name: b for name, b in buffers.items() if name not in mine}
     idle = [name for name, p in bystanders.items() if id(p) in lookups]
     return Inventory(_group(tables), rest, buffers, frozen, bystanders, idle, hidden, local, mine)
@@ -313,7 +313,12 @@ def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
     return names
 
 
-def _check_not_shared(model: nn.Module, tables: list[Table]) -> None:
+def _check_not_shared(
+    model: nn.Module,
+    tables: list[Table],
+    optimizers: Iterable[torch.optim.Optimizer],
+    rows: Rows,
+) -> None:
     by_id = {id(table.weight): table for table in tables}
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
@@ -321,10 +326,16 @@ def _check_not_shared(model: nn.Module, tables: list[Table]) -> None:
         for attribute, parameter in module.named_parameters(recurse=False):
             table = by_id.get(id(parameter))
             if table is not None:
+                decays = any(
+                    any(p is parameter for p in group["params"])
+                    and (group.get("weight_decay") or group.get("lambd"))
+                    for optimizer in optimizers
+                    for group in optimizer.param_groups
+                )
+                also = ", untouched='restrict'" if decays and rows.untouched == "reject" else ""
                 raise ParameterError(
                     f"{table.name} is also {clean_name(f'{path}.{attribute}')} of a "
-                    f"{type(module).__name__}, which reads every row, so a step can move rows "
-                    "that no lookup touched (a full softmax moves them all): use "
-                    "rows=Rows(top=..., find='scan') to send the rows that changed most, or "
-                    "rows=None to treat the table like other weights"
+                    f"{type(module).__name__}, which reads every row, so a step moves rows that no "
+                    f"lookup touched: use rows=torchfsl.Rows(top=1000, find='scan'{also}) to send "
+                    "the rows that changed most, or rows=None to treat it like other weights"
                 )

@@ -391,8 +391,8 @@ class Round:
     def _abort_without_rows(self) -> None:
         """Go through the round with dummies only, after a mistake in the caller's rows.
 
-        If the servers fail also, this client stays out of the round. The caller sees the error about
-        the rows.
+        If the servers fail also, this client stays out of the round. The caller sees the error
+        about the rows.
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
         with contextlib.suppress(Error):

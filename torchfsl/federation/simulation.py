@@ -309,7 +309,7 @@ def _weights_of(data: Mapping[int, Data], weight: Callable[[Data], int]) -> dict
         given = weight(one)
         if not is_whole(given) or given < 1:
             raise ParameterError(
-                f"client {client}: weight() gives {given!r}, expected a whole number from 1, such as "
+                f"client {client}: weight() gives {given!r}, expected a whole number from 1, as "
                 "the number of its examples"
             )
         found[client] = int(given)

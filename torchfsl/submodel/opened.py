@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torchfsl.types import Whole
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Opened:
     """Exact sums over the agreed clients; all that a round reveals.
 
@@ -38,3 +38,6 @@ class Opened:
     weight_clamped: bool = False
     withheld: dict[str, int] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Opened({', '.join(self.sums)}; {self.num_clients} clients)"

@@ -207,7 +207,7 @@ class SubmodelPlan:
         return "\n".join(filter(None, [self.discloses(), module.explain(self)]))
 
     def discloses(self) -> str:
-        """What servers learn in addition to the sums; a protocol's plan adds its own."""
+        """Information that servers learn in addition to the sums; empty if no plan says it."""
         return ""
 
     def describe(self) -> dict[str, str]:

@@ -105,6 +105,13 @@ class ServerModel:
             )
         self.source, self.reduce = source, reduce
 
+    def __repr__(self) -> str:
+        values = sum(value.size for value in self.state.values())
+        return (
+            f"ServerModel({len(self.state)} tensors of {values} values, "
+            f"{type(self.optimizer).__name__}, source={self.source!r})"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Copies of the tensors as torch's, for `model.load_state_dict` and `torch.save`.
 

@@ -56,6 +56,9 @@ class Client(SecretHolder):
         self.client_id = check_number("client_id", client_id)
         self._session: Session | None = None
 
+    def __repr__(self) -> str:
+        return f"Client(client_id={self.client_id}, {self.plan!r})"
+
     def open_number(self) -> int:
         """Ask the servers for the number of the open round.
 

@@ -67,7 +67,7 @@ class Server(SecretHolder):
         model: this server's copy of the model; both servers start from the same bits.
         max_sessions: in a plan with sessions, clients whose trees are held between rounds; each
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
-        draw_noise: where a plan with noise gets it from; tests inject a known one.
+        draw_noise: gives the noise of a plan that has any; the discrete Gaussian when None.
         last_round: the highest round number used before, by a server that is started again.
         rounds_opened: rounds in which it revealed its share before, likewise.
         max_fetches: how often a client may fetch from one model, see `Client.fetch`.
@@ -84,7 +84,7 @@ class Server(SecretHolder):
         plan: Plan,
         model: ServerModel,
         max_sessions: int = 100_000,
-        draw_noise: Draw = discrete_gaussian.sample,
+        draw_noise: Draw | None = None,
         last_round: int = -1,
         rounds_opened: int = 0,
         key: SealKey | None = None,
@@ -98,10 +98,14 @@ class Server(SecretHolder):
         self.party, self.plan, self.model, self.state = party, plan, model, RoundState.IDLE
         self.last_round, self.rounds_opened = last_round, rounds_opened
         self.reports = ReportBook(plan, party, max_sessions=max_sessions, key=key)
-        self._evaluator = evaluator(plan, party, draw_noise, self.reports.spool.release)
+        draw = discrete_gaussian.sample if draw_noise is None else draw_noise
+        self._evaluator = evaluator(plan, party, draw, self.reports.spool.release)
         self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
         self._clear, self._may_apply = b"", False
+
+    def __repr__(self) -> str:
+        return f"Server(party={self.party}, {self.state.value}, last_round={self.last_round})"
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
