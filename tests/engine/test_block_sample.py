@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import torchfsl
+from tests.support.engine_setup import plan_of
 from torchfsl.engine.choosing import sample_blocks
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockSample
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
@@ -147,11 +149,11 @@ def test_a_round_of_drawn_blocks_is_exact_and_owes_nothing() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = torchfsl.SubmodelEngine(
+    settings = torchfsl.SubmodelEngine(
         rest=BlockSample(0.2, block=8), encoding=torchfsl.FixedPoint(clip=64.0)
     )
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=2, above_break_even="keep")
+    hooks = Hooks(model, optimizer, settings)
+    plan = plan_of(hooks, max_clients=2, above_break_even="keep")
 
     def train(inputs: torch.Tensor) -> float:
         optimizer.zero_grad()
@@ -161,11 +163,11 @@ def test_a_round_of_drawn_blocks_is_exact_and_owes_nothing() -> None:
         return float(loss.detach())
 
     history = torchfsl.simulate(
-        engine, handle, [torch.randn(5, 40), torch.randn(5, 40)], train=train, plan=plan,
+        settings, hooks, [torch.randn(5, 40), torch.randn(5, 40)], train=train, plan=plan,
         rounds=3, progress=False,
     )  # fmt: skip
     assert all(history.column("exact"))
-    assert handle.residuals.num_bytes == 0
+    assert hooks.residuals.num_bytes == 0
     assert plan.segments[0].k_max == -(-52 // 5)
 
 
@@ -177,13 +179,13 @@ def test_a_plan_in_which_blocks_could_not_keep_the_bound_is_refused_when_it_is_m
         ("auto", 1 << 12, "l2_bound covers 2 segments.*rows=None.*or a plan without l2_bound"),
         (None, 8, "each need more than .* a larger l2_bound, or fewer blocks"),
     ):
-        engine = torchfsl.SubmodelEngine(rows=rows, rest=BlockSample(4, block=16))  # type: ignore[arg-type]
-        handle = engine.attach(model, optimizer)
+        settings = torchfsl.SubmodelEngine(rows=rows, rest=BlockSample(4, block=16))  # type: ignore[arg-type]
+        hooks = Hooks(model, optimizer, settings)
         budget = {} if rows is None else {"rows_per_client": 5}
         with pytest.raises(ParameterError, match=message):
-            engine.plan(handle, l2_bound=bound, **options, **budget)
-        assert engine.plan(handle, **options, **budget).l2_bound == 0
-        handle.remove()
-    engine = torchfsl.SubmodelEngine(rows=None, rest=BlockSample(8, block=16))
-    plan = engine.plan(engine.attach(model, optimizer), l2_bound=1 << 12, **options)
+            plan_of(hooks, l2_bound=bound, **options, **budget)
+        assert plan_of(hooks, **options, **budget).l2_bound == 0
+        hooks.remove()
+    settings = torchfsl.SubmodelEngine(rows=None, rest=BlockSample(8, block=16))
+    plan = plan_of(Hooks(model, optimizer, settings), l2_bound=1 << 12, **options)
     assert plan.l2_bound == 1 << 12
