@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.support.engine_models import start_afresh
-from tests.support.engine_rounds import Task, plain_sum
+from tests.support.engine_rounds import Task, keep_updates, plain_sum
 from tests.support.engine_setup import plan_of
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.hooks import Hooks
@@ -105,10 +105,10 @@ def test_a_regulariser_over_whole_tables_covers_the_retrieved_rows_exactly(
             start_afresh(hooks.optimizers[0])
             held = torch.unique(rows_of(number)["factors"])
             expected = expected_change(task, number, held, optimize)
+            kept = keep_updates(hooks)
             with Round(hooks, task.client(link, number), rows=rows_of(number)) as r:
                 fit(hooks.model, hooks.optimizers[0], number)
-            raw = r._raw
-            assert raw is not None
+            (raw,) = kept
             factors, linear = raw["rows4"], raw["rows1"]
             if above == "keep":
                 assert factors.positions.tolist() == held.tolist()
@@ -172,13 +172,13 @@ def test_a_softmax_after_a_harmless_first_step_is_refused_too() -> None:
 
 
 def test_nan_in_the_state_of_rows_that_were_absent_does_not_outlive_the_round() -> None:
-    task = Task(Settings(), 1, build=Wide, rows_per_client=26, min_clients=1)
+    task = Task(None, 1, build=Wide, rows_per_client=26, min_clients=1)
     hooks = task.hooks[0]
     model, optimizer = hooks.model, hooks.optimizers[0]
     for client in (0, 5):
         ids, label = batch_of(client)
         rows = {"factors": ids, "linear": ids}
-        with Round(hooks, task.client(task.begin(), 0), rows=rows) as r:
+        with Round(hooks, task.client(task.begin(), 0), rows=rows):
             for l2 in (0.0, 0.05):  # the check looks at the first step alone
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(ids), label)
@@ -215,21 +215,22 @@ def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
 
 
 def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
-    task = Task(Settings(), 2, build=Wide, rows_per_client=5)
+    task = Task(None, 2, build=Wide, rows_per_client=5)
     hooks, named = task.hooks[0], len(torch.unique(rows_of(0)["factors"]))
     assert named > 5
     with pytest.raises(ParameterError) as info:
         with Round(hooks, task.client(task.begin(), 0), rows=rows_of(0)):
-            hooks.model(batch_of(0)[0])
+            raise AssertionError("the block must not run")
     assert (
-        f"rows= named {named} rows of segment 'rows4', and its budget k_max is 5, so that only the "
-        f"first ones were fetched: make a plan with rows_per_client={named} or more"
-    ) in str(info.value)
+        f"this client uses {named} rows of factors.weight (segment 'rows4'), the plan's "
+        "rows_per_client is 5: train on fewer batches in this round, or make the plan with "
+        f"rows_per_client={named} or more"
+    ) == str(info.value)
 
 
 def test_a_lookup_of_an_absent_row_between_rounds_warns_until_the_rows_are_there() -> None:
     task, hooks, round_ = one(Rows())
-    with round_ as rnd:
+    with round_:
         fit_one_step(hooks)
     present = batch_of(0)[0]
     absent = torch.tensor([[i for i in range(ITEMS) if i not in rows_of(0)["factors"].tolist()]])
@@ -247,7 +248,7 @@ def test_a_lookup_of_an_absent_row_between_rounds_warns_until_the_rows_are_there
 
 def test_the_warning_of_an_incomplete_state_dict_is_the_same_whatever_is_missing() -> None:
     task, hooks, round_ = one(Rows(), min_clients=1)
-    with round_ as rnd:
+    with round_:
         fit_one_step(hooks)
     said = []
     for _ in range(2):
@@ -258,7 +259,7 @@ def test_the_warning_of_an_incomplete_state_dict_is_the_same_whatever_is_missing
         task.finish()
         link = task.begin()
         rows = {"factors": torch.tensor([1, 2]), "linear": torch.tensor([3])}
-        with Round(hooks, task.client(link, 0), rows=rows) as rnd:
+        with Round(hooks, task.client(link, 0), rows=rows):
             pass
     assert said[0] == said[1]
     assert "this state_dict holds none of their values" in said[0][0]

@@ -20,7 +20,7 @@ BATCH = make_batch(3)
 
 
 def test_the_block_sees_the_servers_model_and_the_module_is_as_before_afterwards() -> None:
-    task = Task(Settings())
+    task = Task()
     for server in task.servers:
         server.model.state["item.weight"][7] = [1, 2, 3, 4]
         server.model.state["top.bias"][:] = 9
@@ -38,7 +38,7 @@ def test_the_block_sees_the_servers_model_and_the_module_is_as_before_afterwards
 
 
 def test_a_loss_on_fetched_rows_is_that_of_the_whole_model_and_no_report_is_sent() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     hooks.model.eval()
     with torch.no_grad():
@@ -47,7 +47,7 @@ def test_a_loss_on_fetched_rows_is_that_of_the_whole_model_and_no_report_is_sent
             assert torch.equal(hooks.model(BATCH), whole)
     for number, mine in enumerate(task.hooks):
         client = task.client(link, number)
-        with Round(mine, client, rows=wanted(BATCH), number=task.number) as rnd:
+        with Round(mine, client, rows=wanted(BATCH), number=task.number):
             train(mine.model, mine.optimizers, [BATCH])
     assert task.finish().num_clients == 2
 
@@ -61,7 +61,7 @@ def test_absent_rows_are_zero_where_the_policy_says_so() -> None:
 
 
 def test_a_lookup_of_a_row_that_was_not_fetched_is_warned_of() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     hooks.model.eval()
     model, few = hooks.model, {"item": [4], "user": [2], "words": [5]}
@@ -77,13 +77,13 @@ def test_a_lookup_of_a_row_that_was_not_fetched_is_warned_of() -> None:
 
 
 def test_an_evaluation_inside_a_round_or_without_rows_is_refused_and_nothing_is_sent() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
     with pytest.raises(ParameterError, match="pass rows="), fetched_model(hooks, client):
         pass
     assert not link.traffic
-    with Round(hooks, client, rows=wanted(BATCH), number=0) as rnd:
+    with Round(hooks, client, rows=wanted(BATCH), number=0):
         sent = len(link.traffic)
         with pytest.raises(ProtocolError), fetched_model(hooks, client, wanted(BATCH)):
             pass

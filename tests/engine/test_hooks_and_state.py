@@ -1,4 +1,4 @@
-"""What attach accepts and refuses, and what the checks at the end of a round notice."""
+"""What hooks accept and refuse, and what the checks at the end of a round notice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torchfsl
 from tests.support.engine_models import (
     CASES,
     WIDE,
@@ -28,7 +29,6 @@ from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, Top
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.planner import PlanOptions, build_plan
 from torchfsl.submodel.update import RawSegment, quantise
 
@@ -97,16 +97,19 @@ def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
     assert plan(Rows(choose=fixed)) == {"rows4": 3, "rows3": 1}
 
 
-def test_the_engine_passes_on_every_option_of_a_plan() -> None:
+def test_every_option_of_a_plan_is_passed_on() -> None:
     given = set(PlanOptions.__annotations__)
     assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} == given
     model = Recommender()
     noise = {"l2_bound": 1 << 20, "noise_sigma": 1 << 10, "lane_sigma": 3}
-    plan = plan_of(Hooks(model, sgd(model)), max_clients=3, rows_per_client=9, retrieve=False, lane="count", above_break_even="keep", **noise)  # fmt: skip
+    plan = plan_of(
+        Hooks(model, sgd(model)), max_clients=3, rows_per_client=9, retrieve=False, lane="count",
+        above_break_even="keep", **noise,
+    )  # fmt: skip
     assert {name: getattr(plan, name) for name in noise} == noise
 
 
-def test_plans_of_two_engines_with_the_same_public_choices_are_equal() -> None:
+def test_plans_of_two_models_with_the_same_public_choices_are_equal() -> None:
     digests = set()
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -133,7 +136,7 @@ def test_unknown_options_are_refused(options: dict[str, str]) -> None:
         Settings(**options)  # type: ignore[arg-type]
 
 
-# --- what attach refuses -------------------------------------------------------------------------
+# --- what hooks refuse -------------------------------------------------------------------------
 
 
 def test_a_table_tied_to_another_layer_is_explained() -> None:
@@ -264,7 +267,8 @@ def test_uses_outside_the_module_are_caught(
     how: str, source: str, policy: str, optimizer: type[torch.optim.Optimizer]
 ) -> None:
     model = Escaping(how)
-    optimizers = [optimizer(model.parameters(), lr=0.1)]  # type: ignore[call-arg]
+    decay = {"weight_decay": 0.0} if source == "gradient" else {}
+    optimizers = [optimizer(model.parameters(), lr=0.1, **decay)]  # type: ignore[call-arg]
     settings = Settings(rows=Rows(untouched=policy), source=source)  # type: ignore[arg-type]
     hooks = Hooks(model, optimizers, settings)
     plan = engine_plan(hooks)
@@ -695,17 +699,24 @@ def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
         plan = plan_of(
             hooks, max_clients=2, rows_per_client=9, retrieve=retrieve, above_break_even="keep"
         )
-        text = hooks.explain(plan)
-        assert text.startswith(explain(plan))
+        text = "\n".join(hooks.explain_memory(plan))
         assert (f"item.weight: the optimizer moves every row, so a round keeps a copy of the "
                 f"whole table: {size} bytes" in text) == copied  # fmt: skip
-        assert (f"engine.round keeps what it replaces until the block ends: {size} bytes"
+        assert (f"a round keeps what it replaces until the block ends: {size} bytes"
                 in text) == replaced  # fmt: skip
         assert f"a residual of {8 * plan.segment('rest').m}" in text
         hooks.remove()
 
 
-def test_a_handle_prints_the_buffers_that_travel_nowhere() -> None:
+def test_the_explanation_of_a_plan_goes_before_that_of_memory() -> None:
+    model = Recommender()
+    fed = torchfsl.Federated(model, sgd(model), max_clients=2, rows_per_client=9)
+    text = fed.explain()
+    assert text.startswith(fed.plan.explain())
+    assert text.endswith("\n".join(fed.hooks.explain_memory(fed.plan)))
+
+
+def test_hooks_print_the_buffers_that_travel_nowhere() -> None:
     def printed(settings: Settings) -> str:
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
         return repr(Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1), settings))

@@ -154,8 +154,8 @@ def test_gradient_source_sends_the_gradient_and_changes_nothing(case: Case, poli
     model, optimizers = case.build()
     other, _ = clone_training(model, optimizers, case)
     settings = Settings(rows=Rows(untouched=policy), source="gradient")  # type: ignore[arg-type]
-    if case.moves_all and policy == "reject":
-        with pytest.raises(ParameterError, match="weight_decay"):
+    if case.needs_delta:
+        with pytest.raises(ParameterError, match=r"weight_decay=|maximize="):
             Hooks(model, optimizers, settings)
         return
     hooks = Hooks(model, optimizers, settings)
@@ -184,6 +184,10 @@ def test_dense_top_k_and_block_segments_accept_every_optimizer(
     model, optimizers = case.build()
     other, copies = clone_training(model, optimizers, case)
     settings = Settings(rows=None, rest=rest, source=source)  # type: ignore[arg-type]
+    if source == "gradient" and case.needs_delta:
+        with pytest.raises(ParameterError, match=r"weight_decay=.*'delta'|maximize=.*negate"):
+            Hooks(model, optimizers, settings)
+        return
     hooks = Hooks(model, optimizers, settings)
     plan = engine_plan(hooks, None)
     before = parameters_of(model)

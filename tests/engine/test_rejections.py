@@ -21,10 +21,10 @@ def adam(model: nn.Module, **options: Any) -> torch.optim.Adam:
     return torch.optim.Adam(model.parameters(), **options)
 
 
-def attach(rows: Rows | None = None, optimizer: Callable[..., Any] = adam, **options: Any) -> Any:
+def attach(rows: Rows | None = None, optimizer: Callable[..., Any] = adam, **options: Any) -> Hooks:
     model = Recommender()
     settings = Settings(rows=Rows() if rows is None else rows)
-    return settings, Hooks(model, optimizer(model, **options), settings)
+    return Hooks(model, optimizer(model, **options), settings)
 
 
 def tied() -> None:
@@ -56,40 +56,40 @@ def stranger() -> None:
 
 
 def budget() -> None:
-    settings, hooks = attach()
+    hooks = attach()
     plan_of(hooks, max_clients=2)
 
 
 def later_parameter() -> None:
-    _, hooks = attach()
+    hooks = attach()
     hooks.model.top.bias.requires_grad_(False)
     hooks.begin_round()
 
 
 def later_decay() -> None:
-    _, hooks = attach()
+    hooks = attach()
     hooks.optimizers[0].param_groups[0]["weight_decay"] = 0.1
     hooks.begin_round()
 
 
 def trained(step: Callable[[Any], None], rows: Rows | None = None) -> None:
-    settings, hooks = attach(rows)
+    hooks = attach(rows)
     hooks.begin_round()
     step(hooks)
     hooks.update(engine_plan(hooks, None if rows else 40))
 
 
-def write(hooks: Any) -> None:
+def write(hooks: Hooks) -> None:
     with torch.no_grad():
         hooks.model.user.weight[3] += 1
 
 
-def diverge(hooks: Any) -> None:
+def diverge(hooks: Hooks) -> None:
     (loss_of(hooks.model, make_batch(1)) * float("inf")).backward()
     torch.optim.SGD(hooks.model.parameters(), lr=1.0).step()
 
 
-def look_up(hooks: Any) -> None:
+def look_up(hooks: Hooks) -> None:
     loss_of(hooks.model, make_batch(1)).backward()
 
 
@@ -118,7 +118,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("fixed list", lambda: attach(Rows(choose=Fixed([1]))),
      "item.weight", "Fixed needs", "mapping from table to ids"),
     ("budget", budget, "item.weight", "how many rows", "rows_per_client="),
-    ("frozen later", later_parameter, "top.bias", "not what it was", "attach again"),
+    ("frozen later", later_parameter, "top.bias", "not what it was", "call fed.detach()"),
     ("decay later", later_decay, "item.weight", "weight_decay=0.1", "restrict"),
     ("written", lambda: trained(write), "user.weight", "no lookup touched", "look rows up through"),
     ("diverged", lambda: trained(diverge), "item.weight", "NaN or infinite", "learning rate"),

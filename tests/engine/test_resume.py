@@ -53,7 +53,7 @@ def test_a_resumed_client_sends_the_same_updates(case: Case, rows: Rows, rest: R
             state: dict[str, Any] = {
                 "model": model.state_dict(),
                 "optimizers": [o.state_dict() for o in optimizers],
-                "handle": hooks.state_dict(),
+                "hooks": hooks.state_dict(),
             }
             torch.save(state, saved)
         updates.append(one_round(hooks, plan, number))
@@ -64,7 +64,7 @@ def test_a_resumed_client_sends_the_same_updates(case: Case, rows: Rows, rest: R
     model.load_state_dict(state["model"])
     for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(one)
-    hooks.load_state_dict(state["handle"])
+    hooks.load_state_dict(state["hooks"])
     for number in (2, 3):
         again = one_round(hooks, plan, number)
         for name, part in again.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import torch
 
 from scripts.attacks import crowded_rows
 from tests.support.engine_models import WIDE, Recommender, loss_of, make_batch, train
-from tests.support.engine_rounds import Task, plain_sum, wanted
+from tests.support.engine_rounds import Recording, Task, keep_updates, plain_sum, wanted
 from tests.support.engine_setup import plan_of
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.policies import Fixed, Rows, TopK
+from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows, TopK
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
@@ -29,16 +30,16 @@ from torchfsl.fsl.dpf import psr
 @pytest.mark.parametrize(
     ("rows", "rest", "retrieve"),
     [
-        (Rows(), None, True),
+        (Rows(), Dense(), True),
         (Rows(), TopK(0.3), False),
         (Rows(top=5), TopK(5), False),
-        (Rows(budget=30), None, True),
+        (Rows(budget=30), Dense(), True),
         (None, TopK(0.2), None),
     ],
     ids=["touched", "whole tables", "top", "budget", "no rows"],
 )
 def test_the_opened_sum_is_the_sum_of_what_clients_sent(
-    rows: Rows | None, rest: TopK | None, retrieve: bool | None
+    rows: Rows | None, rest: RestPolicy, retrieve: bool | None
 ) -> None:
     task = Task(
         Settings(rows=rows, rest=rest, buffers="average"),
@@ -63,7 +64,7 @@ def test_the_opened_sum_is_the_sum_of_what_clients_sent(
 def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
     ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = Task(Settings(), 3)
+    task = Task(num_clients=3)
     sizes: list[int] = []
 
     def counting(segment: Any, questions: Any, *tables: Any) -> Any:
@@ -85,7 +86,6 @@ def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
         for rnd, hooks, batch in zip(rounds, task.hooks, batches, strict=True):
             with rnd:
                 train(hooks.model, hooks.optimizers, [batch])
-            rnd.receipt
             updates.append(rnd.update)
         opened = task.finish()
         for name, total in plain_sum(task.plan, updates).items():
@@ -94,7 +94,7 @@ def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
 
 
 def test_a_client_asks_once_and_has_dropped_out_if_it_goes_no_further() -> None:
-    task = Task(Settings(), 2, min_clients=1)
+    task = Task(num_clients=2, min_clients=1)
     link, batch = task.begin(), make_batch(0)
     rounds = [
         Round(hooks, task.client(link, number), rows=wanted(batch), number=0)
@@ -107,14 +107,13 @@ def test_a_client_asks_once_and_has_dropped_out_if_it_goes_no_further() -> None:
     before = {n: value.clone() for n, value in task.hooks[1].model.state_dict().items()}
     with rounds[0]:
         train(task.hooks[0].model, task.hooks[0].optimizers, [batch])
-    rounds[0].submit()
     assert task.finish().num_clients == 1
     after = task.hooks[1].model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
-    task = Task(Settings())
+    task = Task()
     for server in task.servers:
         server.model.state["item.weight"][7] = [1, 2, 3, 4]
         server.model.state["top.bias"][:] = 9
@@ -137,9 +136,9 @@ def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
 
 
 def test_a_model_with_rows_left_out_is_none_to_start_servers_from() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
-    with Round(hooks, task.client(link, 0), rows={"item": [1]}) as rnd:
+    with Round(hooks, task.client(link, 0), rows={"item": [1]}):
         pass
     with pytest.raises(ParameterError, match=r"item\.weight holds NaN"):
         hooks.server_state()
@@ -157,7 +156,7 @@ def test_models_stay_equal_to_plain_federated_averaging() -> None:
         plain = Recommender()
         train(plain, [torch.optim.Adagrad(plain.parameters(), lr=0.1)], batches)
         deltas.append({n: p.detach().numpy() - start[n] for n, p in plain.named_parameters()})
-        with Round(hooks, task.client(link, number), rows=wanted(*batches)) as rnd:
+        with Round(hooks, task.client(link, number), rows=wanted(*batches)):
             train(hooks.model, hooks.optimizers, batches)
     task.finish()
     for name, value in task.state.items():
@@ -220,8 +219,8 @@ def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_bac
                 for key, value in hooks.model.state_dict().items():
                     assert torch.equal(value.nan_to_num(7), before[key].nan_to_num(7)), key
                 assert hooks.residual.state_dict() == residual
-                with pytest.raises(ProtocolError):
-                    rnd.receipt
+                with pytest.raises(ProtocolError, match="nothing to send again"):
+                    rnd.retry()
             else:
                 batch = make_batch(1) if retrieve else make_batch(number)
                 with Round(hooks, client, rows=ids, number=task.number) as rnd:
@@ -252,7 +251,7 @@ def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_bac
     ids=str,
 )
 def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
-    task = Task(Settings())
+    task = Task()
     link = task.begin()
     hooks, other = task.hooks
     before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
@@ -264,21 +263,21 @@ def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
     for key, value in hooks.model.state_dict().items():
         assert torch.equal(value, before[key])
     traffic, link.traffic = link.traffic, []
-    with Round(other, task.client(link, 1), rows=wanted(make_batch(1))) as rnd:
+    with Round(other, task.client(link, 1), rows=wanted(make_batch(1))):
         train(other.model, other.optimizers, [make_batch(1)])
     assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
     assert len(task.finish().clients) == 2
 
 
 def test_clients_that_share_a_model_take_part_in_the_round_that_is_open() -> None:
-    task = Task(Settings(), 3, rows_per_client=40)
+    task = Task(num_clients=3, rows_per_client=40)
     hooks, batch = task.hooks[0], make_batch(1)
     task.number = 4
     for cohort in ((0, 1, 2), (0, 2)):  # one stays away, and comes back
         link = task.begin()
         for number in cohort:
             client, mine = task.client(link, number), Residual()
-            with Round(hooks, client, rows=wanted(batch), residual=mine) as rnd:
+            with Round(hooks, client, rows=wanted(batch), residual=mine):
                 train(hooks.model, hooks.optimizers, [batch])
         assert task.finish().clients == cohort
     with (
@@ -295,19 +294,15 @@ def test_who_cannot_ask_for_the_open_round_names_it() -> None:
         def fetch(self, *_: object) -> bytes:
             return b""
 
-    class Nameless:
-        plan: Any = None
+    @dataclass
+    class Simulated:
+        plan: Any
+        client_id: int = 0
 
-    class Simulated(Nameless):
-        client_id = 0
-
-    task = Task(Settings())
-    Nameless.plan = task.plan
+    task = Task()
     hooks, ids = task.hooks[0], wanted(make_batch(1))
-    with pytest.raises(ParameterError, match=r"Nameless is no client: .* has plan and client_id"):
-        Round(hooks, Nameless(), rows=ids)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match=r"Simulated cannot ask .* pass number="):
-        Round(hooks, Simulated(), rows=ids)  # type: ignore[arg-type]
+        Round(hooks, Simulated(task.plan), rows=ids)  # type: ignore[arg-type]
     client = Client(task.plan, Sender(), client_id=0)
     with (
         pytest.raises(ParameterError, match="Sender cannot ask for the open round: pass its"),
@@ -316,35 +311,48 @@ def test_who_cannot_ask_for_the_open_round_names_it() -> None:
         raise AssertionError("the block must not run")
 
 
-def test_rows_beyond_k_max_are_cut_in_the_order_given(caplog: pytest.LogCaptureFixture) -> None:
-    task = Task(Settings(), rows_per_client=4)
-    link, hooks = task.begin(), task.hooks[0]
-    ids = {"item": [9, 3, 9, 4, 1, 2], "user": [5], "words": [1]}
+@pytest.mark.parametrize("num", [5, 6, 40])
+def test_more_rows_than_k_max_raise_on_entering_and_the_servers_see_a_usual_client(
+    num: int,
+) -> None:
+    task = Task(rows_per_client=4)
+    link, (hooks, other) = task.begin(), task.hooks
+    before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
     with (
-        caplog.at_level(logging.WARNING, "torchfsl"),
-        Round(hooks, task.client(link, 0), rows=ids) as rnd,
+        pytest.raises(ParameterError, match=rf"uses {num} rows .* rows_per_client is 4: .*={num} "),
+        Round(hooks, task.client(link, 0), rows={"item": range(1, num), "user": [5], "words": [1]}),
     ):
-        assert rnd.rows["item.weight"].tolist() == [1, 3, 4, 9]
-        assert rnd.rows["user.weight"].tolist() == []
-    assert "k_max = 4" in caplog.text
-    assert rnd.receipt.upload_bytes > 0
+        raise AssertionError("the block must not run")
+    assert all(torch.equal(v, before[k]) for k, v in hooks.model.state_dict().items())
+    traffic, link.traffic = link.traffic, []
+    ids = {"item": [9, 3, 9, 4], "user": [5], "words": [1]}  # each once, with the user four
+    with Round(other, task.client(link, 1), rows=ids) as rnd:
+        assert rnd.rows["item.weight"].tolist() == [3, 4, 9]
+        assert rnd.rows["user.weight"].tolist() == [5]
+        other.model.item(torch.tensor([3, 9])).sum().backward()
+        other.optimizers[0].step()
+    assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
+    opened = task.finish()
+    assert opened.clients == (0, 1)
+    for name, total in plain_sum(task.plan, [rnd.update]).items():
+        np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
 def test_rows_owed_from_an_earlier_round_are_fetched_and_sent() -> None:
-    task = Task(Settings(), 2)
+    task = Task(num_clients=2)
     hooks = task.hooks[0]
     link = task.begin()
     with Round(hooks, task.client(link, 0), rows=wanted(make_batch(1)), number=0) as rnd:
         train(hooks.model, hooks.optimizers, [make_batch(1)])
-    row = int(rnd._raw["rows4"].indices[0])
-    real_submit = rnd._session.submit
+        real_submit = rnd._session.submit
 
-    def lose_one(update: Any, *, weight: int = 1) -> Any:
-        receipt = real_submit(update, weight=weight)
-        receipt.unmatched["rows4"] = np.array([row])
-        return receipt
+        def lose_one(update: Any, *, weight: int = 1) -> Any:
+            receipt = real_submit(update, weight=weight)
+            receipt.unmatched["rows4"] = update["rows4"].indices[:1]
+            return receipt
 
-    rnd._session.submit = lose_one
+        rnd._session.submit = lose_one
+    row = int(rnd.update["rows4"].indices[0])
     assert hooks.residual.pending("rows4").tolist() == [row]
     link.traffic = []
     other = task.hooks[1]
@@ -379,7 +387,7 @@ def test_weights_and_stochastic_rounding() -> None:
 
 def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuckoo, "place", crowded_rows._place_but_the_guess)
-    task = Task(Settings(), min_clients=1)
+    task = Task(min_clients=1)
     link, hooks = task.begin(), task.hooks[0]
     lost = crowded_rows.GUESS
     with Round(hooks, task.client(link, 0), rows={"item": [1, lost]}) as rnd:
@@ -395,17 +403,23 @@ def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.Mo
 
 
 def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken() -> None:
-    task = Task(Settings(), lane="weight", max_weight=3)
+    task = Task(lane="weight", max_weight=3)
     link, weights, updates = task.begin(), (2, 3), []
     for number, hooks in enumerate(task.hooks):
         batch, client = make_batch(number), task.client(link, number)
-        with Round(hooks, client, rows=wanted(batch), weight=np.int64(weights[number])) as rnd:
+        rnd = Round(hooks, client, rows=wanted(batch))
+        said = r"lane='weight' and max_weight=3.*1\.\.3"
+        with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving the block raises
             train(hooks.model, hooks.optimizers, [batch])
+            rnd.weight = 1.5  # type: ignore[assignment]
         for bad in (1.5, 2.0, "2", True):
-            with pytest.raises(ParameterError, match=r"lane='weight' and max_weight=3.*1\.\.3"):
-                rnd.submit(weight=bad)  # type: ignore[arg-type]
-        with pytest.raises(ProtocolError, match="once a round"):
-            rnd.submit(weight=2)
+            rnd.weight = bad  # type: ignore[assignment]
+            with pytest.raises(ParameterError, match=said):
+                rnd.retry()
+        rnd.weight = np.int64(weights[number])  # type: ignore[assignment]
+        assert rnd.retry() is rnd.receipt
+        with pytest.raises(ProtocolError, match="nothing to send again"):
+            rnd.retry()
         assert rnd.update is not None
         updates.append({n: type(u)(u.indices, u.values * weights[number])
                         for n, u in rnd.update.items()})  # fmt: skip
@@ -415,23 +429,32 @@ def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken(
         np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
+@pytest.mark.parametrize("given", ["at once", "in the block"])
 @pytest.mark.parametrize("bad", [4, 0, -1, np.int64(1 << 40)])
-def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(bad: int) -> None:
+def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(
+    bad: int, given: str
+) -> None:
     """How much a client weighs is its own: silence would tell both servers."""
-    task = Task(Settings(), lane="weight", max_weight=3)
-    link = task.begin()
+    task = Task(lane="weight", max_weight=3)
+    traffics = []
     for number, hooks in enumerate(task.hooks):
+        link = task.begin() if number == 0 else Recording(task.servers)
         batch, client = make_batch(number), task.client(link, number)
-        with Round(hooks, client, rows=wanted(batch)) as rnd:
-            train(hooks.model, hooks.optimizers, [batch])
         if number:
-            rnd.submit(weight=2)
-            continue
-        with pytest.raises(ParameterError, match=r"max_weight=3.*give min\(weight, 3\)"):
-            rnd.submit(weight=bad)
-        with pytest.raises(ProtocolError, match="once a round"):
-            rnd.submit(weight=2)
-        assert rnd.update is None
+            with Round(hooks, client, rows=wanted(batch), weight=2):
+                train(hooks.model, hooks.optimizers, [batch])
+        else:
+            first = bad if given == "at once" else 1
+            rnd = Round(hooks, client, rows=wanted(batch), weight=first)
+            said = r"max_weight=3.*give min\(weight, 3\)"
+            with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving raises
+                train(hooks.model, hooks.optimizers, [batch])
+                rnd.weight = bad
+            with pytest.raises(ProtocolError, match="nothing to send again"):
+                rnd.retry()
+            assert rnd.update is None
+        traffics.append(sorted((kind, size) for kind, _, size in link.traffic))
+    assert traffics[0] == traffics[1]
     assert all(len(server.reports.complete()) == len(task.hooks) for server in task.servers)
     opened = task.finish()
     assert opened.clients == tuple(range(len(task.hooks)))
@@ -440,41 +463,47 @@ def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(bad: i
 
 def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:
     for lane in ("none", "count"):
-        task = Task(Settings(), lane=lane)
+        task = Task(lane=lane)
         link, hooks = task.begin(), task.hooks[0]
-        client = task.client(link, 0)
-        with Round(hooks, client, rows={"item": [1]}) as rnd:
-            pass
-        with pytest.raises(ParameterError, match=rf"lane is '{lane}'.*plan with lane='weight'"):
-            rnd.submit(weight=3)
+        client, said = task.client(link, 0), rf"lane is '{lane}'.*plan with lane='weight'"
+        with pytest.raises(ParameterError, match=said):
+            Round(hooks, client, rows={"item": [1]}, weight=3)
+        assert link.traffic == []
+        rnd = Round(hooks, client, rows={"item": [1]})
+        with pytest.raises(ParameterError, match=said), rnd:
+            rnd.weight = 3
+        rnd.weight = 1
+        assert rnd.retry().upload_bytes > 0
 
 
 def test_arguments_that_do_not_fit_the_plan_are_refused_before_anything_is_sent() -> None:
-    task = Task(Settings())
+    task = Task()
     link = task.begin()
-    with pytest.raises(ParameterError, match="pass rows="):
+    with pytest.raises(ParameterError, match=r"pass batches=.* or rows="):
         Round(task.hooks[0], task.client(link, 0))
-    with pytest.raises(ParameterError, match="2 models are attached"):
-        Round(hooks, task.client(link, 0), rows={"item": [1]})
-    whole = Task(Settings(), retrieve=False)
+    weighted = Task(lane="weight", max_weight=3)
+    for bad in (1.5, "2", True):
+        with pytest.raises(ParameterError, match=r"whole numbers in 1\.\.3"):
+            Round(weighted.hooks[0], weighted.client(link, 0), rows={"item": [1]}, weight=bad)
+    whole = Task(retrieve=False)
     with pytest.raises(ParameterError, match="retrieve=True"):
         Round(whole.hooks[0], whole.client(link, 0), rows={"item": [1]})
     assert link.traffic == []
 
 
-def test_submitting_inside_the_block_or_twice_is_refused() -> None:
-    task = Task(Settings())
+def test_sending_again_inside_the_block_or_after_it_went_is_refused() -> None:
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     with (
-        pytest.raises(ProtocolError, match="leave the with block"),
+        pytest.raises(ProtocolError, match="nothing to send again"),
         Round(hooks, task.client(link, 0), rows={"item": [1]}) as rnd,
     ):
-        rnd.receipt
-    client = task.client(link, 1)
-    with Round(hooks, client, rows={"item": [1]}, number=0) as rnd:
+        rnd.retry()
+    with Round(hooks, task.client(link, 1), rows={"item": [1]}, number=0) as rnd:
         pass
-    with pytest.raises(ProtocolError, match="once a round"):
-        rnd.receipt
+    with pytest.raises(ProtocolError, match="nothing to send again"):
+        rnd.retry()
+    assert task.finish().clients == (0, 1)
 
 
 def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
@@ -484,24 +513,24 @@ def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
         hooks = task.hooks[0]
         hooks.model.norm.running_mean.fill_(5)
         link = task.begin()
-        with Round(hooks, task.client(link, 0), rows={"item": [1]}) as rnd:
+        with Round(hooks, task.client(link, 0), rows={"item": [1]}):
             expected = 5 if buffers == "local" else 0
             assert hooks.model.norm.running_mean[0] == expected
 
 
 def test_a_table_that_the_planner_sends_dense_is_sent_whole() -> None:
-    task = Task(Settings(), retrieve=False, rows_per_client=75, above_break_even="dense")
+    task = Task(retrieve=False, rows_per_client=75, above_break_even="dense")
     assert {s.name: s.policy for s in task.plan.segments if s.name != "rest"} == {
         "rows4": "dense",
         "rows3": "dense",
     }
     link, updates = task.begin(), []
     for number, hooks in enumerate(task.hooks):
-        before = hooks.model.item.weight.detach().double()
+        raw, before = keep_updates(hooks), hooks.model.item.weight.detach().double()
         with Round(hooks, task.client(link, number)) as rnd:
             train(hooks.model, hooks.optimizers, [make_batch(number)])
         change = (hooks.model.item.weight.detach().double() - before).numpy()
-        np.testing.assert_array_equal(np.asarray(rnd._raw["rows4"].values)[:200, 0], change.ravel())
+        np.testing.assert_array_equal(np.asarray(raw[0]["rows4"].values)[:200, 0], change.ravel())
         updates.append(rnd.update)
     opened = task.finish()
     for name, total in plain_sum(task.plan, updates).items():
@@ -518,8 +547,8 @@ FIXED = Fixed(
 
 
 @pytest.mark.parametrize("retrieve", [True, False])
-@pytest.mark.parametrize("rest", [None, Fixed([0, 3, 7, 20])])
-def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: Fixed | None) -> None:
+@pytest.mark.parametrize("rest", [Dense(), Fixed([0, 3, 7, 20])])
+def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: RestPolicy) -> None:
     task = Task(
         Settings(rows=Rows(choose=FIXED), rest=rest),
         retrieve=retrieve,
@@ -573,7 +602,7 @@ def test_rows_are_averaged_by_who_sent_them_under_a_count_lane() -> None:
         batch = make_batch(1) if number == 0 else make_batch(2, 5, 12)
         start = {n: before[n].astype(float) for n in before}
         client = task.client(link, number)
-        with Round(hooks, client, rows=wanted(batch)) as rnd:
+        with Round(hooks, client, rows=wanted(batch)):
             train(hooks.model, hooks.optimizers, [batch])
         sent.append(
             {n: p.detach().double().numpy() - start[n] for n, p in hooks.model.named_parameters()}
@@ -607,9 +636,7 @@ def test_rows_that_were_nan_train_when_they_come_back(name: str, policy: str) ->
         link = task.begin()
         batch = make_batch(low, low, high)
         for number, hooks in enumerate(task.hooks):
-            with Round(
-                hooks, task.client(link, number), rows=wanted(batch), number=task.number
-            ) as rnd:
+            with Round(hooks, task.client(link, number), rows=wanted(batch), number=task.number):
                 train(hooks.model, hooks.optimizers, [batch])
         task.finish()
         assert all(np.isfinite(value).all() for value in task.state.values())
@@ -631,10 +658,11 @@ def test_clipped_values_are_reported_and_warned_of(
     task = Task(Settings(encoding=encoding, encodings=encodings))
     link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
-    with Round(hooks, client, rows=wanted(make_batch(1))) as rnd:
+    with (
+        caplog.at_level(logging.WARNING, "torchfsl"),
+        Round(hooks, client, rows=wanted(make_batch(1))) as rnd,
+    ):
         train(hooks.model, hooks.optimizers, [make_batch(1)])
-    with caplog.at_level(logging.WARNING, "torchfsl"):
-        rnd.receipt
     assert rnd.clip_report is not None
     assert rnd.clip_report.num_clipped > 0
     assert said in caplog.text
@@ -644,7 +672,7 @@ def test_clipped_values_are_reported_and_warned_of(
 
 
 def test_a_finished_round_holds_no_memory() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
     with Round(hooks, client, rows=wanted(make_batch(1))) as rnd:
@@ -656,7 +684,7 @@ def test_a_finished_round_holds_no_memory() -> None:
 
 
 def test_a_second_block_on_one_model_and_a_wrong_number_are_told_what_to_do() -> None:
-    task = Task(Settings())
+    task = Task()
     link, hooks = task.begin(), task.hooks[0]
     first, second = (
         Round(hooks, task.client(link, number), rows={"item": [1]}) for number in (0, 1)

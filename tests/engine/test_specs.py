@@ -1,4 +1,4 @@
-"""From a handle to the segments of a plan, and the options that only the planner reads."""
+"""From a model to the segments of a plan, and the options that only the planner reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import torchfsl
 from tests.support.engine_setup import plan_of
-from torchfsl import BlockSample, Fixed, FixedPoint, Rows, TopK
+from torchfsl import FixedPoint, Rows, TopK
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Dense
 from torchfsl.engine.round import Round
@@ -20,6 +21,7 @@ from torchfsl.engine.settings import Settings
 from torchfsl.engine.specs import segment_specs
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import PlanOptions, build_plan
+from torchfsl.policies import BlockSample, Fixed
 from torchfsl.submodel import SegmentSpec, TensorSpec
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.server_model import ServerModel
@@ -44,7 +46,7 @@ def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are
     plan = plan_of(hooks, max_clients=3, rows_per_client=2, above_break_even="keep")
     table, rest = plan.segments
     assert (table.encoding, rest.encoding) == (None, narrow)
-    assert plan.encoding_of(table) == settings.encoding
+    assert plan.encoding_of(table) == plan.encoding != narrow
     hooks.remove()
     hooks = Hooks(
         model, torch.optim.SGD(model.parameters(), lr=0.1), Settings(encodings={"rows": narrow})
@@ -153,13 +155,13 @@ def test_each_part_of_the_rest_sends_what_changed_in_it() -> None:
 def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
     narrow, model = {"rest": FixedPoint(16, 8, 1.0)}, make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    settings = Settings(encodings=narrow)
+    fed = torchfsl.Federated(model, optimizer, encodings=narrow)
     with pytest.raises(ValueError, match="one field: give no segment an encoding of its own"):
-        settings.sesa_plan(Hooks(model, optimizer, settings), widths=[(2, 4)], collusion=1)
-    settings.the_handle().remove()
-    settings = Settings(rows=None, encodings=narrow)
+        torchfsl.sesa.plan(fed, widths=[(2, 4)], collusion=1)
+    fed.detach()
+    fed = torchfsl.Federated(model, optimizer, rows=None, encodings=narrow)
     with pytest.raises(ValueError, match="one ciphertext space: give no segment an encoding"):
-        settings.sefl_plan(Hooks(model, optimizer, settings), max_clients=3)
+        torchfsl.sefl.plan(fed, max_clients=3)
 
 
 def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:
@@ -197,8 +199,9 @@ def test_the_options_that_are_passed_on_are_those_of_the_planner() -> None:
 
 def test_an_option_that_no_planner_knows_is_refused() -> None:
     model = make_model()
-    hooks = Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1), Settings())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="cohort"):
-        plan_of(hooks, max_clients=2, rows_per_client=5, cohort=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="max_clients"):
-        plan_of(hooks, rows_per_client=5)  # type: ignore[call-arg]
+        torchfsl.Federated(model, optimizer, max_clients=2, rows_per_client=5, cohort=3)  # type: ignore[call-arg]
+    fed = torchfsl.Federated(model, optimizer, rows_per_client=5)
+    with pytest.raises(ParameterError, match="pass max_clients="):
+        _ = fed.plan

@@ -90,6 +90,11 @@ class Case:
     sparse: bool = False
     moves_all: bool = False
 
+    @property
+    def needs_delta(self) -> bool:
+        """Whether rounds of gradients would leave out what its steps do, and are refused."""
+        return self.moves_all or "maximize" in self.name
+
     def build(self, seed: int = 0) -> tuple[Recommender, list[torch.optim.Optimizer]]:
         torch.manual_seed(seed)
         model = Recommender(sparse=self.sparse)

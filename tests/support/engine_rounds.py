@@ -22,6 +22,7 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import RawSegment
 
 
 class Recording(InProcess):
@@ -89,6 +90,18 @@ class Task:
     def state(self) -> dict[str, np.ndarray]:
         assert self.servers[0].model.digest() == self.servers[1].model.digest()
         return self.servers[0].model.state
+
+
+def keep_updates(hooks: Hooks) -> list[dict[str, RawSegment]]:
+    """A list to which rounds from here on add their updates as they are before encoding."""
+    kept, update = [], hooks.update
+
+    def keeping(*args: Any, **options: Any) -> dict[str, RawSegment]:
+        kept.append(update(*args, **options))
+        return kept[-1]
+
+    hooks.update = keeping  # type: ignore[method-assign]
+    return kept
 
 
 def wanted(*batches: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
