@@ -506,6 +506,17 @@ def test_sending_again_inside_the_block_or_after_it_went_is_refused() -> None:
     assert task.finish().clients == (0, 1)
 
 
+def test_a_block_without_a_step_warns_at_the_line_of_the_block() -> None:
+    task = Task()
+    link = task.begin()
+    with (
+        pytest.warns(UserWarning, match="no attached optimizer took a step") as caught,
+        Round(task.hooks[0], task.client(link, 0), rows={"item": [1]}),
+    ):
+        pass
+    assert [w.filename for w in caught] == [__file__]
+
+
 def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
     for buffers in ("local", "average"):
         settings = Settings(buffers=buffers)  # type: ignore[arg-type]
@@ -648,8 +659,8 @@ def test_rows_that_were_nan_train_when_they_come_back(name: str, policy: str) ->
 
 @pytest.mark.parametrize(
     ("encodings", "said"),
-    [({}, "beyond clip = 0.01 were cut"),
-     ({"rest": FixedPoint(ring_bits=32, frac_bits=16, clip=0.5)}, "beyond clip = 0.01 of ")],
+    [({}, "clip = 0.01"),
+     ({"rest": FixedPoint(ring_bits=32, frac_bits=16, clip=0.5)}, "clip = 0.01 of ")],
 )  # fmt: skip
 def test_clipped_values_are_reported_and_warned_of(
     caplog: pytest.LogCaptureFixture, encodings: dict[str, FixedPoint], said: str
@@ -665,10 +676,9 @@ def test_clipped_values_are_reported_and_warned_of(
         train(hooks.model, hooks.optimizers, [make_batch(1)])
     assert rnd.clip_report is not None
     assert rnd.clip_report.num_clipped > 0
+    assert "were cut" in caplog.text
     assert said in caplog.text
     assert not encodings or ", 0.5 of 'rest'" in caplog.text
-    for private in (rnd.clip_report.num_clipped, f"{rnd.clip_report.largest:g}"):
-        assert f" {private}" not in caplog.text
 
 
 def test_a_finished_round_holds_no_memory() -> None:

@@ -58,7 +58,7 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
         "and counts as a client in means: was a copy of the attached model trained, or another "
         "optimizer? (A client without batches, or a GradScaler that skipped its only step, is "
         "none of these, and may go on.)",
-        stacklevel=3,
+        stacklevel=5,
     )
 
 
@@ -72,7 +72,7 @@ def tell_of_clipping(plan: SubmodelPlan, report: ClipReport) -> None:
             f"{plan.l2_bound} is in units of the encoding, {plan.l2_bound} * 2**-"
             f"{plan.encoding.frac_bits} = {plan.l2_bound / 2**plan.encoding.frac_bits:.3g} "
             "(torchfsl.privacy.l2_bound converts)",
-            stacklevel=3,
+            stacklevel=5,
         )
 
 
