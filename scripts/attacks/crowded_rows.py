@@ -15,15 +15,12 @@ from unittest import mock
 import numpy as np
 import torch
 
+import torchfsl
 from scripts.attacks.result import AttackResult
-from scripts.parties import two_servers
 from torchfsl.engine import fetched
-from torchfsl.engine.engine import SubmodelEngine
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement, Slots
-from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.types import Indices
 
 GUESS: Final = 3
@@ -59,26 +56,23 @@ def _place_but_the_guess(
 
 def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
     """Whether the client's part is missing from the dense sum of a round."""
-    engine, model = SubmodelEngine(), _Model()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    plan = engine.plan(
-        handle, max_clients=2, min_clients=1, rows_per_client=8, above_break_even="keep"
+    model = _Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fed = torchfsl.Federated(
+        model, optimizer, max_clients=2, min_clients=1, rows_per_client=8, above_break_even="keep"
     )
-    servers = two_servers(plan, handle.server_state())
-    begin_round(servers, 0)
-    client = Client(plan, servers, client_id=0)
-    with contextlib.ExitStack() as patched:
+    servers = fed.local_servers()
+    with contextlib.ExitStack() as patched, servers.round() as result:
         patched.enter_context(mock.patch.object(cuckoo, "place", _place_but_the_guess))
         if not on:
             off = mock.patch.object(fetched, "zeros_for_missing", lambda _, *found: found)
             patched.enter_context(off)
         with contextlib.suppress(ParameterError):
             ids = torch.tensor(rows)
-            with engine.round(client, rows={"table": ids}, handle=handle, number=0) as taking:
+            with fed.round(servers, 0, rows={"table": ids}):
                 model(ids).square().sum().backward()
-                handle.optimizers[0].step()
-            taking.submit()
-    return not np.any(finish_round(servers).sums["rest"])
+                optimizer.step()
+    return not np.any(result.sums["rest"])
 
 
 def run() -> AttackResult:

@@ -15,11 +15,13 @@ import torch
 from torch import nn
 
 from tests.support.engine_models import start_afresh
-from tests.support.engine_rounds import Task, plain_sum
+from tests.support.engine_rounds import Task, keep_updates, plain_sum
+from tests.support.engine_setup import plan_of
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Rows
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 ITEMS = 60
@@ -89,28 +91,31 @@ def expected_change(task: Task, client: int, held: torch.Tensor, optimize: Optim
 def test_a_regulariser_over_whole_tables_covers_the_retrieved_rows_exactly(
     optimize: Optimize, above: str
 ) -> None:
-    engine = SubmodelEngine(rows=Rows(absent="zero", error_feedback=False), encoding=WIDE)
     task = Task(
-        engine, 3, build=Wide, optimize=optimize, rows_per_client=26, above_break_even=above
+        Settings(rows=Rows(absent="zero", error_feedback=False), encoding=WIDE),
+        3,
+        build=Wide,
+        optimize=optimize,
+        rows_per_client=26,
+        above_break_even=above,
     )
     for _ in range(3):
         link, updates = task.begin(), []
-        for number, handle in enumerate(task.handles):
-            start_afresh(handle.optimizers[0])
+        for number, hooks in enumerate(task.hooks):
+            start_afresh(hooks.optimizers[0])
             held = torch.unique(rows_of(number)["factors"])
             expected = expected_change(task, number, held, optimize)
-            with engine.round(task.client(link, number), rows=rows_of(number), handle=handle) as r:
-                fit(handle.model, handle.optimizers[0], number)
-            raw = r._raw
-            assert raw is not None
+            kept = keep_updates(hooks)
+            with Round(hooks, task.client(link, number), rows=rows_of(number)) as r:
+                fit(hooks.model, hooks.optimizers[0], number)
+            (raw,) = kept
             factors, linear = raw["rows4"], raw["rows1"]
             if above == "keep":
                 assert factors.positions.tolist() == held.tolist()
                 np.testing.assert_array_equal(factors.values, expected["factors.weight"][held])
                 np.testing.assert_array_equal(linear.values, expected["linear.weight"][held])
-            r.submit()
             updates.append(r.update)
-            assert int(torch.isnan(handle.model.factors.weight).any(1).sum()) == (
+            assert int(torch.isnan(hooks.model.factors.weight).any(1).sum()) == (
                 ITEMS - len(held) if above == "keep" else 0
             )
         opened = task.finish()
@@ -118,29 +123,28 @@ def test_a_regulariser_over_whole_tables_covers_the_retrieved_rows_exactly(
             np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
-def fit_one_step(handle: Handle) -> None:
+def fit_one_step(hooks: Hooks) -> None:
     ids, label = batch_of(0)
-    handle.optimizers[0].zero_grad()
-    nn.functional.mse_loss(handle.model(ids), label).backward()
-    handle.optimizers[0].step()
+    hooks.optimizers[0].zero_grad()
+    nn.functional.mse_loss(hooks.model(ids), label).backward()
+    hooks.optimizers[0].step()
 
 
-def one(rows: Rows, **options: Any) -> tuple[Task, Handle, Any]:
-    engine = SubmodelEngine(rows=rows)
-    task = Task(engine, 2, build=Wide, rows_per_client=26, **options)
-    handle = task.handles[0]
-    return task, handle, engine.round(task.client(task.begin(), 0), rows=rows_of(0), handle=handle)
+def one(rows: Rows, **options: Any) -> tuple[Task, Hooks, Any]:
+    task = Task(Settings(rows=rows), 2, build=Wide, rows_per_client=26, **options)
+    hooks = task.hooks[0]
+    return task, hooks, Round(hooks, task.client(task.begin(), 0), rows=rows_of(0))
 
 
 def test_a_regulariser_over_rows_that_are_nan_is_named_at_the_first_step() -> None:
-    _, handle, round_ = one(Rows())
+    _, hooks, round_ = one(Rows())
     with pytest.raises(
         ParameterError, match=r"factors\.weight: the loss has a grad.*absent='zero'"
     ) as info:
         with round_:
-            fit(handle.model, handle.optimizers[0], 0)
+            fit(hooks.model, hooks.optimizers[0], 0)
     assert "26 of 60 rows" not in str(info.value)
-    assert not any(t.isnan().any() for s in handle.optimizers[0].state.values() for t in s.values())
+    assert not any(t.isnan().any() for s in hooks.optimizers[0].state.values() for t in s.values())
 
 
 def softmax(model: Wide, optimizer: Any, client: int) -> None:
@@ -153,29 +157,28 @@ def softmax(model: Wide, optimizer: Any, client: int) -> None:
 
 @pytest.mark.parametrize("absent", ["nan", "zero"])
 def test_a_softmax_over_rows_that_are_not_there_is_refused(absent: Any) -> None:
-    _, handle, round_ = one(Rows(absent=absent))
+    _, hooks, round_ = one(Rows(absent=absent))
     with pytest.raises(ParameterError, match="softmax over all rows needs the whole table"):
         with round_:
-            softmax(handle.model, handle.optimizers[0], 0)
+            softmax(hooks.model, hooks.optimizers[0], 0)
 
 
 def test_a_softmax_after_a_harmless_first_step_is_refused_too() -> None:
-    _, handle, round_ = one(Rows(absent="zero"))
+    _, hooks, round_ = one(Rows(absent="zero"))
     with pytest.raises(ParameterError, match="softmax over all rows needs the whole table"):
         with round_:
-            fit(handle.model, handle.optimizers[0], 0)
-            softmax(handle.model, handle.optimizers[0], 0)
+            fit(hooks.model, hooks.optimizers[0], 0)
+            softmax(hooks.model, hooks.optimizers[0], 0)
 
 
 def test_nan_in_the_state_of_rows_that_were_absent_does_not_outlive_the_round() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 1, build=Wide, rows_per_client=26, min_clients=1)
-    handle = task.handles[0]
-    model, optimizer = handle.model, handle.optimizers[0]
+    task = Task(None, 1, build=Wide, rows_per_client=26, min_clients=1)
+    hooks = task.hooks[0]
+    model, optimizer = hooks.model, hooks.optimizers[0]
     for client in (0, 5):
         ids, label = batch_of(client)
         rows = {"factors": ids, "linear": ids}
-        with engine.round(task.client(task.begin(), 0), rows=rows, handle=handle) as r:
+        with Round(hooks, task.client(task.begin(), 0), rows=rows):
             for l2 in (0.0, 0.05):  # the check looks at the first step alone
                 optimizer.zero_grad()
                 loss = nn.functional.mse_loss(model(ids), label)
@@ -185,7 +188,6 @@ def test_nan_in_the_state_of_rows_that_were_absent_does_not_outlive_the_round() 
                 optimizer.step()
         if client == 0:
             assert optimizer.state[model.factors.weight]["sum"].isnan().any()
-        r.submit()
         task.finish()
         assert np.isfinite(task.state["factors.weight"]).all()
 
@@ -195,12 +197,12 @@ def test_nan_in_the_state_of_rows_that_were_absent_does_not_outlive_the_round() 
 def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
     absent: Any, grad: bool
 ) -> None:
-    _, handle, round_ = one(Rows(absent=absent))
+    _, hooks, round_ = one(Rows(absent=absent))
     missing = [i for i in range(ITEMS) if i not in rows_of(0)["factors"].tolist()]
     reached = False
     with pytest.raises(ParameterError) as info:
         with round_ as rnd, torch.set_grad_enabled(grad):
-            handle.model(torch.tensor([missing[:3]]))
+            hooks.model(torch.tensor([missing[:3]]))
             reached = True
     assert not reached
     some = ", ".join(map(str, missing[:3]))
@@ -213,68 +215,65 @@ def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
 
 
 def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 2, build=Wide, rows_per_client=5)
-    handle, named = task.handles[0], len(torch.unique(rows_of(0)["factors"]))
+    task = Task(None, 2, build=Wide, rows_per_client=5)
+    hooks, named = task.hooks[0], len(torch.unique(rows_of(0)["factors"]))
     assert named > 5
     with pytest.raises(ParameterError) as info:
-        with engine.round(task.client(task.begin(), 0), rows=rows_of(0), handle=handle):
-            handle.model(batch_of(0)[0])
+        with Round(hooks, task.client(task.begin(), 0), rows=rows_of(0)):
+            raise AssertionError("the block must not run")
     assert (
-        f"rows= named {named} rows of segment 'rows4', and its budget k_max is 5, so that only the "
-        f"first ones were fetched: make a plan with rows_per_client={named} or more"
-    ) in str(info.value)
+        f"this client uses {named} rows of factors.weight (segment 'rows4'), the plan's "
+        "rows_per_client is 5: train on fewer batches in this round, or make the plan with "
+        f"rows_per_client={named} or more"
+    ) == str(info.value)
 
 
 def test_a_lookup_of_an_absent_row_between_rounds_warns_until_the_rows_are_there() -> None:
-    task, handle, round_ = one(Rows())
-    with round_ as rnd:
-        fit_one_step(handle)
-    rnd.submit()
+    task, hooks, round_ = one(Rows())
+    with round_:
+        fit_one_step(hooks)
     present = batch_of(0)[0]
     absent = torch.tensor([[i for i in range(ITEMS) if i not in rows_of(0)["factors"].tolist()]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        handle.model(present)
-        handle.rows_of([(absent,)])
+        hooks.model(present)
+        hooks.rows_of([(absent,)])
     with pytest.warns(UserWarning, match=r"factors\.weight: rows were looked up outside a round"):
-        assert handle.model(absent).isnan().all()
-    handle.complete(task.state)
+        assert hooks.model(absent).isnan().all()
+    hooks.complete(task.state)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not handle.model(absent).isnan().any()
+        assert not hooks.model(absent).isnan().any()
 
 
 def test_the_warning_of_an_incomplete_state_dict_is_the_same_whatever_is_missing() -> None:
-    task, handle, round_ = one(Rows(), min_clients=1)
-    with round_ as rnd:
-        fit_one_step(handle)
-    rnd.submit()
+    task, hooks, round_ = one(Rows(), min_clients=1)
+    with round_:
+        fit_one_step(hooks)
     said = []
     for _ in range(2):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            handle.model.state_dict()
+            hooks.model.state_dict()
         said.append([str(w.message) for w in heard])
         task.finish()
         link = task.begin()
         rows = {"factors": torch.tensor([1, 2]), "linear": torch.tensor([3])}
-        with task.engine.round(task.client(link, 0), rows=rows, handle=handle) as rnd:
+        with Round(hooks, task.client(link, 0), rows=rows):
             pass
-        rnd.submit()
     assert said[0] == said[1]
     assert "this state_dict holds none of their values" in said[0][0]
 
 
 def test_user_code_that_stumbles_over_nan_hears_which_rows_are_there() -> None:
-    _, handle, round_ = one(Rows())
+    _, hooks, round_ = one(Rows())
     with pytest.raises(ValueError, match="loss is NaN") as info:
         with round_:
-            loss = handle.model.factors.weight.square().sum()
+            loss = hooks.model.factors.weight.square().sum()
             if loss.isnan():
                 raise ValueError("loss is NaN")
     assert "rows of factors.weight" in info.value.__notes__[0]
-    _, handle, round_ = one(Rows())
+    _, hooks, round_ = one(Rows())
     with pytest.raises(ValueError, match="no such file") as other:
         with round_:
             raise ValueError("no such file")
@@ -282,12 +281,11 @@ def test_user_code_that_stumbles_over_nan_hears_which_rows_are_there() -> None:
 
 
 def test_the_default_for_narrow_tables_names_the_one_argument_that_helps() -> None:
-    engine = SubmodelEngine()
     model = Wide()
-    handle = engine.attach(model, adagrad(model))
+    hooks = Hooks(model, adagrad(model))
     with pytest.raises(
         ParameterError, match=r"'rows\d' \(\w+\.weight\).*pass above_break_even='dense'"
     ):
-        engine.plan(handle, max_clients=3, rows_per_client=26)
-    plan = engine.plan(handle, max_clients=3, rows_per_client=26, above_break_even="dense")
+        plan_of(hooks, max_clients=3, rows_per_client=26)
+    plan = plan_of(hooks, max_clients=3, rows_per_client=26, above_break_even="dense")
     assert {s.name: s.is_dense for s in plan.segments}["rows1"]

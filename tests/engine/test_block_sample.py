@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import torchfsl
+from tests.support.engine_setup import plan_of
 from torchfsl.engine.choosing import sample_blocks
-from torchfsl.engine.policies import BlockSample
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.policies import BlockSample, Rows
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
@@ -24,7 +27,7 @@ M, K, TAU = 7, 3, 2
 SIZES = (2, 2, 3)
 
 
-def plan_of(m: int = M, k: int = K, tau: int = TAU, **changes: Any) -> Plan:
+def blocks_plan(m: int = M, k: int = K, tau: int = TAU, **changes: Any) -> Plan:
     tensor = TensorSpec("weights", (m * tau,), "float32")
     spec = SegmentSpec("rest", "blocks", (tensor,), k, tau)
     plan = build_plan([spec], max_clients=2, above_break_even="keep",
@@ -45,7 +48,7 @@ def test_the_mean_over_all_draws_is_the_whole_change_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     change = torch.arange(M * TAU, dtype=torch.float64).reshape(M, TAU) / 8 - 0.5
-    total, plan = torch.zeros(M, TAU, dtype=torch.float64), plan_of()
+    total, plan = torch.zeros(M, TAU, dtype=torch.float64), blocks_plan()
     chosen = set()
     for places in itertools.product(*(range(size) for size in SIZES)):
         raw = drawn(places, change, monkeypatch, plan)
@@ -61,7 +64,9 @@ def test_words_of_the_generator_fall_on_every_block_of_a_stretch_alike(
 ) -> None:
     counts = np.zeros(M, dtype=int)
     for word in range(6):  # lcm of the sizes
-        raw = drawn((word,) * K, torch.ones(M, TAU, dtype=torch.float64), monkeypatch, plan_of())
+        raw = drawn(
+            (word,) * K, torch.ones(M, TAU, dtype=torch.float64), monkeypatch, blocks_plan()
+        )
         counts[raw.positions] += 1
     assert counts.tolist() == [3, 3, 3, 3, 2, 2, 2]
 
@@ -81,7 +86,7 @@ def test_each_stretch_gives_one_block_and_the_system_decides(m: int, k: int) -> 
 
 
 def test_a_bound_falls_on_each_block_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(l2_bound=3 << 16)
+    plan = blocks_plan(l2_bound=3 << 16)
     most = norm_bound.part_norm(plan.l2_bound, K, TAU) / (1 << 16)
     change = torch.zeros(M, TAU, dtype=torch.float64)
     change[0], change[2], change[4] = 100.0, 0.001, torch.tensor([3.0, -4.0])
@@ -101,7 +106,7 @@ def test_rounding_never_meets_the_bound_of_the_whole(
 ) -> None:
     """Or what is sent of one block would depend on the others."""
     encoding = torchfsl.FixedPoint(frac_bits=4, clip=64.0, rounding=rounding)
-    plan = plan_of(2 * k, k, tau, l2_bound=bound, encoding=encoding)
+    plan = blocks_plan(2 * k, k, tau, l2_bound=bound, encoding=encoding)
     most = norm_bound.part_norm(bound, k, tau) / 16
     rng = np.random.default_rng(0)
     monkeypatch.setattr(norm_bound, "TRIES", 1)
@@ -117,7 +122,7 @@ def test_rounding_never_meets_the_bound_of_the_whole(
 
 def test_a_bound_without_room_and_one_over_other_segments_are_refused() -> None:
     change = torch.zeros(M, TAU, dtype=torch.float64)
-    plan = plan_of(8, 4, 4, l2_bound=4)
+    plan = blocks_plan(8, 4, 4, l2_bound=4)
     wide = torch.zeros(8, 4, dtype=torch.float64)
     with pytest.raises(ParameterError, match="each need more than 4 for their rounding"):
         sample_blocks(plan, plan.segments[0], wide, None)
@@ -138,7 +143,7 @@ def test_nonsense_is_refused(arguments: tuple[Any, ...]) -> None:
 
 def test_values_that_are_not_finite_are_refused() -> None:
     change = torch.full((M, TAU), torch.nan, dtype=torch.float64)
-    plan = plan_of()
+    plan = blocks_plan()
     with pytest.raises(ParameterError, match="NaN or infinite"):
         sample_blocks(plan, plan.segments[0], change, None)
 
@@ -147,11 +152,10 @@ def test_a_round_of_drawn_blocks_is_exact_and_owes_nothing() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(40, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = torchfsl.SubmodelEngine(
-        rest=BlockSample(0.2, block=8), encoding=torchfsl.FixedPoint(clip=64.0)
-    )
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=2, above_break_even="keep")
+    fed = torchfsl.Federated(
+        model, optimizer, max_clients=2, rest=BlockSample(0.2, block=8),
+        encoding=torchfsl.FixedPoint(clip=64.0), above_break_even="keep",
+    )  # fmt: skip
 
     def train(inputs: torch.Tensor) -> float:
         optimizer.zero_grad()
@@ -160,13 +164,11 @@ def test_a_round_of_drawn_blocks_is_exact_and_owes_nothing() -> None:
         optimizer.step()
         return float(loss.detach())
 
-    history = torchfsl.simulate(
-        engine, handle, [torch.randn(5, 40), torch.randn(5, 40)], train=train, plan=plan,
-        rounds=3, progress=False,
-    )  # fmt: skip
-    assert all(history.column("exact"))
-    assert handle.residuals.num_bytes == 0
-    assert plan.segments[0].k_max == -(-52 // 5)
+    clients = [torch.randn(5, 40), torch.randn(5, 40)]
+    result = torchfsl.simulate(fed, clients, train, rounds=3, progress=False)
+    assert all(done.matches_plain for done in result.rounds)
+    assert fed.hooks.residuals.num_bytes == 0
+    assert fed.plan.segments[0].k_max == -(-52 // 5)
 
 
 def test_a_plan_in_which_blocks_could_not_keep_the_bound_is_refused_when_it_is_made() -> None:
@@ -174,16 +176,16 @@ def test_a_plan_in_which_blocks_could_not_keep_the_bound_is_refused_when_it_is_m
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options: Any = {"max_clients": 3, "above_break_even": "keep"}
     for rows, bound, message in (
-        ("auto", 1 << 12, "l2_bound covers 2 segments.*rows=None.*or a plan without l2_bound"),
+        (Rows(), 1 << 12, "l2_bound covers 2 segments.*rows=None.*or a plan without l2_bound"),
         (None, 8, "each need more than .* a larger l2_bound, or fewer blocks"),
     ):
-        engine = torchfsl.SubmodelEngine(rows=rows, rest=BlockSample(4, block=16))  # type: ignore[arg-type]
-        handle = engine.attach(model, optimizer)
+        settings = Settings(rows=rows, rest=BlockSample(4, block=16))
+        hooks = Hooks(model, optimizer, settings)
         budget = {} if rows is None else {"rows_per_client": 5}
         with pytest.raises(ParameterError, match=message):
-            engine.plan(handle, l2_bound=bound, **options, **budget)
-        assert engine.plan(handle, **options, **budget).l2_bound == 0
-        handle.remove()
-    engine = torchfsl.SubmodelEngine(rows=None, rest=BlockSample(8, block=16))
-    plan = engine.plan(engine.attach(model, optimizer), l2_bound=1 << 12, **options)
+            plan_of(hooks, l2_bound=bound, **options, **budget)
+        assert plan_of(hooks, **options, **budget).l2_bound == 0
+        hooks.remove()
+    settings = Settings(rows=None, rest=BlockSample(8, block=16))
+    plan = plan_of(Hooks(model, optimizer, settings), l2_bound=1 << 12, **options)
     assert plan.l2_bound == 1 << 12

@@ -22,7 +22,8 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.settings import Settings
 from torchfsl.engine.watch.touched import MarkedRows, SlottedRows
 from torchfsl.errors import ParameterError, ProtocolError
 
@@ -69,14 +70,14 @@ def test_the_notes_of_accelerators_give_the_same_updates(
     for kind in (MarkedRows, SlottedRows):
         monkeypatch.setattr("torchfsl.engine.watch.table.touched_rows", kind)
         model, optimizers = case.build()
-        engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
-        handle = engine.attach(model, optimizers)
-        plan = engine_plan(engine, handle)
+        settings = Settings(source=source)  # type: ignore[arg-type]
+        hooks = Hooks(model, optimizers, settings)
+        plan = engine_plan(hooks)
         for number in range(3):
-            handle.begin_round()
+            hooks.begin_round()
             train(model, optimizers, [make_batch(number), make_batch(number + 5, 5, 15)])
-            updates.append(scatter(plan, handle.update(plan)))
-            handle.restore()
+            updates.append(scatter(plan, hooks.update(plan)))
+            hooks.restore()
     for one, other in zip(updates[:3], updates[3:], strict=True):
         for name in one:
             assert (one[name] == other[name]).all()
@@ -84,12 +85,12 @@ def test_the_notes_of_accelerators_give_the_same_updates(
 
 def test_an_id_outside_the_table_is_left_to_the_lookup_to_refuse() -> None:
     model, optimizers = CASES[0].build()
-    handle = SubmodelEngine().attach(model, optimizers)
-    handle.begin_round()
+    hooks = Hooks(model, optimizers)
+    hooks.begin_round()
     for bad in (-1, 50):
         with pytest.raises(IndexError, match="out of range"):
             model.item(torch.tensor([1, bad]))
-    assert handle.status().saved_rows["item.weight"] == 0
+    assert hooks.status().saved_rows["item.weight"] == 0
 
 
 def test_remove_leaves_no_trace() -> None:
@@ -97,24 +98,24 @@ def test_remove_leaves_no_trace() -> None:
     before = attributes(model)
     optimizer_before = dict(optimizers[0].__dict__)
     keys = list(model.state_dict())
-    handle = SubmodelEngine().attach(model, optimizers)
+    hooks = Hooks(model, optimizers)
     assert list(model.state_dict()) == keys
-    assert handle.status().attached
-    handle.begin_round()
-    handle.remove()
-    handle.remove()
-    assert not handle.status().attached
+    assert hooks.status().attached
+    hooks.begin_round()
+    hooks.remove()
+    hooks.remove()
+    assert not hooks.status().attached
     assert attributes(model) == before
     assert optimizers[0].__dict__ == optimizer_before
-    with pytest.raises(ProtocolError, match="attach"):
-        handle.begin_round()
+    with pytest.raises(ProtocolError, match=r"removed by detach\(\): make a new"):
+        hooks.begin_round()
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle", "torch.save"])
 def test_copies_of_a_hooked_model_work_without_torchfsl(how: str) -> None:
     model, optimizers = CASES[0].build()
-    handle = SubmodelEngine().attach(model, optimizers)
-    handle.begin_round()
+    hooks = Hooks(model, optimizers)
+    hooks.begin_round()
     if how == "deepcopy":
         other, others = copy.deepcopy((model, optimizers))
     elif how == "pickle":
@@ -128,27 +129,24 @@ def test_copies_of_a_hooked_model_work_without_torchfsl(how: str) -> None:
         file.seek(0)
         other, others = torch.load(file, weights_only=False)
     train(other, others, [make_batch(1)])
-    assert handle.status().steps == 0
-    assert handle.status().saved_rows["item.weight"] == 0
+    assert hooks.status().steps == 0
+    assert hooks.status().saved_rows["item.weight"] == 0
     hook = next(iter(other.item._forward_pre_hooks.values()))
     assert "torchfsl" not in type(hook).__module__
     train(model, optimizers, [make_batch(1)])
     assert torch.equal(other.item.weight, model.item.weight)
-    SubmodelEngine().attach(other, others)
+    Hooks(other, others)
 
 
-def test_two_handles_can_watch_one_model() -> None:
+def test_two_sets_of_hooks_can_watch_one_model() -> None:
     model, optimizers = CASES[0].build()
-    engines = [SubmodelEngine(), SubmodelEngine()]
-    first = engines[0].attach(model, optimizers)
-    with pytest.warns(UserWarning, match="attached already"):
-        handles = [first, engines[1].attach(model, optimizers)]
-    for handle in handles:
-        handle.begin_round()
+    first = Hooks(model, optimizers)
+    with pytest.warns(UserWarning, match=r"is in another Federated.*detach\(\) on the other one"):
+        both = [first, Hooks(model, optimizers)]
+    for hooks in both:
+        hooks.begin_round()
     train(model, optimizers, [make_batch(1)])
-    updates = [
-        scatter(p := engine_plan(e, h), h.update(p)) for e, h in zip(engines, handles, strict=True)
-    ]
+    updates = [scatter(p := engine_plan(hooks), hooks.update(p)) for hooks in both]
     for name in updates[0]:
         assert (updates[0][name] == updates[1][name]).all()
 
@@ -162,10 +160,14 @@ def test_a_closure_gives_the_same_update_as_a_plain_step(case: Any, source: str,
     updates = []
     for closure in (False, True):
         model, optimizers = case.build()
-        engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
-        handle = engine.attach(model, optimizers)
-        plan = engine_plan(engine, handle)
-        handle.begin_round()
+        settings = Settings(source=source)  # type: ignore[arg-type]
+        if source == "gradient" and case.needs_delta:
+            with pytest.raises(ParameterError, match=r"maximize=True.*negate the loss"):
+                Hooks(model, optimizers, settings)
+            return
+        hooks = Hooks(model, optimizers, settings)
+        plan = engine_plan(hooks)
+        hooks.begin_round()
         batch, calls = make_batch(1), []
 
         def evaluate(model=model, optimizers=optimizers, batch=batch, calls=calls):
@@ -183,7 +185,7 @@ def test_a_closure_gives_the_same_update_as_a_plain_step(case: Any, source: str,
             loss = step(evaluate) if how == "positional" else step(closure=evaluate)
             assert loss.item() > 0
             assert len(calls) == 1
-        updates.append(scatter(plan, handle.update(plan)))
+        updates.append(scatter(plan, hooks.update(plan)))
     for name in updates[0]:
         assert (updates[0][name] == updates[1][name]).all()
 
@@ -200,23 +202,21 @@ def test_a_compiled_model_attached_before_its_first_call_works(how: str) -> None
         model.compile(backend="eager")
     else:
         model.history = torch.compile(model.history, backend="eager")
-    engine = SubmodelEngine()
     keys = list(call.state_dict())
-    handle = engine.attach(call, optimizers)
+    hooks = Hooks(call, optimizers)
     assert list(call.state_dict()) == keys
-    plan = engine_plan(engine, handle)
+    plan = engine_plan(hooks)
     assert {t.name for s in plan.segments for t in s.tensors} == dict(
         other.named_parameters()
     ).keys()
-    plain = SubmodelEngine()
-    plain_handle = plain.attach(other, others)
+    plain = Hooks(other, others)
     for number in range(2):
-        for h in (handle, plain_handle):
+        for h in (hooks, plain):
             h.begin_round()
         train(call, optimizers, [make_batch(number), make_batch(number + 5)])
         train(other, others, [make_batch(number), make_batch(number + 5)])
-        mine = scatter(plan, handle.update(plan))
-        theirs = scatter(plan, plain_handle.update(plan))
+        mine = scatter(plan, hooks.update(plan))
+        theirs = scatter(plan, plain.update(plan))
         for name in mine:
             assert ((mine[name] != 0) == (theirs[name] != 0)).all()
             torch.testing.assert_close(mine[name], theirs[name])
@@ -228,54 +228,51 @@ def test_a_model_that_ran_compiled_before_attach_is_caught_and_mended(reset: boo
     model, optimizers = CASES[0].build()
     call = torch.compile(model, backend="eager")
     train(call, optimizers, [make_batch(1)])
-    engine = SubmodelEngine()
-    handle = engine.attach(call, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(call, optimizers)
+    plan = engine_plan(hooks)
     if reset:
         torch.compiler.reset()
-    handle.begin_round()
+    hooks.begin_round()
     train(call, optimizers, [make_batch(2)])
     if reset:
-        assert any(part.any() for part in scatter(plan, handle.update(plan)).values())
+        assert any(part.any() for part in scatter(plan, hooks.update(plan)).values())
     else:
         with pytest.raises(ParameterError, match=r"compiled before attach.*torch\.compiler\.reset"):
-            handle.update(plan)
+            hooks.update(plan)
 
 
 def test_hooks_do_nothing_between_rounds() -> None:
     model, optimizers = CASES[0].build()
-    engine = SubmodelEngine(source="gradient")
-    handle = engine.attach(model, optimizers)
+    hooks = Hooks(model, optimizers, Settings(source="gradient"))
     before = model.item.weight.detach().clone()
     train(model, optimizers, [make_batch(1)])
     assert not torch.equal(before, model.item.weight)
-    assert handle.status().saved_rows == {"item.weight": 0, "user.weight": 0, "words.weight": 0}
+    assert hooks.status().saved_rows == {"item.weight": 0, "user.weight": 0, "words.weight": 0}
 
 
 def test_lookups_without_gradients_touch_nothing() -> None:
     model, optimizers = CASES[0].build()
-    handle = SubmodelEngine().attach(model, optimizers)
-    handle.begin_round()
+    hooks = Hooks(model, optimizers)
+    hooks.begin_round()
     with torch.no_grad():
         model.eval()(make_batch(1))
     with torch.inference_mode():
         model(make_batch(2))
-    assert set(handle.status().saved_rows.values()) == {0}
+    assert set(hooks.status().saved_rows.values()) == {0}
 
 
 def test_max_norm_changes_rows_in_the_forward_pass_and_is_seen() -> None:
     torch.manual_seed(0)
     model = Recommender(max_norm=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
+    hooks = Hooks(model, optimizer)
+    plan = engine_plan(hooks)
+    hooks.begin_round()
     before = model.item.weight.detach().clone()
     with torch.no_grad():
         model.item(torch.tensor([40]))
     train(model, [optimizer], [make_batch(1)])
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     expected = (model.item.weight.detach().double() - before.double()).numpy()
     assert expected[40].any()
     assert (sent["item.weight"] == expected).all()
@@ -285,15 +282,14 @@ def test_activation_checkpointing_is_seen() -> None:
     from torch.utils.checkpoint import checkpoint
 
     model, optimizers = CASES[0].build()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers)
+    plan = engine_plan(hooks)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    handle.begin_round()
+    hooks.begin_round()
     anchor = torch.zeros(1, requires_grad=True)
     batch = make_batch(1)
     checkpoint(lambda a: model(batch) + a, anchor, use_reentrant=True).sum().backward()
     optimizers[0].step()
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     for name, p in model.named_parameters():
         assert (sent[name] == (p.detach().double() - before[name].double()).numpy()).all()

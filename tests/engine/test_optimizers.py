@@ -20,8 +20,9 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
@@ -59,15 +60,14 @@ def gradient_of(parameter: torch.Tensor) -> np.ndarray:
 def test_the_update_is_the_difference_of_all_parameters_over_several_rounds(case: Case) -> None:
     model, optimizers = case.build()
     other, copies = clone_training(model, optimizers, case)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers)
+    plan = engine_plan(hooks)
     for batches in ROUNDS:
         before = parameters_of(other)
         train(other, copies, batches)
-        handle.begin_round()
+        hooks.begin_round()
         train(model, optimizers, batches)
-        raw = handle.update(plan)
+        raw = hooks.update(plan)
         after = parameters_of(model)
         for name, value in parameters_of(other).items():
             assert torch.equal(after[name], value), "hooks must not change training"
@@ -79,15 +79,14 @@ def test_the_update_is_the_difference_of_all_parameters_over_several_rounds(case
 @without_decay
 def test_with_a_fresh_optimizer_the_rows_that_move_are_rows_touched(case: Case) -> None:
     model, optimizers = case.build()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizers)
+    hooks = Hooks(model, optimizers)
     before = parameters_of(model)
-    handle.begin_round()
+    hooks.begin_round()
     train(model, optimizers, ROUNDS[0])
     for name, rows in touched(ROUNDS[0]).items():
         moved = (parameters_of(model)[name] != before[name]).any(1).nonzero().flatten().tolist()
         assert set(moved) <= rows
-    raw = handle.update(engine_plan(engine, handle))
+    raw = hooks.update(engine_plan(hooks))
     ids = touched(ROUNDS[0])
     expected = sorted(ids["item.weight"]) + sorted(50 + i for i in ids["user.weight"])
     assert raw["rows4"].indices is not None
@@ -98,23 +97,22 @@ def test_with_a_fresh_optimizer_the_rows_that_move_are_rows_touched(case: Case) 
 def test_an_optimizer_that_moves_every_row_is_rejected_with_a_remedy(case: Case) -> None:
     model, optimizers = case.build()
     with pytest.raises(ParameterError, match=r"item\.weight: .*weight_decay=.*restrict"):
-        SubmodelEngine().attach(model, optimizers)
+        Hooks(model, optimizers)
     assert not model.item._forward_pre_hooks
 
 
 @each
 def test_restrict_sends_touched_rows_and_puts_the_others_back(case: Case) -> None:
     model, optimizers = case.build()
-    engine = SubmodelEngine(rows=Rows(untouched="restrict"))
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers, Settings(rows=Rows(untouched="restrict")))
+    plan = engine_plan(hooks)
     for batches in ROUNDS:
         other, copies = clone_training(model, optimizers, case)
         train(other, copies, batches)
         before = parameters_of(model)
-        handle.begin_round()
+        hooks.begin_round()
         train(model, optimizers, batches)
-        sent = scatter(plan, handle.update(plan))
+        sent = scatter(plan, hooks.update(plan))
         after, free = parameters_of(model), parameters_of(other)
         rows = touched(batches)
         for name in after:
@@ -131,16 +129,15 @@ def test_restrict_sends_touched_rows_and_puts_the_others_back(case: Case) -> Non
 @each
 def test_touched_sends_touched_rows_and_leaves_the_others_alone(case: Case) -> None:
     model, optimizers = case.build()
-    engine = SubmodelEngine(rows=Rows(untouched="touched"))
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers, Settings(rows=Rows(untouched="touched")))
+    plan = engine_plan(hooks)
     for batches in ROUNDS:
         other, copies = clone_training(model, optimizers, case)
         train(other, copies, batches)
         before = parameters_of(model)
-        handle.begin_round()
+        hooks.begin_round()
         train(model, optimizers, batches)
-        sent = scatter(plan, handle.update(plan))
+        sent = scatter(plan, hooks.update(plan))
         after, free = parameters_of(model), parameters_of(other)
         expected = exact_difference(after, before)
         for name in after:
@@ -156,18 +153,18 @@ def test_touched_sends_touched_rows_and_leaves_the_others_alone(case: Case) -> N
 def test_gradient_source_sends_the_gradient_and_changes_nothing(case: Case, policy: str) -> None:
     model, optimizers = case.build()
     other, _ = clone_training(model, optimizers, case)
-    engine = SubmodelEngine(rows=Rows(untouched=policy), source="gradient")  # type: ignore[arg-type]
-    if case.moves_all and policy == "reject":
-        with pytest.raises(ParameterError, match="weight_decay"):
-            engine.attach(model, optimizers)
+    settings = Settings(rows=Rows(untouched=policy), source="gradient")  # type: ignore[arg-type]
+    if case.needs_delta:
+        with pytest.raises(ParameterError, match=r"weight_decay=|maximize="):
+            Hooks(model, optimizers, settings)
         return
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers, settings)
+    plan = engine_plan(hooks)
     before = copy.deepcopy(model.state_dict())
     states = copy.deepcopy([o.state_dict()["state"] for o in optimizers])
-    handle.begin_round()
+    hooks.begin_round()
     train(model, optimizers, ROUNDS[0][:1])
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     loss_of(other, ROUNDS[0][0]).backward()
     for name, p in other.named_parameters():
         np.testing.assert_array_equal(sent[name], gradient_of(p), err_msg=name)
@@ -186,13 +183,17 @@ def test_dense_top_k_and_block_segments_accept_every_optimizer(
 ) -> None:
     model, optimizers = case.build()
     other, copies = clone_training(model, optimizers, case)
-    engine = SubmodelEngine(rows=None, rest=rest, source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle, None)
+    settings = Settings(rows=None, rest=rest, source=source)  # type: ignore[arg-type]
+    if source == "gradient" and case.needs_delta:
+        with pytest.raises(ParameterError, match=r"weight_decay=.*'delta'|maximize=.*negate"):
+            Hooks(model, optimizers, settings)
+        return
+    hooks = Hooks(model, optimizers, settings)
+    plan = engine_plan(hooks, None)
     before = parameters_of(model)
-    handle.begin_round()
+    hooks.begin_round()
     train(model, optimizers, ROUNDS[0][:1])
-    sent = scatter(plan, handle.update(plan, residual=handle.residual))
+    sent = scatter(plan, hooks.update(plan, residual=hooks.residual))
     if source == "gradient":
         loss_of(other, ROUNDS[0][0]).backward()
         full = {n: gradient_of(p) for n, p in other.named_parameters()}
@@ -210,7 +211,7 @@ def test_dense_top_k_and_block_segments_accept_every_optimizer(
 def test_lbfgs_is_rejected_with_a_remedy() -> None:
     model, _ = CASES[0].build()
     with pytest.raises(ParameterError, match=r"item\.weight and 6 others: LBFGS.*SGD"):
-        SubmodelEngine().attach(model, torch.optim.LBFGS(model.parameters()))
+        Hooks(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_weight_decay_outside_the_tables_is_fine() -> None:
@@ -218,12 +219,12 @@ def test_weight_decay_outside_the_tables_is_fine() -> None:
     tables = [model.item.weight, model.user.weight, model.words.weight]
     rest = [p for p in model.parameters() if all(p is not t for t in tables)]
     groups = [{"params": tables, "weight_decay": 0.0}, {"params": rest, "weight_decay": 0.1}]
-    SubmodelEngine().attach(model, torch.optim.AdamW(groups, lr=0.01))
+    Hooks(model, torch.optim.AdamW(groups, lr=0.01))
 
 
 def test_a_weight_decay_set_after_attach_is_noticed() -> None:
     model, optimizers = CASES[0].build()
-    handle = SubmodelEngine().attach(model, optimizers)
+    hooks = Hooks(model, optimizers)
     optimizers[0].param_groups[0]["weight_decay"] = 0.1
     with pytest.raises(ParameterError, match=r"weight_decay=0\.1"):
-        handle.begin_round()
+        hooks.begin_round()

@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from tests.support.engine_models import Recommender, engine_plan, loss_of, make_batch
-from torchfsl.engine.engine import SubmodelEngine
+from tests.support.engine_setup import plan_of
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 
@@ -19,76 +21,76 @@ def adam(model: nn.Module, **options: Any) -> torch.optim.Adam:
     return torch.optim.Adam(model.parameters(), **options)
 
 
-def attach(rows: Rows | None = None, optimizer: Callable[..., Any] = adam, **options: Any) -> Any:
+def attach(rows: Rows | None = None, optimizer: Callable[..., Any] = adam, **options: Any) -> Hooks:
     model = Recommender()
-    engine = SubmodelEngine(rows=Rows() if rows is None else rows)
-    return engine, engine.attach(model, optimizer(model, **options))
+    settings = Settings(rows=Rows() if rows is None else rows)
+    return Hooks(model, optimizer(model, **options), settings)
 
 
 def tied() -> None:
     model = nn.ModuleDict({"words": nn.Embedding(9, 4), "decoder": nn.Linear(4, 9, bias=False)})
     model["decoder"].weight = model["words"].weight
-    SubmodelEngine().attach(model, adam(model))
+    Hooks(model, adam(model))
 
 
 def lazy() -> None:
     model = nn.Sequential(nn.LazyLinear(3))
-    SubmodelEngine().attach(model, adam(model))
+    Hooks(model, adam(model))
 
 
 def complex_numbers() -> None:
     model = nn.ParameterDict({"phase": nn.Parameter(torch.zeros(2, dtype=torch.complex64))})
-    SubmodelEngine().attach(model, adam(model))
+    Hooks(model, adam(model))
 
 
 def meta() -> None:
     with torch.device("meta"):
         model = nn.Linear(2, 2)
-    SubmodelEngine().attach(model, adam(model))
+    Hooks(model, adam(model))
 
 
 def stranger() -> None:
     model = Recommender()
     extra = nn.Parameter(torch.zeros(3))
-    SubmodelEngine().attach(model, torch.optim.SGD([*model.parameters(), extra], lr=0.1))
+    Hooks(model, torch.optim.SGD([*model.parameters(), extra], lr=0.1))
 
 
 def budget() -> None:
-    engine, handle = attach()
-    engine.plan(handle, max_clients=2)
+    hooks = attach()
+    plan_of(hooks, max_clients=2)
 
 
 def later_parameter() -> None:
-    _, handle = attach()
-    handle.model.top.bias.requires_grad_(False)
-    handle.begin_round()
+    hooks = attach()
+    hooks.model.top.bias.requires_grad_(False)
+    hooks.begin_round()
 
 
 def later_decay() -> None:
-    _, handle = attach()
-    handle.optimizers[0].param_groups[0]["weight_decay"] = 0.1
-    handle.begin_round()
+    hooks = attach()
+    hooks.optimizers[0].param_groups[0]["weight_decay"] = 0.1
+    hooks.begin_round()
 
 
 def trained(step: Callable[[Any], None], rows: Rows | None = None) -> None:
-    engine, handle = attach(rows)
-    handle.begin_round()
-    step(handle)
-    handle.update(engine_plan(engine, handle, None if rows else 40))
+    hooks = attach(rows)
+    hooks.begin_round()
+    step(hooks)
+    hooks.update(engine_plan(hooks, None if rows else 40))
 
 
-def write(handle: Any) -> None:
+def write(hooks: Hooks) -> None:
     with torch.no_grad():
-        handle.model.user.weight[3] += 1
+        hooks.model.user.weight[3] += 1
 
 
-def diverge(handle: Any) -> None:
-    (loss_of(handle.model, make_batch(1)) * float("inf")).backward()
-    torch.optim.SGD(handle.model.parameters(), lr=1.0).step()
+def diverge(hooks: Hooks) -> None:
+    (loss_of(hooks.model, make_batch(1)) * float("inf")).backward()
+    torch.optim.SGD(hooks.model.parameters(), lr=1.0).step()
 
 
-def look_up(handle: Any) -> None:
-    loss_of(handle.model, make_batch(1)).backward()
+def look_up(hooks: Hooks) -> None:
+    loss_of(hooks.model, make_batch(1)).backward()
 
 
 FIXED = Fixed({"item.weight": [1], "user.weight": [1], "words.weight": [1]})
@@ -116,7 +118,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("fixed list", lambda: attach(Rows(choose=Fixed([1]))),
      "item.weight", "Fixed needs", "mapping from table to ids"),
     ("budget", budget, "item.weight", "how many rows", "rows_per_client="),
-    ("frozen later", later_parameter, "top.bias", "not what it was", "attach again"),
+    ("frozen later", later_parameter, "top.bias", "not what it was", "call fed.detach()"),
     ("decay later", later_decay, "item.weight", "weight_decay=0.1", "restrict"),
     ("written", lambda: trained(write), "user.weight", "no lookup touched", "look rows up through"),
     ("diverged", lambda: trained(diverge), "item.weight", "NaN or infinite", "learning rate"),

@@ -19,9 +19,11 @@ from tests.support.engine_models import (
     train,
 )
 from tests.support.engine_rounds import Task, plain_sum, wanted
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Fixed, RandomK, Rows, TopK
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import union as psu
 from torchfsl.submodel.update import RawSegment, quantise
@@ -48,9 +50,8 @@ def test_what_is_sent_lies_in_the_union_and_the_residual_holds_the_others(
     torch.manual_seed(0)
     model = Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(rows=rows, rest=rest, encoding=WIDE)
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizer, Settings(rows=rows, rest=rest, encoding=WIDE))
+    plan = engine_plan(hooks)
     unions = {
         "rows4": np.arange(3, 60, 2),
         "rows3": np.arange(0, 40, 3),
@@ -61,10 +62,10 @@ def test_what_is_sent_lies_in_the_union_and_the_residual_holds_the_others(
     sent_sum = dict(total)
     for number in range(3):
         before = parameters_of(model)
-        handle.begin_round()
+        hooks.begin_round()
         train(model, [optimizer], [make_batch(number)])
         moved = exact_difference(parameters_of(model), before)
-        raw = handle.update(plan, residual=residual, round_number=number)
+        raw = hooks.update(plan, residual=residual, round_number=number)
         for name, union in unions.items():
             assert np.isin(raw[name].indices, union).all()
             assert raw[name].indices.size
@@ -99,33 +100,34 @@ def test_without_a_residual_rows_outside_the_union_are_refused() -> None:
     torch.manual_seed(0)
     model = Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(encoding=WIDE)
-    handle = engine.attach(model, optimizer)
-    plan = restricted(engine_plan(engine, handle), rows4=[1, 2])
-    handle.begin_round()
+    hooks = Hooks(model, optimizer, Settings(encoding=WIDE))
+    plan = restricted(engine_plan(hooks), rows4=[1, 2])
+    hooks.begin_round()
     train(model, [optimizer], [make_batch(1)])
     with pytest.raises(ParameterError, match=r"'rows4'.* budget is 2 of the union .* residual"):
-        handle.update(plan)
+        hooks.update(plan)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_round_on_a_union_fetches_and_sends_only_rows_of_it(fixed: bool) -> None:
     rows = Rows(choose=FIXED_ROWS, untouched="restrict") if fixed else Rows()
     unions = {"rows4": np.arange(1, 65), "rows3": np.arange(3, 9), "rest": np.arange(20)}
-    engine = SubmodelEngine(rows=rows, rest=TopK(9), encoding=WIDE)
     budget = None if fixed else 40
-    task = Task(engine, unions=unions, retrieve=True, rows_per_client=budget)
+    task = Task(
+        Settings(rows=rows, rest=TopK(9), encoding=WIDE),
+        unions=unions,
+        retrieve=True,
+        rows_per_client=budget,
+    )
     link, updates = task.begin(), []
-    for number, handle in enumerate(task.handles):
+    for number, hooks in enumerate(task.hooks):
         batch = make_batch(number, 3, 9)
         batch["words"] = batch["words"].clamp(max=7) // 4 * 4 + 3  # 3 or 7
         ids = {**wanted(batch), "words": [3, 7, 30, 39]}
-        with task.engine.round(
-            task.client(link, number), handle=handle, number=0, rows=None if fixed else ids
-        ) as rnd:
-            train(handle.model, handle.optimizers, [batch])
+        with Round(hooks, task.client(link, number), number=0, rows=None if fixed else ids) as rnd:
+            train(hooks.model, hooks.optimizers, [batch])
         assert rnd.rows["words.weight"].tolist() == [3, 7]
-        assert not any(v.size for v in rnd.submit().unmatched.values())
+        assert not any(v.size for v in rnd.receipt.unmatched.values())
         updates.append(rnd.update)
     sums = plain_sum(task.plan, updates)
     for name, value in task.finish().sums.items():

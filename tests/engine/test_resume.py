@@ -10,21 +10,21 @@ import pytest
 import torch
 
 from tests.support.engine_models import CASES, Case, engine_plan, make_batch, train
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, RandomK, RestPolicy, Rows, TopK
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.update import Update, quantise
 
 
-def one_round(handle: Handle, plan: Plan, number: int) -> Update:
-    handle.begin_round()
-    train(handle.model, handle.optimizers, [make_batch(2 * number), make_batch(2 * number + 1)])
-    raw = handle.update(plan, residual=handle.residual, round_number=handle.rounds)
+def one_round(hooks: Hooks, plan: Plan, number: int) -> Update:
+    hooks.begin_round()
+    train(hooks.model, hooks.optimizers, [make_batch(2 * number), make_batch(2 * number + 1)])
+    raw = hooks.update(plan, residual=hooks.residual, round_number=hooks.rounds)
     update, errors, _ = quantise(plan, raw)
     lost = {n: part.indices[:1] for n, part in update.items() if part.indices is not None}
-    handle.residual.settle(raw, errors, lost)
+    hooks.residual.settle(raw, errors, lost)
     return update
 
 
@@ -44,30 +44,29 @@ def one_round(handle: Handle, plan: Plan, number: int) -> Update:
     ids=lambda c: c.name.replace(" ", "-"),
 )
 def test_a_resumed_client_sends_the_same_updates(case: Case, rows: Rows, rest: RestPolicy) -> None:
-    engine = SubmodelEngine(rows=rows, rest=rest)
     model, optimizers = case.build()
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle, None if rows != Rows() else 8)
+    hooks = Hooks(model, optimizers, Settings(rows=rows, rest=rest))
+    plan = engine_plan(hooks, None if rows != Rows() else 8)
     saved, updates = io.BytesIO(), []
     for number in range(4):
         if number == 2:
             state: dict[str, Any] = {
                 "model": model.state_dict(),
                 "optimizers": [o.state_dict() for o in optimizers],
-                "handle": handle.state_dict(),
+                "hooks": hooks.state_dict(),
             }
             torch.save(state, saved)
-        updates.append(one_round(handle, plan, number))
+        updates.append(one_round(hooks, plan, number))
     saved.seek(0)
     state = torch.load(saved, weights_only=True)
     model, optimizers = case.build(seed=9)
-    handle = SubmodelEngine(rows=rows, rest=rest).attach(model, optimizers)
+    hooks = Hooks(model, optimizers, Settings(rows=rows, rest=rest))
     model.load_state_dict(state["model"])
     for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(one)
-    handle.load_state_dict(state["handle"])
+    hooks.load_state_dict(state["hooks"])
     for number in (2, 3):
-        again = one_round(handle, plan, number)
+        again = one_round(hooks, plan, number)
         for name, part in again.items():
             np.testing.assert_array_equal(part.values, updates[number][name].values)
             if part.indices is not None:
@@ -76,6 +75,6 @@ def test_a_resumed_client_sends_the_same_updates(case: Case, rows: Rows, rest: R
 
 def test_a_state_of_something_else_is_refused() -> None:
     model, optimizers = CASES[0].build()
-    handle = SubmodelEngine().attach(model, optimizers)
+    hooks = Hooks(model, optimizers)
     with pytest.raises(ParameterError, match="state_dict"):
-        handle.load_state_dict({"rounds": 1})
+        hooks.load_state_dict({"rounds": 1})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import torch
 
 from scripts.attacks import crowded_rows
 from tests.support.engine_models import WIDE, Recommender, loss_of, make_batch, train
-from tests.support.engine_rounds import Task, plain_sum, wanted
+from tests.support.engine_rounds import Recording, Task, keep_updates, plain_sum, wanted
+from tests.support.engine_setup import plan_of
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
-from torchfsl.engine.policies import Fixed, Rows, TopK
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.policies import Dense, Fixed, RestPolicy, Rows, TopK
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
@@ -27,29 +31,30 @@ from torchfsl.fsl.dpf import psr
 @pytest.mark.parametrize(
     ("rows", "rest", "retrieve"),
     [
-        (Rows(), None, True),
+        (Rows(), Dense(), True),
         (Rows(), TopK(0.3), False),
         (Rows(top=5), TopK(5), False),
-        (Rows(budget=30), None, True),
+        (Rows(budget=30), Dense(), True),
         (None, TopK(0.2), None),
     ],
     ids=["touched", "whole tables", "top", "budget", "no rows"],
 )
 def test_the_opened_sum_is_the_sum_of_what_clients_sent(
-    rows: Rows | None, rest: TopK | None, retrieve: bool | None
+    rows: Rows | None, rest: RestPolicy, retrieve: bool | None
 ) -> None:
-    engine = SubmodelEngine(rows=rows, rest=rest, buffers="average")
-    task = Task(engine, 3, retrieve=retrieve, rows_per_client=40 if rows == Rows() else None)
+    task = Task(
+        Settings(rows=rows, rest=rest, buffers="average"),
+        3,
+        retrieve=retrieve,
+        rows_per_client=40 if rows == Rows() else None,
+    )
     for _ in range(3):
         link, updates = task.begin(), []
-        for number, handle in enumerate(task.handles):
+        for number, hooks in enumerate(task.hooks):
             batch = make_batch(10 * task.number + number)
             ids = wanted(batch) if retrieve else None
-            with engine.round(
-                task.client(link, number), rows=ids, handle=handle, number=task.number
-            ) as rnd:
-                train(handle.model, handle.optimizers, [batch])
-            rnd.submit()
+            with Round(hooks, task.client(link, number), rows=ids, number=task.number) as rnd:
+                train(hooks.model, hooks.optimizers, [batch])
             updates.append(rnd.update)
         opened = task.finish()
         for name, total in plain_sum(task.plan, updates).items():
@@ -60,8 +65,7 @@ def test_the_opened_sum_is_the_sum_of_what_clients_sent(
 def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
     ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 3)
+    task = Task(num_clients=3)
     sizes: list[int] = []
 
     def counting(segment: Any, questions: Any, *tables: Any) -> Any:
@@ -75,17 +79,14 @@ def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
         link, updates = task.begin(), []
         batches = [make_batch(10 * task.number + number) for number in range(3)]
         rounds = [
-            engine.round(
-                task.client(link, number), rows=wanted(batch), handle=handle, number=task.number
-            )
-            for number, (handle, batch) in enumerate(zip(task.handles, batches, strict=True))
+            Round(hooks, task.client(link, number), rows=wanted(batch), number=task.number)
+            for number, (hooks, batch) in enumerate(zip(task.hooks, batches, strict=True))
         ]
         for rnd in rounds if ahead else ():
-            rnd.ask()
-        for rnd, handle, batch in zip(rounds, task.handles, batches, strict=True):
+            rnd.prefetch()
+        for rnd, hooks, batch in zip(rounds, task.hooks, batches, strict=True):
             with rnd:
-                train(handle.model, handle.optimizers, [batch])
-            rnd.submit()
+                train(hooks.model, hooks.optimizers, [batch])
             updates.append(rnd.update)
         opened = task.finish()
         for name, total in plain_sum(task.plan, updates).items():
@@ -94,38 +95,35 @@ def test_clients_that_ask_before_the_first_goes_on_are_answered_together(
 
 
 def test_a_client_asks_once_and_has_dropped_out_if_it_goes_no_further() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 2, min_clients=1)
+    task = Task(num_clients=2, min_clients=1)
     link, batch = task.begin(), make_batch(0)
     rounds = [
-        engine.round(task.client(link, number), rows=wanted(batch), handle=handle, number=0)
-        for number, handle in enumerate(task.handles)
+        Round(hooks, task.client(link, number), rows=wanted(batch), number=0)
+        for number, hooks in enumerate(task.hooks)
     ]
     for rnd in rounds:
-        rnd.ask()
+        rnd.prefetch()
     with pytest.raises(ProtocolError, match="started already"):
-        rounds[0].ask()
-    before = {n: value.clone() for n, value in task.handles[1].model.state_dict().items()}
+        rounds[0].prefetch()
+    before = {n: value.clone() for n, value in task.hooks[1].model.state_dict().items()}
     with rounds[0]:
-        train(task.handles[0].model, task.handles[0].optimizers, [batch])
-    rounds[0].submit()
+        train(task.hooks[0].model, task.hooks[0].optimizers, [batch])
     assert task.finish().num_clients == 1
-    after = task.handles[1].model.state_dict()
+    after = task.hooks[1].model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
+    task = Task()
     for server in task.servers:
         server.model.state["item.weight"][7] = [1, 2, 3, 4]
         server.model.state["top.bias"][:] = 9
     link = task.begin()
-    handle = task.handles[0]
-    padding = handle.model.item.weight[0].detach().clone()
+    hooks = task.hooks[0]
+    padding = hooks.model.item.weight[0].detach().clone()
     ids = {"item": [7, 3, 7, 0], "user.weight": np.array([2]), "words": torch.tensor([[5], [6]])}
-    with engine.round(task.client(link, 0), rows=ids, handle=handle) as rnd:
-        model = handle.model
+    with Round(hooks, task.client(link, 0), rows=ids) as rnd:
+        model = hooks.model
         assert model.item.weight[7].tolist() == [1, 2, 3, 4]
         assert model.top.bias.item() == 9
         assert torch.equal(model.item.weight[0], padding)
@@ -136,36 +134,31 @@ def test_clients_read_the_servers_rows_and_nan_elsewhere() -> None:
         np.testing.assert_array_equal(
             model.words.weight[5].detach().numpy(), task.state["words.weight"][5]
         )
-    rnd.submit()
 
 
 def test_a_model_with_rows_left_out_is_none_to_start_servers_from() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
-    with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
+    with Round(hooks, task.client(link, 0), rows={"item": [1]}):
         pass
-    rnd.submit()
     with pytest.raises(ParameterError, match=r"item\.weight holds NaN"):
-        handle.server_state()
-    handle.load(task.state)
-    np.testing.assert_array_equal(handle.server_state()["item.weight"], task.state["item.weight"])
+        hooks.server_state()
+    hooks.load(task.state)
+    np.testing.assert_array_equal(hooks.server_state()["item.weight"], task.state["item.weight"])
 
 
 def test_models_stay_equal_to_plain_federated_averaging() -> None:
-    engine = SubmodelEngine(encoding=WIDE)
-    task = Task(engine)
-    start = task.handles[0].server_state()
+    task = Task(Settings(encoding=WIDE))
+    start = task.hooks[0].server_state()
     link, deltas = task.begin(), []
-    for number, handle in enumerate(task.handles):
+    for number, hooks in enumerate(task.hooks):
         batches = [make_batch(number), make_batch(number + 5)]
         torch.manual_seed(0)
         plain = Recommender()
         train(plain, [torch.optim.Adagrad(plain.parameters(), lr=0.1)], batches)
         deltas.append({n: p.detach().numpy() - start[n] for n, p in plain.named_parameters()})
-        with engine.round(task.client(link, number), rows=wanted(*batches), handle=handle) as rnd:
-            train(handle.model, handle.optimizers, batches)
-        rnd.submit()
+        with Round(hooks, task.client(link, number), rows=wanted(*batches)):
+            train(hooks.model, hooks.optimizers, batches)
     task.finish()
     for name, value in task.state.items():
         expected = start[name] + (deltas[0][name] + deltas[1][name]) / 2
@@ -176,23 +169,23 @@ class Boom(Exception):
     pass
 
 
-def fail(handle: Handle) -> None:
-    train(handle.model, handle.optimizers, [make_batch(1)])
+def fail(hooks: Hooks) -> None:
+    train(hooks.model, hooks.optimizers, [make_batch(1)])
     raise Boom
 
 
-def diverge(handle: Handle) -> None:
-    (loss_of(handle.model, make_batch(1)) * float("inf")).backward()
-    handle.optimizers[0].step()
+def diverge(hooks: Hooks) -> None:
+    (loss_of(hooks.model, make_batch(1)) * float("inf")).backward()
+    hooks.optimizers[0].step()
 
 
-def escape(handle: Handle) -> None:
+def escape(hooks: Hooks) -> None:
     with torch.no_grad():
-        handle.model.item.weight[1:] += 1
+        hooks.model.item.weight[1:] += 1
 
 
-def read_more(handle: Handle) -> None:
-    train(handle.model, handle.optimizers, [make_batch(1), make_batch(77, 30, 40)])
+def read_more(hooks: Hooks) -> None:
+    train(hooks.model, hooks.optimizers, [make_batch(1), make_batch(77, 30, 40)])
 
 
 @pytest.mark.parametrize("retrieve", [True, False])
@@ -201,40 +194,38 @@ def read_more(handle: Handle) -> None:
     [(fail, Boom), (diverge, ParameterError), (escape, ParameterError), (read_more, None)],
 )
 def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_back(
-    retrieve: bool, mishap: Callable[[Handle], None], error: type[Exception] | None
+    retrieve: bool, mishap: Callable[[Hooks], None], error: type[Exception] | None
 ) -> None:
     if mishap is read_more:
         if not retrieve:
             return
         error = ParameterError
     assert error is not None
-    engine = SubmodelEngine(rest=TopK(0.5))
-    task = Task(engine, 3, retrieve=retrieve)
+    task = Task(Settings(rest=TopK(0.5)), 3, retrieve=retrieve)
     for _ in range(2):
         link = task.begin()
         ids = wanted(make_batch(1)) if retrieve else None
         updates, traffics = [], []
-        for number, handle in enumerate(task.handles):
+        for number, hooks in enumerate(task.hooks):
             link.traffic = []
             client = task.client(link, number)
             if number == 1:
-                before = {k: v.clone() for k, v in handle.model.state_dict().items()}
-                residual = handle.residual.state_dict()
+                before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
+                residual = hooks.residual.state_dict()
                 with (
                     pytest.raises(error),
-                    engine.round(client, rows=ids, handle=handle, number=task.number) as rnd,
+                    Round(hooks, client, rows=ids, number=task.number) as rnd,
                 ):
-                    mishap(handle)
-                for key, value in handle.model.state_dict().items():
+                    mishap(hooks)
+                for key, value in hooks.model.state_dict().items():
                     assert torch.equal(value.nan_to_num(7), before[key].nan_to_num(7)), key
-                assert handle.residual.state_dict() == residual
-                with pytest.raises(ProtocolError):
-                    rnd.submit()
+                assert hooks.residual.state_dict() == residual
+                with pytest.raises(ProtocolError, match="nothing to send again"):
+                    rnd.retry()
             else:
                 batch = make_batch(1) if retrieve else make_batch(number)
-                with engine.round(client, rows=ids, handle=handle, number=task.number) as rnd:
-                    train(handle.model, handle.optimizers, [batch])
-                rnd.submit()
+                with Round(hooks, client, rows=ids, number=task.number) as rnd:
+                    train(hooks.model, hooks.optimizers, [batch])
                 updates.append(rnd.update)
             traffics.append([(kind, size) for kind, _, size in link.traffic])
         assert sorted(traffics[0]) == sorted(traffics[1]) == sorted(traffics[2])
@@ -261,42 +252,38 @@ def test_a_failing_client_sends_what_every_client_sends_and_its_model_is_put_bac
     ids=str,
 )
 def test_bad_rows_raise_and_the_servers_see_a_usual_client(ids: Any) -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
+    task = Task()
     link = task.begin()
-    handle, other = task.handles
-    before = {k: v.clone() for k, v in handle.model.state_dict().items()}
+    hooks, other = task.hooks
+    before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
     with (
         pytest.raises(ParameterError),
-        engine.round(task.client(link, 0), rows=ids, handle=handle),
+        Round(hooks, task.client(link, 0), rows=ids),
     ):
         raise AssertionError("the block must not run")
-    for key, value in handle.model.state_dict().items():
+    for key, value in hooks.model.state_dict().items():
         assert torch.equal(value, before[key])
     traffic, link.traffic = link.traffic, []
-    with engine.round(task.client(link, 1), rows=wanted(make_batch(1)), handle=other) as rnd:
+    with Round(other, task.client(link, 1), rows=wanted(make_batch(1))):
         train(other.model, other.optimizers, [make_batch(1)])
-    rnd.submit()
     assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
     assert len(task.finish().clients) == 2
 
 
 def test_clients_that_share_a_model_take_part_in_the_round_that_is_open() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 3, rows_per_client=40)
-    handle, batch = task.handles[0], make_batch(1)
+    task = Task(num_clients=3, rows_per_client=40)
+    hooks, batch = task.hooks[0], make_batch(1)
     task.number = 4
     for cohort in ((0, 1, 2), (0, 2)):  # one stays away, and comes back
         link = task.begin()
         for number in cohort:
             client, mine = task.client(link, number), Residual()
-            with engine.round(client, rows=wanted(batch), handle=handle, residual=mine) as rnd:
-                train(handle.model, handle.optimizers, [batch])
-            rnd.submit()
+            with Round(hooks, client, rows=wanted(batch), residual=mine):
+                train(hooks.model, hooks.optimizers, [batch])
         assert task.finish().clients == cohort
     with (
         pytest.raises(ProtocolError, match="no round is open at both servers: begin one"),
-        engine.round(task.client(link, 0), rows=wanted(batch), handle=handle),
+        Round(hooks, task.client(link, 0), rows=wanted(batch)),
     ):
         raise AssertionError("the block must not run")
 
@@ -308,89 +295,88 @@ def test_who_cannot_ask_for_the_open_round_names_it() -> None:
         def fetch(self, *_: object) -> bytes:
             return b""
 
-    class Nameless:
-        plan: Any = None
+    @dataclass
+    class Simulated:
+        plan: Any
+        client_id: int = 0
 
-    class Simulated(Nameless):
-        client_id = 0
-
-    engine = SubmodelEngine()
-    task = Task(engine)
-    Nameless.plan = task.plan
-    handle, ids = task.handles[0], wanted(make_batch(1))
-    with pytest.raises(ParameterError, match=r"Nameless is no client: .* has plan and client_id"):
-        engine.round(Nameless(), rows=ids, handle=handle)  # type: ignore[arg-type]
+    task = Task()
+    hooks, ids = task.hooks[0], wanted(make_batch(1))
     with pytest.raises(ParameterError, match=r"Simulated cannot ask .* pass number="):
-        engine.round(Simulated(), rows=ids, handle=handle)  # type: ignore[arg-type]
+        Round(hooks, Simulated(task.plan), rows=ids)  # type: ignore[arg-type]
     client = Client(task.plan, Sender(), client_id=0)
     with (
         pytest.raises(ParameterError, match="Sender cannot ask for the open round: pass its"),
-        engine.round(client, rows=ids, handle=handle),
+        Round(hooks, client, rows=ids),
     ):
         raise AssertionError("the block must not run")
 
 
-def test_rows_beyond_k_max_are_cut_in_the_order_given(caplog: pytest.LogCaptureFixture) -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, rows_per_client=4)
-    link, handle = task.begin(), task.handles[0]
-    ids = {"item": [9, 3, 9, 4, 1, 2], "user": [5], "words": [1]}
+@pytest.mark.parametrize("num", [5, 6, 40])
+def test_more_rows_than_k_max_raise_on_entering_and_the_servers_see_a_usual_client(
+    num: int,
+) -> None:
+    task = Task(rows_per_client=4)
+    link, (hooks, other) = task.begin(), task.hooks
+    before = {k: v.clone() for k, v in hooks.model.state_dict().items()}
     with (
-        caplog.at_level(logging.WARNING, "torchfsl"),
-        engine.round(task.client(link, 0), rows=ids, handle=handle) as rnd,
+        pytest.raises(ParameterError, match=rf"uses {num} rows .* rows_per_client is 4: .*={num} "),
+        Round(hooks, task.client(link, 0), rows={"item": range(1, num), "user": [5], "words": [1]}),
     ):
-        assert rnd.rows["item.weight"].tolist() == [1, 3, 4, 9]
-        assert rnd.rows["user.weight"].tolist() == []
-    assert "k_max = 4" in caplog.text
-    assert rnd.submit().upload_bytes > 0
+        raise AssertionError("the block must not run")
+    assert all(torch.equal(v, before[k]) for k, v in hooks.model.state_dict().items())
+    traffic, link.traffic = link.traffic, []
+    ids = {"item": [9, 3, 9, 4], "user": [5], "words": [1]}  # each once, with the user four
+    with Round(other, task.client(link, 1), rows=ids) as rnd:
+        assert rnd.rows["item.weight"].tolist() == [3, 4, 9]
+        assert rnd.rows["user.weight"].tolist() == [5]
+        other.model.item(torch.tensor([3, 9])).sum().backward()
+        other.optimizers[0].step()
+    assert sorted((k, n) for k, _, n in traffic) == sorted((k, n) for k, _, n in link.traffic)
+    opened = task.finish()
+    assert opened.clients == (0, 1)
+    for name, total in plain_sum(task.plan, [rnd.update]).items():
+        np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
 def test_rows_owed_from_an_earlier_round_are_fetched_and_sent() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, 2)
-    handle = task.handles[0]
+    task = Task(num_clients=2)
+    hooks = task.hooks[0]
     link = task.begin()
-    with engine.round(
-        task.client(link, 0), rows=wanted(make_batch(1)), handle=handle, number=0
-    ) as rnd:
-        train(handle.model, handle.optimizers, [make_batch(1)])
-    row = int(rnd._raw["rows4"].indices[0])
-    real_submit = rnd._session.submit
+    with Round(hooks, task.client(link, 0), rows=wanted(make_batch(1)), number=0) as rnd:
+        train(hooks.model, hooks.optimizers, [make_batch(1)])
+        real_submit = rnd._session.submit
 
-    def lose_one(update: Any, *, weight: int = 1) -> Any:
-        receipt = real_submit(update, weight=weight)
-        receipt.unmatched["rows4"] = np.array([row])
-        return receipt
+        def lose_one(update: Any, *, weight: int = 1) -> Any:
+            receipt = real_submit(update, weight=weight)
+            receipt.unmatched["rows4"] = update["rows4"].indices[:1]
+            return receipt
 
-    rnd._session.submit = lose_one
-    rnd.submit()
-    assert handle.residual.pending("rows4").tolist() == [row]
+        rnd._session.submit = lose_one
+    row = int(rnd.update["rows4"].indices[0])
+    assert hooks.residual.pending("rows4").tolist() == [row]
     link.traffic = []
-    other = task.handles[1]
-    with engine.round(task.client(link, 1), rows={"words": [1]}, handle=other, number=0) as rnd:
+    other = task.hooks[1]
+    with Round(other, task.client(link, 1), rows={"words": [1]}, number=0) as rnd:
         pass
-    rnd.submit()
     task.finish()
     link = task.begin()
-    with engine.round(task.client(link, 0), rows={"words": [1]}, handle=handle, number=1) as rnd:
+    with Round(hooks, task.client(link, 0), rows={"words": [1]}, number=1) as rnd:
         assert rnd.rows["item.weight"].tolist() == [row]
-    rnd.submit()
     assert rnd.update["rows4"].indices.tolist() == [row]
     assert np.any(rnd.update["rows4"].values)
-    assert handle.residual.pending("rows4").tolist() == []
+    assert hooks.residual.pending("rows4").tolist() == []
 
 
 def test_weights_and_stochastic_rounding() -> None:
     encoding = FixedPoint(ring_bits=64, frac_bits=16, clip=4.0, rounding="stochastic")
-    engine = SubmodelEngine(encoding=encoding)
-    task = Task(engine, lane="weight", max_weight=10)
+    task = Task(Settings(encoding=encoding), lane="weight", max_weight=10)
     link, updates = task.begin(), []
-    for number, handle in enumerate(task.handles):
-        with engine.round(
-            task.client(link, number), rows=wanted(make_batch(number)), handle=handle
+    for number, hooks in enumerate(task.hooks):
+        with Round(
+            hooks, task.client(link, number), rows=wanted(make_batch(number)), weight=number + 3
         ) as rnd:
-            train(handle.model, handle.optimizers, [make_batch(number)])
-        rnd.submit(weight=number + 3)
+            train(hooks.model, hooks.optimizers, [make_batch(number)])
         updates.append(
             {n: type(u)(u.indices, u.values * (number + 3)) for n, u in rnd.update.items()}
         )
@@ -402,36 +388,39 @@ def test_weights_and_stochastic_rounding() -> None:
 
 def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuckoo, "place", crowded_rows._place_but_the_guess)
-    engine = SubmodelEngine()
-    task = Task(engine, min_clients=1)
-    link, handle = task.begin(), task.handles[0]
+    task = Task(min_clients=1)
+    link, hooks = task.begin(), task.hooks[0]
     lost = crowded_rows.GUESS
-    with engine.round(task.client(link, 0), rows={"item": [1, lost]}, handle=handle) as rnd:
+    with Round(hooks, task.client(link, 0), rows={"item": [1, lost]}) as rnd:
         assert rnd.rows["item.weight"].tolist() == [1, lost]
-        assert not handle.model.item.weight[lost].any()
-        assert handle.model.item.weight[1].isfinite().all()
-        handle.model.item(torch.tensor([1, lost])).sum().backward()
-        handle.optimizers[0].step()
-    assert rnd.submit().unmatched["rows4"].tolist() == [lost]
+        assert not hooks.model.item.weight[lost].any()
+        assert hooks.model.item.weight[1].isfinite().all()
+        hooks.model.item(torch.tensor([1, lost])).sum().backward()
+        hooks.optimizers[0].step()
+    assert rnd.receipt.unmatched["rows4"].tolist() == [lost]
     sums = task.finish().sums["rows4"]
     assert np.flatnonzero(sums.any(axis=1)).tolist() == [1]
-    assert handle.residual.pending("rows4").tolist() == [lost]
+    assert hooks.residual.pending("rows4").tolist() == [lost]
 
 
 def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, lane="weight", max_weight=3)
+    task = Task(lane="weight", max_weight=3)
     link, weights, updates = task.begin(), (2, 3), []
-    for number, handle in enumerate(task.handles):
+    for number, hooks in enumerate(task.hooks):
         batch, client = make_batch(number), task.client(link, number)
-        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
-            train(handle.model, handle.optimizers, [batch])
+        rnd = Round(hooks, client, rows=wanted(batch))
+        said = r"lane='weight' and max_weight=3.*1\.\.3"
+        with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving the block raises
+            train(hooks.model, hooks.optimizers, [batch])
+            rnd.weight = 1.5  # type: ignore[assignment]
         for bad in (1.5, 2.0, "2", True):
-            with pytest.raises(ParameterError, match=r"lane='weight' and max_weight=3.*1\.\.3"):
-                rnd.submit(weight=bad)  # type: ignore[arg-type]
-        rnd.submit(weight=np.int64(weights[number]))  # type: ignore[arg-type]
-        with pytest.raises(ProtocolError, match="once a round"):
-            rnd.submit(weight=2)
+            rnd.weight = bad  # type: ignore[assignment]
+            with pytest.raises(ParameterError, match=said):
+                rnd.retry()
+        rnd.weight = np.int64(weights[number])  # type: ignore[assignment]
+        assert rnd.retry() is rnd.receipt
+        with pytest.raises(ProtocolError, match="nothing to send again"):
+            rnd.retry()
         assert rnd.update is not None
         updates.append({n: type(u)(u.indices, u.values * weights[number])
                         for n, u in rnd.update.items()})  # fmt: skip
@@ -441,101 +430,119 @@ def test_after_a_weight_of_a_wrong_type_nothing_is_lost_and_a_good_one_is_taken(
         np.testing.assert_array_equal(opened.sums[name].reshape(total.shape), total)
 
 
+@pytest.mark.parametrize("given", ["at once", "in the block"])
 @pytest.mark.parametrize("bad", [4, 0, -1, np.int64(1 << 40)])
-def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(bad: int) -> None:
+def test_whoever_weighs_too_much_reports_like_all_others_and_adds_nothing(
+    bad: int, given: str
+) -> None:
     """How much a client weighs is its own: silence would tell both servers."""
-    engine = SubmodelEngine()
-    task = Task(engine, lane="weight", max_weight=3)
-    link = task.begin()
-    for number, handle in enumerate(task.handles):
+    task = Task(lane="weight", max_weight=3)
+    traffics = []
+    for number, hooks in enumerate(task.hooks):
+        link = task.begin() if number == 0 else Recording(task.servers)
         batch, client = make_batch(number), task.client(link, number)
-        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
-            train(handle.model, handle.optimizers, [batch])
         if number:
-            rnd.submit(weight=2)
-            continue
-        with pytest.raises(ParameterError, match=r"max_weight=3.*give min\(weight, 3\)"):
-            rnd.submit(weight=bad)
-        with pytest.raises(ProtocolError, match="once a round"):
-            rnd.submit(weight=2)
-        assert rnd.update is None
-    assert all(len(server.reports.complete()) == len(task.handles) for server in task.servers)
+            with Round(hooks, client, rows=wanted(batch), weight=2):
+                train(hooks.model, hooks.optimizers, [batch])
+        else:
+            first = bad if given == "at once" else 1
+            rnd = Round(hooks, client, rows=wanted(batch), weight=first)
+            said = r"max_weight=3.*give min\(weight, 3\)"
+            with pytest.raises(ParameterError, match=said), rnd:  # noqa: PT012 leaving raises
+                train(hooks.model, hooks.optimizers, [batch])
+                rnd.weight = bad
+            with pytest.raises(ProtocolError, match="nothing to send again"):
+                rnd.retry()
+            assert rnd.update is None
+        traffics.append(sorted((kind, size) for kind, _, size in link.traffic))
+    assert traffics[0] == traffics[1]
+    assert all(len(server.reports.complete()) == len(task.hooks) for server in task.servers)
     opened = task.finish()
-    assert opened.clients == tuple(range(len(task.handles)))
-    assert opened.total_weight == 2 * (len(task.handles) - 1)
+    assert opened.clients == tuple(range(len(task.hooks)))
+    assert opened.total_weight == 2 * (len(task.hooks) - 1)
 
 
 def test_a_weight_without_a_lane_names_the_lane_it_needs() -> None:
     for lane in ("none", "count"):
-        task = Task(SubmodelEngine(), lane=lane)
-        link, handle = task.begin(), task.handles[0]
-        client = task.client(link, 0)
-        with task.engine.round(client, rows={"item": [1]}, handle=handle) as rnd:
-            pass
-        with pytest.raises(ParameterError, match=rf"lane is '{lane}'.*plan with lane='weight'"):
-            rnd.submit(weight=3)
-        rnd.submit()
+        task = Task(lane=lane)
+        link, hooks = task.begin(), task.hooks[0]
+        client, said = task.client(link, 0), rf"lane is '{lane}'.*plan with lane='weight'"
+        with pytest.raises(ParameterError, match=said):
+            Round(hooks, client, rows={"item": [1]}, weight=3)
+        assert link.traffic == []
+        rnd = Round(hooks, client, rows={"item": [1]})
+        with pytest.raises(ParameterError, match=said), rnd:
+            rnd.weight = 3
+        rnd.weight = 1
+        assert rnd.retry().upload_bytes > 0
 
 
 def test_arguments_that_do_not_fit_the_plan_are_refused_before_anything_is_sent() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
+    task = Task()
     link = task.begin()
-    with pytest.raises(ParameterError, match="pass rows="):
-        engine.round(task.client(link, 0), handle=task.handles[0])
-    with pytest.raises(ParameterError, match="2 models are attached"):
-        engine.round(task.client(link, 0), rows={"item": [1]})
-    whole = Task(SubmodelEngine(), retrieve=False)
+    with pytest.raises(ParameterError, match=r"pass batches=.* or rows="):
+        Round(task.hooks[0], task.client(link, 0))
+    weighted = Task(lane="weight", max_weight=3)
+    for bad in (1.5, "2", True):
+        with pytest.raises(ParameterError, match=r"whole numbers in 1\.\.3"):
+            Round(weighted.hooks[0], weighted.client(link, 0), rows={"item": [1]}, weight=bad)
+    whole = Task(retrieve=False)
     with pytest.raises(ParameterError, match="retrieve=True"):
-        whole.engine.round(whole.client(link, 0), rows={"item": [1]}, handle=whole.handles[0])
+        Round(whole.hooks[0], whole.client(link, 0), rows={"item": [1]})
     assert link.traffic == []
 
 
-def test_submitting_inside_the_block_or_twice_is_refused() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
+def test_sending_again_inside_the_block_or_after_it_went_is_refused() -> None:
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
     with (
-        pytest.raises(ProtocolError, match="leave the with block"),
-        engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd,
+        pytest.raises(ProtocolError, match="nothing to send again"),
+        Round(hooks, task.client(link, 0), rows={"item": [1]}) as rnd,
     ):
-        rnd.submit()
-    client = task.client(link, 1)
-    with engine.round(client, rows={"item": [1]}, handle=handle, number=0) as rnd:
+        rnd.retry()
+    with Round(hooks, task.client(link, 1), rows={"item": [1]}, number=0) as rnd:
         pass
-    rnd.submit()
-    with pytest.raises(ProtocolError, match="once a round"):
-        rnd.submit()
+    with pytest.raises(ProtocolError, match="nothing to send again"):
+        rnd.retry()
+    assert task.finish().clients == (0, 1)
+
+
+def test_a_block_without_a_step_warns_at_the_line_of_the_block() -> None:
+    task = Task()
+    link = task.begin()
+    with (
+        pytest.warns(UserWarning, match="no attached optimizer took a step") as caught,
+        Round(task.hooks[0], task.client(link, 0), rows={"item": [1]}),
+    ):
+        pass
+    assert [w.filename for w in caught] == [__file__]
 
 
 def test_local_buffers_stay_local_and_averaged_ones_are_loaded() -> None:
     for buffers in ("local", "average"):
-        engine = SubmodelEngine(buffers=buffers)  # type: ignore[arg-type]
-        task = Task(engine)
-        handle = task.handles[0]
-        handle.model.norm.running_mean.fill_(5)
+        settings = Settings(buffers=buffers)  # type: ignore[arg-type]
+        task = Task(settings)
+        hooks = task.hooks[0]
+        hooks.model.norm.running_mean.fill_(5)
         link = task.begin()
-        with engine.round(task.client(link, 0), rows={"item": [1]}, handle=handle) as rnd:
+        with Round(hooks, task.client(link, 0), rows={"item": [1]}):
             expected = 5 if buffers == "local" else 0
-            assert handle.model.norm.running_mean[0] == expected
-        rnd.submit()
+            assert hooks.model.norm.running_mean[0] == expected
 
 
 def test_a_table_that_the_planner_sends_dense_is_sent_whole() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine, retrieve=False, rows_per_client=75, above_break_even="dense")
+    task = Task(retrieve=False, rows_per_client=75, above_break_even="dense")
     assert {s.name: s.policy for s in task.plan.segments if s.name != "rest"} == {
         "rows4": "dense",
         "rows3": "dense",
     }
     link, updates = task.begin(), []
-    for number, handle in enumerate(task.handles):
-        before = handle.model.item.weight.detach().double()
-        with engine.round(task.client(link, number), handle=handle) as rnd:
-            train(handle.model, handle.optimizers, [make_batch(number)])
-        change = (handle.model.item.weight.detach().double() - before).numpy()
-        np.testing.assert_array_equal(np.asarray(rnd._raw["rows4"].values)[:200, 0], change.ravel())
-        rnd.submit()
+    for number, hooks in enumerate(task.hooks):
+        raw, before = keep_updates(hooks), hooks.model.item.weight.detach().double()
+        with Round(hooks, task.client(link, number)) as rnd:
+            train(hooks.model, hooks.optimizers, [make_batch(number)])
+        change = (hooks.model.item.weight.detach().double() - before).numpy()
+        np.testing.assert_array_equal(np.asarray(raw[0]["rows4"].values)[:200, 0], change.ravel())
         updates.append(rnd.update)
     opened = task.finish()
     for name, total in plain_sum(task.plan, updates).items():
@@ -552,10 +559,14 @@ FIXED = Fixed(
 
 
 @pytest.mark.parametrize("retrieve", [True, False])
-@pytest.mark.parametrize("rest", [None, Fixed([0, 3, 7, 20])])
-def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: Fixed | None) -> None:
-    engine = SubmodelEngine(rows=Rows(choose=FIXED), rest=rest)
-    task = Task(engine, retrieve=retrieve, rows_per_client=None, max_epochs=3)
+@pytest.mark.parametrize("rest", [Dense(), Fixed([0, 3, 7, 20])])
+def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: RestPolicy) -> None:
+    task = Task(
+        Settings(rows=Rows(choose=FIXED), rest=rest),
+        retrieve=retrieve,
+        rows_per_client=None,
+        max_epochs=3,
+    )
     assert {s.name: s.k_max for s in task.plan.segments if s.policy == "rows"} == {
         "rows4": 34,
         "rows3": 25,
@@ -563,17 +574,17 @@ def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: Fixed | N
     clients, sizes = {}, []
     for number in range(4):
         link, updates = task.begin(), []
-        for c, handle in enumerate(task.handles):
+        for c, hooks in enumerate(task.hooks):
             client = clients.setdefault(c, task.client(link, c))
             client.servers = link
-            with engine.round(client, handle=handle, number=number) as rnd:
+            with Round(hooks, client, number=number) as rnd:
                 if retrieve:
                     np.testing.assert_array_equal(
-                        handle.model.item.weight[24].detach().numpy(), task.state["item.weight"][24]
+                        hooks.model.item.weight[24].detach().numpy(), task.state["item.weight"][24]
                     )
-                    assert handle.model.item.weight[25].isnan().all()
-                train(handle.model, handle.optimizers, [make_batch(number + c)])
-            receipt = rnd.submit()
+                    assert hooks.model.item.weight[25].isnan().all()
+                train(hooks.model, hooks.optimizers, [make_batch(number + c)])
+            receipt = rnd.receipt
             updates.append(rnd.update)
         sizes.append(receipt.upload_bytes)
         opened = task.finish()
@@ -585,31 +596,29 @@ def test_a_fixed_submodel_uploads_its_trees_once(retrieve: bool, rest: Fixed | N
 def test_sessions_need_fixed_policies() -> None:
     model = Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for engine, name in (
-        (SubmodelEngine(), "rows4"),
-        (SubmodelEngine(rows=Rows(choose=FIXED), rest=TopK(3)), "rest"),
+    for settings, name in (
+        (Settings(), "rows4"),
+        (Settings(rows=Rows(choose=FIXED), rest=TopK(3)), "rest"),
     ):
-        handle = engine.attach(model, optimizer)
+        hooks = Hooks(model, optimizer, settings)
         with pytest.raises(ParameterError, match=f"'{name}'.*Fixed"):
-            engine.plan(handle, max_clients=2, rows_per_client=9, max_epochs=2)
-        handle.remove()
+            plan_of(hooks, max_clients=2, rows_per_client=9, max_epochs=2)
+        hooks.remove()
 
 
 def test_rows_are_averaged_by_who_sent_them_under_a_count_lane() -> None:
-    engine = SubmodelEngine(encoding=WIDE)
-    task = Task(engine, lane="count")
+    task = Task(Settings(encoding=WIDE), lane="count")
     before = {name: value.copy() for name, value in task.state.items()}
     link, sent = task.begin(), []
-    for number, handle in enumerate(task.handles):
+    for number, hooks in enumerate(task.hooks):
         batch = make_batch(1) if number == 0 else make_batch(2, 5, 12)
         start = {n: before[n].astype(float) for n in before}
         client = task.client(link, number)
-        with engine.round(client, rows=wanted(batch), handle=handle) as rnd:
-            train(handle.model, handle.optimizers, [batch])
+        with Round(hooks, client, rows=wanted(batch)):
+            train(hooks.model, hooks.optimizers, [batch])
         sent.append(
-            {n: p.detach().double().numpy() - start[n] for n, p in handle.model.named_parameters()}
+            {n: p.detach().double().numpy() - start[n] for n, p in hooks.model.named_parameters()}
         )
-        rnd.submit()
     task.finish()
     for name in ("item.weight", "user.weight", "words.weight"):
         total, count = np.zeros_like(sent[0][name]), np.zeros(len(sent[0][name]))
@@ -633,71 +642,74 @@ DECAYING = {
 @pytest.mark.parametrize("name", DECAYING)
 @pytest.mark.parametrize("policy", ["restrict", "touched"])
 def test_rows_that_were_nan_train_when_they_come_back(name: str, policy: str) -> None:
-    engine = SubmodelEngine(rows=Rows(untouched=policy))  # type: ignore[arg-type]
-    task = Task(engine, optimize=DECAYING[name])
+    settings = Settings(rows=Rows(untouched=policy))  # type: ignore[arg-type]
+    task = Task(settings, optimize=DECAYING[name])
     for low, high in ((0, 10), (10, 20), (5, 15)):
         link = task.begin()
         batch = make_batch(low, low, high)
-        for number, handle in enumerate(task.handles):
-            with engine.round(
-                task.client(link, number), rows=wanted(batch), handle=handle, number=task.number
-            ) as rnd:
-                train(handle.model, handle.optimizers, [batch])
-            rnd.submit()
+        for number, hooks in enumerate(task.hooks):
+            with Round(hooks, task.client(link, number), rows=wanted(batch), number=task.number):
+                train(hooks.model, hooks.optimizers, [batch])
         task.finish()
         assert all(np.isfinite(value).all() for value in task.state.values())
-    for handle in task.handles:
-        state = handle.optimizers[0].state
+    for hooks in task.hooks:
+        state = hooks.optimizers[0].state
         tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
         assert all(v.isfinite().all() for v in tensors)
 
 
 @pytest.mark.parametrize(
     ("encodings", "said"),
-    [({}, "beyond clip = 0.01 were cut"),
-     ({"rest": FixedPoint(ring_bits=32, frac_bits=16, clip=0.5)}, "beyond clip = 0.01 of ")],
+    [({}, "clip = 0.01"),
+     ({"rest": FixedPoint(ring_bits=32, frac_bits=16, clip=0.5)}, "clip = 0.01 of ")],
 )  # fmt: skip
-def test_clipped_values_are_reported_and_warned_of(
+def test_clipped_values_are_reported_and_warned_of_once(
     caplog: pytest.LogCaptureFixture, encodings: dict[str, FixedPoint], said: str
 ) -> None:
     encoding = FixedPoint(ring_bits=32, frac_bits=16, clip=0.01)
-    engine = SubmodelEngine(encoding=encoding, encodings=encodings)
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
+    task = Task(Settings(encoding=encoding, encodings=encodings))
+    link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
-    with engine.round(client, rows=wanted(make_batch(1)), handle=handle) as rnd:
-        train(handle.model, handle.optimizers, [make_batch(1)])
-    with caplog.at_level(logging.WARNING, "torchfsl"):
-        rnd.submit()
+    with (
+        caplog.at_level(logging.DEBUG, "torchfsl"),
+        pytest.warns(UserWarning, match="were cut") as caught,
+        Round(hooks, client, rows=wanted(make_batch(1))) as rnd,
+    ):
+        train(hooks.model, hooks.optimizers, [make_batch(1)])
     assert rnd.clip_report is not None
     assert rnd.clip_report.num_clipped > 0
-    assert said in caplog.text
-    assert not encodings or ", 0.5 of 'rest'" in caplog.text
-    for private in (rnd.clip_report.num_clipped, f"{rnd.clip_report.largest:g}"):
-        assert f" {private}" not in caplog.text
+    text = str(caught[0].message)
+    assert said in text
+    assert f"the largest is {rnd.clip_report.largest:.3g}" in text
+    assert not encodings or ", 0.5 of 'rest'" in text
+    assert caught[0].filename == __file__
+    assert "largest" not in caplog.text  # logs name no magnitudes
+    task.finish()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Round(hooks, task.client(task.begin(), 0), rows=wanted(make_batch(1))) as rnd:
+            train(hooks.model, hooks.optimizers, [make_batch(1)])
+    assert rnd.clip_report is not None
+    assert rnd.clip_report.num_clipped > 0
 
 
 def test_a_finished_round_holds_no_memory() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
     client = task.client(link, 0)
-    with engine.round(client, rows=wanted(make_batch(1)), handle=handle) as rnd:
-        train(handle.model, handle.optimizers, [make_batch(1)])
-        held = handle.status().saved_bytes["item.weight"]
+    with Round(hooks, client, rows=wanted(make_batch(1))) as rnd:
+        train(hooks.model, hooks.optimizers, [make_batch(1)])
+        held = hooks.status().saved_bytes["item.weight"]
         rows = len(rnd.rows["item.weight"])
         assert 0 < held <= 2 * rows * (4 * 4 + 8) + 50
-    assert set(handle.status().saved_bytes.values()) == {0}
-    rnd.submit()
+    assert set(hooks.status().saved_bytes.values()) == {0}
 
 
 def test_a_second_block_on_one_model_and_a_wrong_number_are_told_what_to_do() -> None:
-    engine = SubmodelEngine()
-    task = Task(engine)
-    link, handle = task.begin(), task.handles[0]
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
     first, second = (
-        engine.round(task.client(link, number), rows={"item": [1]}, handle=handle)
-        for number in (0, 1)
+        Round(hooks, task.client(link, number), rows={"item": [1]}) for number in (0, 1)
     )
     with (
         first,
@@ -705,6 +717,6 @@ def test_a_second_block_on_one_model_and_a_wrong_number_are_told_what_to_do() ->
         second,
     ):
         pass
-    wrong = engine.round(task.client(link, 1), rows={"item": [1]}, handle=handle, number=5)
+    wrong = Round(hooks, task.client(link, 1), rows={"item": [1]}, number=5)
     with pytest.raises(RejectedSubmission, match=r"round 5, open is \d+: give the open round's"):
-        wrong.ask()
+        wrong.prefetch()

@@ -1,4 +1,4 @@
-"""From a handle to the segments of a plan, and the options that only the planner reads."""
+"""From a model to the segments of a plan, and the options that only the planner reads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from torchfsl import BlockSample, Fixed, FixedPoint, Rows, SubmodelEngine, TopK
+import torchfsl
+from tests.support.engine_setup import plan_of
+from torchfsl import FixedPoint, Rows, TopK
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Dense
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.engine.specs import segment_specs
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import PlanOptions, build_plan
+from torchfsl.policies import BlockSample, Fixed
 from torchfsl.submodel import SegmentSpec, TensorSpec
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.server_model import ServerModel
@@ -25,32 +31,34 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 3), nn.BatchNorm1d(3))
 
 
-def specs_of(engine: SubmodelEngine, rows: int | None = None) -> list[SegmentSpec]:
+def specs_of(settings: Settings, rows: int | None = None) -> list[SegmentSpec]:
     model = make_model()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    hooks = Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1), settings)
     return segment_specs(
-        handle.exchange, handle.rows, handle.rest, rows_per_client=rows, retrieve=None, encodings={}
+        hooks.exchange, hooks.rows, hooks.rest, rows_per_client=rows, retrieve=None, encodings={}
     )
 
 
 def test_a_segment_gets_the_encoding_that_is_given_by_its_name_and_odd_names_are_refused() -> None:
     narrow = FixedPoint(16, 8, 1.0)
-    engine, model = SubmodelEngine(encodings={"rest": narrow}), make_model()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    plan = engine.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    settings, model = Settings(encodings={"rest": narrow}), make_model()
+    hooks = Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1), settings)
+    plan = plan_of(hooks, max_clients=3, rows_per_client=2, above_break_even="keep")
     table, rest = plan.segments
     assert (table.encoding, rest.encoding) == (None, narrow)
-    assert plan.encoding_of(table) == engine.encoding
-    handle.remove()
-    tables = SubmodelEngine(encodings={"rows": narrow})
-    handle = tables.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    plan = tables.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    assert plan.encoding_of(table) == plan.encoding != narrow
+    hooks.remove()
+    hooks = Hooks(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), Settings(encodings={"rows": narrow})
+    )
+    plan = plan_of(hooks, max_clients=3, rows_per_client=2, above_break_even="keep")
     assert [segment.encoding for segment in plan.segments] == [narrow, None]
-    handle.remove()
-    odd = SubmodelEngine(encodings={"rows18": narrow})
-    handle = odd.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    hooks.remove()
+    hooks = Hooks(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), Settings(encodings={"rows18": narrow})
+    )
     with pytest.raises(ValueError, match=r"names 'rows18': the model's segments are \['rows4'"):
-        odd.plan(handle, max_clients=3, rows_per_client=2)
+        plan_of(hooks, max_clients=3, rows_per_client=2)
 
 
 def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts() -> None:
@@ -58,15 +66,14 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     encodings = {"2.*": fine, "?.bias": coarse, "rest": coarse}
-    engine = SubmodelEngine(encodings=encodings)
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
+    hooks = Hooks(model, optimizer, Settings(encodings=encodings))
+    plan = plan_of(hooks, max_clients=3, rows_per_client=2, above_break_even="keep")
     found = {s.name: ([t.name for t in s.tensors], s.policy, s.encoding) for s in plan.segments}
     assert list(found) == ["rows4", "rest", "?.bias", "2.*"]
     assert found["rest"] == (["1.weight"], "dense", coarse)
     assert found["?.bias"] == (["1.bias"], "dense", coarse)
     assert found["2.*"] == (["2.weight", "2.bias"], "dense", fine)
-    handle.remove()
+    hooks.remove()
     for rest, names, why in (
         (Dense(), ["3.*"], r"'3\.\*': .*it fits no parameter outside them \(1\.weight, 1\.bias"),
         (Dense(), ["2"], r"'2': .*for all of a module write '2\.\*'"),
@@ -88,29 +95,31 @@ def test_patterns_cut_a_dense_rest_into_segments_and_the_first_that_fits_counts(
         ),
         (Dense(), ["*", "rest"], "'rest': no parameter is left for it"),
     ):
-        odd = SubmodelEngine(rest=rest, encodings=dict.fromkeys(names, fine))
-        handle = odd.attach(model, optimizer)
+        hooks = Hooks(model, optimizer, Settings(rest=rest, encodings=dict.fromkeys(names, fine)))
         with pytest.raises(ParameterError, match=f"encodings names {why}"):
-            odd.plan(handle, max_clients=3, rows_per_client=2, above_break_even="keep")
-        handle.remove()
+            plan_of(hooks, max_clients=3, rows_per_client=2, above_break_even="keep")
+        hooks.remove()
 
 
 def test_an_encoding_of_tables_wants_one_that_goes_by_rows() -> None:
     model = make_model()
-    engine = SubmodelEngine(rows=None, encodings={"rows": FixedPoint(16, 14, 0.01)})
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    hooks = Hooks(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        Settings(rows=None, encodings={"rows": FixedPoint(16, 14, 0.01)}),
+    )
     with pytest.raises(ParameterError, match="encodings names 'rows': no table goes by rows"):
-        engine.plan(handle, max_clients=3)
+        plan_of(hooks, max_clients=3)
 
 
 def test_encodings_are_a_mapping_from_names_to_encodings() -> None:
     fine: Any = FixedPoint(16, 14, 0.01)
     for odd in (fine, [("rest", fine)], {3: fine}):
         with pytest.raises(ParameterError, match="pass a mapping from names to encodings"):
-            SubmodelEngine(encodings=odd)
+            Settings(encodings=odd)
     for value in (16, None):
         with pytest.raises(ParameterError, match=rf"encodings\['rest'\] is {value}: pass a Fixed"):
-            SubmodelEngine(encodings={"rest": value})  # type: ignore[dict-item]
+            Settings(encodings={"rest": value})  # type: ignore[dict-item]
     for block in (0, 32.5, "8"):
         with pytest.raises(ParameterError, match=f"block is {block!r}: .*a whole number from 1"):
             BlockSample(0.1, block=block)  # type: ignore[arg-type]
@@ -120,17 +129,19 @@ def test_each_part_of_the_rest_sends_what_changed_in_it() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fine = FixedPoint(32, 24, 1.0)
-    engine = SubmodelEngine(rows=None, encoding=fine, encodings={"1.*": fine, "*.bias": fine})
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=3)
-    home = Plain(plan, ServerModel(handle.server_state()))
+    hooks = Hooks(
+        model,
+        optimizer,
+        Settings(rows=None, encoding=fine, encodings={"1.*": fine, "*.bias": fine}),
+    )
+    plan = plan_of(hooks, max_clients=3)
+    home = Plain(plan, ServerModel(hooks.server_state()))
     home.open_round(0, [0])
     grads = {name: float(place + 1) for place, (name, _) in enumerate(model.named_parameters())}
-    with engine.round(home.participant(0), number=0) as rnd:
+    with Round(hooks, home.participant(0), number=0) as rnd:
         for name, parameter in model.named_parameters():
             parameter.grad = torch.full_like(parameter, grads[name])
         optimizer.step()
-    rnd.submit()
     assert rnd.update is not None
     steps = 2.0**-24
     sent = {name: np.unique((u.values * steps).round(3)) for name, u in rnd.update.items()}
@@ -144,18 +155,17 @@ def test_each_part_of_the_rest_sends_what_changed_in_it() -> None:
 def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
     narrow, model = {"rest": FixedPoint(16, 8, 1.0)}, make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(encodings=narrow)
+    fed = torchfsl.Federated(model, optimizer, encodings=narrow)
     with pytest.raises(ValueError, match="one field: give no segment an encoding of its own"):
-        engine.sesa_plan(engine.attach(model, optimizer), widths=[(2, 4)], collusion=1)
-    engine.the_handle().remove()
-    engine = SubmodelEngine(rows=None, encodings=narrow)
+        torchfsl.sesa.plan(fed, widths=[(2, 4)], collusion=1)
+    fed.detach()
+    fed = torchfsl.Federated(model, optimizer, rows=None, encodings=narrow)
     with pytest.raises(ValueError, match="one ciphertext space: give no segment an encoding"):
-        engine.sefl_plan(engine.attach(model, optimizer), max_clients=3)
+        torchfsl.sefl.plan(fed, max_clients=3)
 
 
 def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:
-    engine = SubmodelEngine(rest=TopK(0.5), buffers="average")
-    table, rest, buffers = specs_of(engine, 7)
+    table, rest, buffers = specs_of(Settings(rest=TopK(0.5), buffers="average"), 7)
     weight = TensorSpec("0.weight", (20, 4))
     assert table == SegmentSpec("rows4", "rows", (weight,), 7, 4, retrieve=True)
     assert (rest.name, rest.policy, rest.k_max, rest.tau) == ("rest", "scalars", 11, 1)
@@ -174,7 +184,7 @@ def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:
     ],
 )
 def test_budget_and_retrieval_follow_the_policy(rows: Rows, k_max: int, retrieve: bool) -> None:
-    table = specs_of(SubmodelEngine(rows=rows, rest=Dense()))[0]
+    table = specs_of(Settings(rows=rows, rest=Dense()))[0]
     assert (table.k_max, table.retrieve) == (k_max, retrieve)
 
 
@@ -189,9 +199,9 @@ def test_the_options_that_are_passed_on_are_those_of_the_planner() -> None:
 
 def test_an_option_that_no_planner_knows_is_refused() -> None:
     model = make_model()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="cohort"):
-        engine.plan(handle, max_clients=2, rows_per_client=5, cohort=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="max_clients"):
-        engine.plan(handle, rows_per_client=5)  # type: ignore[call-arg]
+        torchfsl.Federated(model, optimizer, max_clients=2, rows_per_client=5, cohort=3)  # type: ignore[call-arg]
+    fed = torchfsl.Federated(model, optimizer, rows_per_client=5)
+    with pytest.raises(ParameterError, match="pass max_clients="):
+        _ = fed.plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import warnings
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from torchfsl.engine.inventory import Inventory
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment
 from torchfsl.submodel.update import RawSegment
-
-log = logging.getLogger("torchfsl.engine")
 
 _ODD_NUMBERS: Final = re.compile(
     r"\b(nan|inf|infinite|finite|retrieved|between 0 and 1)\b", re.IGNORECASE
@@ -56,27 +53,31 @@ def warn_of_nothing(num_steps: int, raw: Mapping[str, RawSegment]) -> None:
     warnings.warn(
         "no optimizer of torchfsl.Federated took a step in this block, so this report adds zeros: "
         "train the model and optimizer that Federated was given. Without batches this is expected.",
-        stacklevel=3,
+        stacklevel=5,
     )
 
 
-class ClipLog:
-    """Logs that values were cut, once for each model: later reports of it have `clip_report`."""
+class ClipWarning:
+    """Warns that values were cut, once for each model: later reports of it have `clip_report`.
+
+    Logs never hold magnitudes of private values, so this is a warning to the caller.
+    """
 
     def __init__(self) -> None:
         """Nothing was cut yet."""
-        self._has_logged = False
+        self._has_warned = False
 
     def note(self, plan: SubmodelPlan, report: ClipReport) -> None:
-        """Log the share and the largest value of the first report in which values were cut."""
-        if report.num_clipped and not self._has_logged:
-            self._has_logged = True
-            log.warning(
-                "%d of %d values of this update were cut at %s, the largest is %.3g: pass "
-                "encoding=torchfsl.FixedPoint(clip=...) above it, or lower the learning rate. "
-                "Later ones are in clip_report only.",
-                report.num_clipped, report.num_values, _clips(plan), report.largest,
-            )  # fmt: skip
+        """Give the share and the largest value of the first report in which values were cut."""
+        if report.num_clipped and not self._has_warned:
+            self._has_warned = True
+            share = report.num_clipped / report.num_values
+            warnings.warn(
+                f"{share:.2%} of this update's values were cut at {_clips(plan)}, the largest is "
+                f"{report.largest:.3g}: pass encoding=torchfsl.FixedPoint(ring_bits=32, "
+                "frac_bits=16, clip=...) or lower the learning rate. Later ones: rnd.clip_report.",
+                stacklevel=5,
+            )
 
 
 def warn_of_bound(plan: SubmodelPlan, report: ClipReport) -> None:
@@ -87,7 +88,7 @@ def warn_of_bound(plan: SubmodelPlan, report: ClipReport) -> None:
             f"{plan.l2_bound} is in units of the encoding, {plan.l2_bound} * 2**-"
             f"{plan.encoding.frac_bits} = {plan.l2_bound / 2**plan.encoding.frac_bits:.3g} "
             "(torchfsl.privacy.l2_bound converts)",
-            stacklevel=3,
+            stacklevel=5,
         )
 
 

@@ -19,7 +19,7 @@ from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, fla
 from torchfsl.engine.claim import Claim
 from torchfsl.engine.client_state import ClientState
 from torchfsl.engine.exchange import Exchange
-from torchfsl.engine.hints import ClipLog
+from torchfsl.engine.hints import ClipWarning
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
 from torchfsl.engine.memory import explain_memory
@@ -99,7 +99,7 @@ class Hooks:
             self.inventory, settings.buffers == "average", tuple(parts) if is_dense else ()
         )
         self.personal = PersonalParts(self.inventory)
-        self.clips = ClipLog()
+        self.clips = ClipWarning()
         self.states = ClientState(self.model, self.optimizers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(

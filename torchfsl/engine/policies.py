@@ -273,8 +273,7 @@ class Rows:
         top: send only this many rows (int), or this fraction of the table's rows (float), of
             largest L1 norm; the rest stays in the residual. Short for `choose=TopK(top)`.
         budget: most rows a client may send; where the client holds more, those of largest L1 norm
-            go first and the others stay in the residual. `engine.plan(rows_per_client=)` does the
-            same.
+            go first and the others stay in the residual. `rows_per_client` of a plan does the same.
         choose: `TopK`, `RandomK` or `Fixed`.
         find: `hooks` learns touched rows from forward pre-hooks, without looking at the table;
             `scan` looks through the whole gradient at each step (for tables that are also used

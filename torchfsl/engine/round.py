@@ -59,7 +59,7 @@ class Round:
         hooks: Hooks,
         client: Participant,
         *,
-        rows: RowIds | None = None,
+        rows: RowIds | Callable[[], RowIds] | None = None,
         number: int | None = None,
         weight: int = 1,
         rounding_seed: bytes | None = None,
@@ -71,7 +71,8 @@ class Round:
         Args:
             hooks: on the client's model.
             client: bound to a plan for this model.
-            rows: ids to fetch, where the plan retrieves rows: of the only table, or by table name.
+            rows: ids to fetch, where the plan retrieves rows: of the only table, or by table name;
+                or a function that finds them, which is called once the round begins.
             number: of the open round; by default the client asks the servers for it.
             weight: see above.
             rounding_seed: secret of 16 bytes for rounding and `BlockSample`'s draws; None draws it.
@@ -108,7 +109,9 @@ class Round:
         hooks.exchange.check_plan(client.plan)
         check_policies(hooks.settings, client.plan, hooks.exchange.parts)
         hooks.check_row_by_row(self._retrieving)
-        self.weight = weight if weight == 1 else check_weight(client.plan, weight)
+        self.weight = weight
+        if not self._weight_is_private:
+            check_weight(client.plan, weight)
         self._absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
         self._fixed = hooks.exchange.fixed_positions(hooks.rows, hooks.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
@@ -143,6 +146,11 @@ class Round:
             ParameterError: not a number, nor a tensor of one.
         """
         self._loss = None if value is None else as_number("the loss", value)
+
+    @property
+    def _weight_is_private(self) -> bool:
+        """Whether `weight` is a client's own number: silence would tell that it is out of range."""
+        return self._client.plan.lane == "weight" and is_whole(self.weight)
 
     def prefetch(self) -> None:
         """Ask for the rows before the block is entered; servers answer clients that wait together.
@@ -241,7 +249,7 @@ class Round:
         try:
             weight = check_weight(plan, self.weight)
         except ParameterError:
-            if plan.lane == "weight" and is_whole(self.weight):  # silence would tell its weight
+            if self._weight_is_private:
                 self._raw = None
                 residual.discard()
                 self._abort()
@@ -311,6 +319,7 @@ class Round:
         """The round's number, and what to ask for."""
         self.number = self._ask_number() if self._given is None else self._given
         try:
+            check_weight(self._client.plan, self.weight)
             self._indices = self._wanted_indices()
         except BaseException:
             self._abort_without_rows()
@@ -409,9 +418,8 @@ class Round:
             return {
                 s.name: (fixed := self._fixed[s.name])[s.tree_positions(fixed) >= 0] for s in early
             }
-        indices, self._asked = asked_rows(
-            self._hooks, self._retrieving, self._wanted, self._residual
-        )
+        wanted = self._wanted() if callable(self._wanted) else self._wanted
+        indices, self._asked = asked_rows(self._hooks, self._retrieving, wanted, self._residual)
         return indices
 
     def _fetch_rows(self, asked: dict[str, npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:

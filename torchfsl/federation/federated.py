@@ -12,9 +12,10 @@ fed.load(servers)
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, Unpack
 
 import numpy.typing as npt
@@ -403,10 +404,11 @@ class Federated:
         client_id = getattr(servers, "client_id", None) if client_id is None else client_id
         if client_id is None:
             raise ParameterError("pass the client's number: fed.round(servers, client_id, ...)")
+        found: RowIds | Callable[[], RowIds] | None = rows
         if batches is not None and any(s.retrieve for s in servers.plan.segments):
-            rows = self.rows_of(batches)
+            found = functools.partial(self.rows_of, batches)
         return Round(
-            self._hooks, servers.participant(client_id), rows=rows, number=servers.number,
+            self._hooks, servers.participant(client_id), rows=found, number=servers.number,
             weight=weight, rounding_seed=rounding_seed, submitted=servers.submitted,
         )  # fmt: skip
 

@@ -71,7 +71,7 @@ class HeldRows:
                 f"{table.name}: rows were looked up outside a round that are not at this client "
                 "after a private retrieval, so they are NaN: fed.load(servers, only_missing=True) "
                 "fills them in, fed.load(servers) takes the servers' model; "
-                "fetched_model has those that its rows= names",
+                "fed.evaluating(servers, rows=ids) has those that it names",
                 stacklevel=3,
             )
 

@@ -1,4 +1,4 @@
-"""What attach accepts and refuses, and what the checks at the end of a round notice."""
+"""What hooks accept and refuse, and what the checks at the end of a round notice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torchfsl
 from tests.support.engine_models import (
     CASES,
     WIDE,
@@ -22,11 +23,12 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from tests.support.engine_setup import plan_of
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, TopK, Untouched
 from torchfsl.engine.residual import Residual
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.planner import PlanOptions, build_plan
 from torchfsl.submodel.update import RawSegment, quantise
 
@@ -40,8 +42,7 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 
 def test_tables_of_equal_width_form_one_segment_and_tied_ones_count_once() -> None:
     model = Recommender()
-    engine = SubmodelEngine(buffers="average")
-    segments = engine.attach(model, sgd(model)).exchange.segment_tensors
+    segments = Hooks(model, sgd(model), Settings(buffers="average")).exchange.segment_tensors
     names = {s: [t.name for t in tensors] for s, tensors in segments.items()}
     assert names == {
         "rows4": ["item.weight", "user.weight"],
@@ -55,38 +56,36 @@ def test_frozen_parameters_are_left_out() -> None:
     model = Recommender()
     model.user.weight.requires_grad_(False)
     model.top.bias.requires_grad_(False)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, sgd(model))
-    assert handle.status().frozen == ["user.weight", "top.bias"]
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1)])
-    assert "user.weight" not in scatter(plan, handle.update(plan))
+    hooks = Hooks(model, sgd(model))
+    assert hooks.status().frozen == ["user.weight", "top.bias"]
+    plan = engine_plan(hooks)
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1)])
+    assert "user.weight" not in scatter(plan, hooks.update(plan))
 
 
 def test_tables_may_be_chosen_by_name() -> None:
     model = Recommender()
-    segments = SubmodelEngine(rows=Rows(tables=("words.weight",))).attach(model, sgd(model))
+    segments = Hooks(model, sgd(model), Settings(rows=Rows(tables=("words.weight",))))
     assert list(segments.exchange.segment_tensors) == ["rows3", "rest"]
     with pytest.raises(ParameterError, match=r"top\.weight, which is not the weight of an nn\.Emb"):
-        SubmodelEngine(rows=Rows(tables=("top.weight",))).attach(model, sgd(model))
+        Hooks(model, sgd(model), Settings(rows=Rows(tables=("top.weight",))))
     with pytest.raises(ParameterError, match="nothing, which is no parameter"):
-        SubmodelEngine(rows=Rows(choose=Fixed({"nothing": [1]}))).attach(model, sgd(model))
+        Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"nothing": [1]}))))
 
 
 def test_tables_of_equal_width_and_different_dtype_are_kept_apart() -> None:
     model = nn.ModuleList([nn.Embedding(9, 4), nn.Embedding(7, 4).double()])
-    handle = SubmodelEngine().attach(model, sgd(model))
-    assert set(handle.exchange.segment_tensors) == {"rows4_float32", "rows4_float64"}
+    hooks = Hooks(model, sgd(model))
+    assert set(hooks.exchange.segment_tensors) == {"rows4_float32", "rows4_float64"}
 
 
 def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
     model = Recommender()
 
     def plan(rows: Rows, **options: object) -> dict[str, int]:
-        engine = SubmodelEngine(rows=rows, encoding=WIDE)
-        handle = engine.attach(model, sgd(model))
-        made = engine.plan(handle, max_clients=3, above_break_even="keep", **options)  # type: ignore[arg-type]
+        hooks = Hooks(model, sgd(model), Settings(rows=rows, encoding=WIDE))
+        made = plan_of(hooks, max_clients=3, above_break_even="keep", **options)  # type: ignore[arg-type]
         return {s.name: s.k_max for s in made.segments if s.policy == "rows"}
 
     with pytest.raises(ParameterError, match=r"rows4.*rows_per_client.*Rows\(budget="):
@@ -98,26 +97,26 @@ def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
     assert plan(Rows(choose=fixed)) == {"rows4": 3, "rows3": 1}
 
 
-def test_the_engine_passes_on_every_option_of_a_plan() -> None:
+def test_every_option_of_a_plan_is_passed_on() -> None:
     given = set(PlanOptions.__annotations__)
     assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} == given
     model = Recommender()
-    engine = SubmodelEngine()
     noise = {"l2_bound": 1 << 20, "noise_sigma": 1 << 10, "lane_sigma": 3}
-    plan = engine.plan(
-        engine.attach(model, sgd(model)), max_clients=3, rows_per_client=9, retrieve=False,
-        lane="count", above_break_even="keep", **noise,
+    plan = plan_of(
+        Hooks(model, sgd(model)), max_clients=3, rows_per_client=9, retrieve=False, lane="count",
+        above_break_even="keep", **noise,
     )  # fmt: skip
     assert {name: getattr(plan, name) for name in noise} == noise
 
 
-def test_plans_of_two_engines_with_the_same_public_choices_are_equal() -> None:
+def test_plans_of_two_models_with_the_same_public_choices_are_equal() -> None:
     digests = set()
     for seed in (1, 2):
         torch.manual_seed(seed)
         model = Recommender()
-        engine = SubmodelEngine(rest=BlockTopK(0.2, block=4))
-        digests.add(engine_plan(engine, engine.attach(model, sgd(model))).digest)
+        digests.add(
+            engine_plan(Hooks(model, sgd(model), Settings(rest=BlockTopK(0.2, block=4)))).digest
+        )
     assert len(digests) == 1
 
 
@@ -134,10 +133,10 @@ def test_plans_of_two_engines_with_the_same_public_choices_are_equal() -> None:
 )
 def test_unknown_options_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(ParameterError, match=next(iter(options))):
-        SubmodelEngine(**options)  # type: ignore[arg-type]
+        Settings(**options)  # type: ignore[arg-type]
 
 
-# --- what attach refuses -------------------------------------------------------------------------
+# --- what hooks refuse -------------------------------------------------------------------------
 
 
 def test_a_table_tied_to_another_layer_is_explained() -> None:
@@ -146,36 +145,36 @@ def test_a_table_tied_to_another_layer_is_explained() -> None:
     with pytest.raises(
         ParameterError, match=r"words\.weight is also decoder\.weight.*softmax.*top"
     ):
-        SubmodelEngine().attach(model, sgd(model))
-    SubmodelEngine(rows=Rows(top=4, find="scan")).attach(model, sgd(model))
+        Hooks(model, sgd(model))
+    Hooks(model, sgd(model), Settings(rows=Rows(top=4, find="scan")))
 
 
 def test_a_parameter_outside_the_model_is_refused() -> None:
     model = Recommender()
     extra = nn.Parameter(torch.zeros(3))
     with pytest.raises(ParameterError, match=r"group 0 of SGD trains a tensor of shape \(3,\)"):
-        SubmodelEngine().attach(model, torch.optim.SGD([*model.parameters(), extra], lr=0.1))
+        Hooks(model, torch.optim.SGD([*model.parameters(), extra], lr=0.1))
 
 
 def test_lazy_and_odd_parameters_are_refused_by_name() -> None:
     lazy = nn.Sequential(nn.LazyLinear(3))
     with pytest.raises(ParameterError, match=r"0\.weight is not initialised.*forward"):
-        SubmodelEngine().attach(lazy, sgd(lazy))
+        Hooks(lazy, sgd(lazy))
     odd = nn.ParameterDict({"z": nn.Parameter(torch.zeros(2, dtype=torch.complex64))})
     with pytest.raises(ParameterError, match=r"z has dtype torch\.complex64"):
-        SubmodelEngine().attach(odd, sgd(odd))
+        Hooks(odd, sgd(odd))
     with torch.device("meta"):
         meta = nn.Linear(2, 2)
     with pytest.raises(ParameterError, match="weight is on the meta device"):
-        SubmodelEngine().attach(meta, sgd(meta))
+        Hooks(meta, sgd(meta))
     with pytest.raises(ParameterError, match="optimizer"):
-        SubmodelEngine().attach(Recommender(), [])
+        Hooks(Recommender(), [])
 
 
 def test_averaged_sgd_moves_every_row_too() -> None:
     model = Recommender()
     with pytest.raises(ParameterError, match=r"item\.weight: ASGD with lambd=0\.0001 moves every"):
-        SubmodelEngine().attach(model, torch.optim.ASGD(model.parameters()))
+        Hooks(model, torch.optim.ASGD(model.parameters()))
 
 
 def test_an_optimizer_without_step_hooks_is_refused() -> None:
@@ -185,7 +184,7 @@ def test_an_optimizer_without_step_hooks_is_refused() -> None:
 
     model = Recommender()
     with pytest.raises(ParameterError, match=r"item\.weight and .*: Odd did not call.*__init__"):
-        SubmodelEngine().attach(model, Odd(sgd(model)))
+        Hooks(model, Odd(sgd(model)))
 
 
 # --- changes after attach ------------------------------------------------------------------------
@@ -197,8 +196,8 @@ def test_parameters_that_come_or_go_after_attach_are_noticed() -> None:
         optimizer = torch.optim.SGD(
             [p for n, p in model.named_parameters() if n != "top.bias"], 0.1
         )
-        handle = SubmodelEngine().attach(model, optimizer)
-        handle.begin_round()
+        hooks = Hooks(model, optimizer)
+        hooks.begin_round()
         if change == "add":
             optimizer.add_param_group({"params": [model.top.bias]})
         elif change == "freeze":
@@ -206,29 +205,29 @@ def test_parameters_that_come_or_go_after_attach_are_noticed() -> None:
         else:
             model.user = nn.Embedding(30, 4)
         with pytest.raises(ParameterError, match="attach"):
-            handle.begin_round()
-        handle.remove()
+            hooks.begin_round()
+        hooks.remove()
 
 
 def test_a_module_added_with_its_own_group_works_after_attaching_again() -> None:
     model = Recommender()
     optimizer = sgd(model)
-    engine = SubmodelEngine()
-    engine.attach(model, optimizer).remove()
+    settings = Settings()
+    Hooks(model, optimizer, settings).remove()
     model.more = nn.Embedding(5, 7)
     optimizer.add_param_group({"params": model.more.parameters(), "lr": 0.3})
-    handle = engine.attach(model, optimizer)
-    assert "rows7" in handle.exchange.segment_tensors
+    hooks = Hooks(model, optimizer, settings)
+    assert "rows7" in hooks.exchange.segment_tensors
 
 
 def test_a_plan_for_another_model_is_refused() -> None:
     model = Recommender()
-    engine, other = SubmodelEngine(), SubmodelEngine(rows=None)
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(other, other.attach(model, sgd(model)), None)
-    handle.begin_round()
+    settings, other = Settings(), Settings(rows=None)
+    hooks = Hooks(model, sgd(model), settings)
+    plan = engine_plan(Hooks(model, sgd(model), other), None)
+    hooks.begin_round()
     with pytest.raises(ParameterError, match=r"segment .* does not fit this model"):
-        handle.update(plan)
+        hooks.update(plan)
 
 
 # --- rows that hooks do not see ------------------------------------------------------------------
@@ -268,16 +267,17 @@ def test_uses_outside_the_module_are_caught(
     how: str, source: str, policy: str, optimizer: type[torch.optim.Optimizer]
 ) -> None:
     model = Escaping(how)
-    optimizers = [optimizer(model.parameters(), lr=0.1)]  # type: ignore[call-arg]
-    engine = SubmodelEngine(rows=Rows(untouched=policy), source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
+    decay = {"weight_decay": 0.0} if source == "gradient" else {}
+    optimizers = [optimizer(model.parameters(), lr=0.1, **decay)]  # type: ignore[call-arg]
+    settings = Settings(rows=Rows(untouched=policy), source=source)  # type: ignore[arg-type]
+    hooks = Hooks(model, optimizers, settings)
+    plan = engine_plan(hooks)
+    hooks.begin_round()
     name = "user.weight" if how == "softmax" else "item.weight"
 
     def train_and_update() -> None:
         train(model, optimizers, [make_batch(1)])
-        handle.update(plan)
+        hooks.update(plan)
 
     with pytest.raises(ParameterError, match=f"{name}.*outside its embedding module.*scan"):
         train_and_update()
@@ -292,13 +292,13 @@ def test_scan_finds_rows_used_outside_the_module(how: str, source: str, sparse: 
     torch.manual_seed(0)
     model = Escaping(how, sparse=sparse)
     optimizers = [sgd(model)]
-    engine = SubmodelEngine(rows=Rows(find="scan"), source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    settings = Settings(rows=Rows(find="scan"), source=source)  # type: ignore[arg-type]
+    hooks = Hooks(model, optimizers, settings)
+    plan = engine_plan(hooks)
     before = parameters_of(model)
-    handle.begin_round()
+    hooks.begin_round()
     train(model, optimizers, [make_batch(1)])
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     if source == "gradient":
         full = {n: p.grad.to_dense().numpy() for n, p in model.named_parameters()}
     else:
@@ -311,36 +311,34 @@ def test_scan_finds_rows_used_outside_the_module(how: str, source: str, sparse: 
 @pytest.mark.parametrize("check", ["checksum", "sample"])
 def test_a_write_to_the_table_is_caught(check: str) -> None:
     model = Recommender()
-    engine = SubmodelEngine(check=check)  # type: ignore[arg-type]
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
+    settings = Settings(check=check)  # type: ignore[arg-type]
+    hooks = Hooks(model, sgd(model), settings)
+    plan = engine_plan(hooks)
+    hooks.begin_round()
     with torch.no_grad():
         model.user.weight[7] += 1e-6
         model.user.weight[8] -= 1e-6
     with pytest.raises(ParameterError, match=r"user\.weight"):
-        handle.update(plan)
+        hooks.update(plan)
 
 
 def test_gradients_left_from_before_the_round_are_caught() -> None:
     model = Recommender()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, sgd(model))
+    hooks = Hooks(model, sgd(model))
     loss_of(model, make_batch(1)).backward()
-    handle.begin_round()
+    hooks.begin_round()
     loss_of(model, make_batch(2, 20, 25)).backward()
-    handle.optimizers[0].step()
+    hooks.optimizers[0].step()
     with pytest.raises(ParameterError, match="zero_grad"):
-        handle.update(engine_plan(engine, handle))
+        hooks.update(engine_plan(hooks))
 
 
 def test_the_check_can_be_switched_off() -> None:
     model = Escaping("softmax")
-    engine = SubmodelEngine(check="off")
-    handle = engine.attach(model, sgd(model))
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1)])
-    handle.update(engine_plan(engine, handle))
+    hooks = Hooks(model, sgd(model), Settings(check="off"))
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1)])
+    hooks.update(engine_plan(hooks))
 
 
 # --- training as users write it ------------------------------------------------------------------
@@ -349,31 +347,29 @@ def test_the_check_can_be_switched_off() -> None:
 def test_gradient_accumulation_and_zero_grad_in_both_styles() -> None:
     for set_to_none in (True, False):
         model = Recommender()
-        engine = SubmodelEngine()
-        handle = engine.attach(model, sgd(model))
+        hooks = Hooks(model, sgd(model))
         before = parameters_of(model)
-        handle.begin_round()
-        optimizer = handle.optimizers[0]
+        hooks.begin_round()
+        optimizer = hooks.optimizers[0]
         for step in range(3):
             for part in range(2):
                 loss_of(model, make_batch(10 * step + part)).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=set_to_none)
-        plan = engine_plan(engine, handle)
-        sent = scatter(plan, handle.update(plan))
+        plan = engine_plan(hooks)
+        sent = scatter(plan, hooks.update(plan))
         for name, value in exact_difference(parameters_of(model), before).items():
             np.testing.assert_array_equal(sent[name], value)
 
 
 def test_several_gradient_steps_add_up_at_the_same_point() -> None:
     model = Recommender().eval()
-    engine = SubmodelEngine(source="gradient")
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1), make_batch(2)])
-    sent = scatter(plan, handle.update(plan))
-    handle.optimizers[0].zero_grad()
+    hooks = Hooks(model, sgd(model), Settings(source="gradient"))
+    plan = engine_plan(hooks)
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1), make_batch(2)])
+    sent = scatter(plan, hooks.update(plan))
+    hooks.optimizers[0].zero_grad()
     loss_of(model, make_batch(1)).backward()
     loss_of(model, make_batch(2)).backward()
     for name, p in model.named_parameters():
@@ -384,16 +380,15 @@ def test_a_learning_rate_schedule_keeps_working() -> None:
     model = Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
+    hooks = Hooks(model, optimizer)
     before = parameters_of(model)
-    handle.begin_round()
+    hooks.begin_round()
     for number in range(3):
         train(model, [optimizer], [make_batch(number)])
         schedule.step()
     assert optimizer.param_groups[0]["lr"] == 0.125
-    plan = engine_plan(engine, handle)
-    sent = scatter(plan, handle.update(plan))
+    plan = engine_plan(hooks)
+    sent = scatter(plan, hooks.update(plan))
     for name, value in exact_difference(parameters_of(model), before).items():
         np.testing.assert_array_equal(sent[name], value)
 
@@ -404,19 +399,19 @@ def test_autocast_and_a_loss_scaler(source: str, fused: bool) -> None:
     torch.manual_seed(0)
     model = Recommender()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
-    engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
+    settings = Settings(source=source)  # type: ignore[arg-type]
+    hooks = Hooks(model, optimizer, settings)
+    plan = engine_plan(hooks)
     before = parameters_of(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    handle.begin_round()
+    hooks.begin_round()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = loss_of(model, make_batch(1))
     scaler.scale(loss).backward()
     scaled = {n: p.grad.clone() for n, p in model.named_parameters()}
     scaler.step(optimizer)
     scaler.update()
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     if source == "gradient":
         expected = {n: (g.double() / 2**10).numpy() for n, g in scaled.items()}
         assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
@@ -430,15 +425,14 @@ def test_autocast_and_a_loss_scaler(source: str, fused: bool) -> None:
 def test_a_step_skipped_by_the_scaler_sends_nothing(fused: bool) -> None:
     model = Recommender()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
-    engine = SubmodelEngine(source="gradient")
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizer, Settings(source="gradient"))
+    plan = engine_plan(hooks)
     scaler = torch.amp.GradScaler("cpu")
-    handle.begin_round()
+    hooks.begin_round()
     scaler.scale(loss_of(model, make_batch(1)) * float("inf")).backward()
     scaler.step(optimizer)
     scaler.update()
-    assert not any(v.any() for v in scatter(plan, handle.update(plan)).values())
+    assert not any(v.any() for v in scatter(plan, hooks.update(plan)).values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -453,20 +447,19 @@ def test_the_update_applied_to_the_snapshot_gives_the_trained_model(case, dtype)
     for group in (g for o in optimizers for g in o.param_groups if "eps" in g):
         group["eps"] = 1e-3  # the default is 0 in half precision
     rows = Rows(untouched="restrict" if case.moves_all else "reject")
-    engine = SubmodelEngine(rows=rows, encoding=WIDE)
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers, Settings(rows=rows, encoding=WIDE))
+    plan = engine_plan(hooks)
     with torch.no_grad():
         for p in model.parameters():
             p.copy_((p.double() * 2**6).round() / 2**6)
     for on_the_grid in (True, False):
         before = parameters_of(model)
-        handle.begin_round()
+        hooks.begin_round()
         train(model, optimizers, [make_batch(1), make_batch(2)])
         with torch.no_grad():
             for p in model.parameters() if on_the_grid else ():
                 p.copy_((p.double() * 2**8).round() / 2**8)
-        update, _, report = quantise(plan, handle.update(plan))
+        update, _, report = quantise(plan, hooks.update(plan))
         assert report.num_clipped == 0
         decoded = {
             name: RawSegment(part.indices, plan.encoding.dequantise(part.values))
@@ -480,12 +473,11 @@ def test_the_update_applied_to_the_snapshot_gives_the_trained_model(case, dtype)
 
 def test_values_between_the_steps_of_the_encoding_are_within_half_a_step() -> None:
     model = Recommender()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1)])
-    _, errors, _ = quantise(plan, handle.update(plan))
+    hooks = Hooks(model, sgd(model))
+    plan = engine_plan(hooks)
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1)])
+    _, errors, _ = quantise(plan, hooks.update(plan))
     assert max(np.abs(e).max() for e in errors.values()) <= 2.0**-17
 
 
@@ -494,13 +486,12 @@ def test_values_between_the_steps_of_the_encoding_are_within_half_a_step() -> No
 
 def test_averaged_buffers_are_sent_as_their_change() -> None:
     model = Recommender()
-    engine = SubmodelEngine(buffers="average")
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, sgd(model), Settings(buffers="average"))
+    plan = engine_plan(hooks)
     before = model.norm.running_var.clone()
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1)])
-    sent = scatter(plan, handle.update(plan))
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1)])
+    sent = scatter(plan, hooks.update(plan))
     expected = (model.norm.running_var.double() - before.double()).numpy()
     np.testing.assert_array_equal(sent["norm.running_var"], expected)
     assert expected.any()
@@ -510,16 +501,16 @@ def test_averaged_buffers_are_sent_as_their_change() -> None:
 def test_restore_puts_everything_back(case) -> None:
     model, optimizers = case.build()
     policy = "restrict" if case.moves_all else "reject"
-    handle = SubmodelEngine(rows=Rows(untouched=policy)).attach(model, optimizers)
+    hooks = Hooks(model, optimizers, Settings(rows=Rows(untouched=policy)))
     train(model, optimizers, [make_batch(9)])
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    handle.begin_round()
+    hooks.begin_round()
     train(model, optimizers, [make_batch(1, 5, 9), make_batch(2)])
     assert any(not torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    handle.restore()
+    hooks.restore()
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
-    assert not handle.status().open
+    assert not hooks.status().open
 
 
 @pytest.mark.parametrize("untouched", ["reject", "restrict"])
@@ -528,49 +519,47 @@ def test_restore_reaches_a_table_that_got_new_storage_in_the_round(untouched: Un
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.1, weight_decay=0.1 if untouched == "restrict" else 0.0
     )
-    handle = SubmodelEngine(rows=Rows(untouched=untouched)).attach(model, optimizer)
+    hooks = Hooks(model, optimizer, Settings(rows=Rows(untouched=untouched)))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    handle.begin_round()
+    hooks.begin_round()
     train(model, [optimizer], [make_batch(1, 5, 9)])
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    handle.restore()
+    hooks.restore()
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
 
 
 def test_the_order_of_calls_is_enforced() -> None:
     model = Recommender()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, sgd(model))
+    plan = engine_plan(hooks)
     with pytest.raises(ProtocolError, match="begin_round"):
-        handle.update(plan)
-    handle.begin_round()
-    handle.update(plan)
-    handle.restore()
+        hooks.update(plan)
+    hooks.begin_round()
+    hooks.update(plan)
+    hooks.restore()
     with pytest.raises(ProtocolError, match="begin_round"):
-        handle.update(plan)
-    handle.restore()
+        hooks.update(plan)
+    hooks.restore()
 
 
 def test_one_model_serves_many_clients_with_a_residual_each() -> None:
     model = Recommender()
-    engine = SubmodelEngine(rest=TopK(0.2), rows=Rows(top=3))
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle, None)
+    hooks = Hooks(model, sgd(model), Settings(rest=TopK(0.2), rows=Rows(top=3)))
+    plan = engine_plan(hooks, None)
     residuals = [Residual(), Residual()]
     start = parameters_of(model)
     for residual, seed in zip(residuals, (1, 2), strict=True):
         total = None
         for _ in range(3):
-            handle.begin_round()
-            train(model, handle.optimizers, [make_batch(seed)])
+            hooks.begin_round()
+            train(model, hooks.optimizers, [make_batch(seed)])
             full = exact_difference(parameters_of(model), start)
-            raw = handle.update(plan, residual=residual)
+            raw = hooks.update(plan, residual=residual)
             _, errors, _ = quantise(plan, raw)
             residual.settle(raw, errors)
-            handle.restore()
+            hooks.restore()
             for name, value in parameters_of(model).items():
                 assert torch.equal(value, start[name])
             sent = scatter(plan, raw)
@@ -584,13 +573,12 @@ def test_one_model_serves_many_clients_with_a_residual_each() -> None:
 
 def test_not_finite_training_is_refused_by_name() -> None:
     model = Recommender()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, sgd(model))
-    handle.begin_round()
+    hooks = Hooks(model, sgd(model))
+    hooks.begin_round()
     (loss_of(model, make_batch(1)) * float("inf")).backward()
-    handle.optimizers[0].step()
+    hooks.optimizers[0].step()
     with pytest.raises(ParameterError, match=r"^item\.weight \(segment 'rows4'\).*NaN or infinite"):
-        handle.update(engine_plan(engine, handle))
+        hooks.update(engine_plan(hooks))
 
 
 @pytest.mark.parametrize(
@@ -608,14 +596,13 @@ def test_a_state_of_the_optimizer_that_is_not_finite_is_refused_by_name(
 ) -> None:
     model = Recommender()
     optimizer = getattr(torch.optim, make)(model.parameters(), lr=0.1)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
+    hooks = Hooks(model, optimizer)
     train(model, [optimizer], [make_batch(1)])
     optimizer.state[dict(model.named_parameters())[parameter]][key][where] = float("nan")
-    handle.begin_round()
+    hooks.begin_round()
     train(model, [optimizer], [make_batch(1)])
     with pytest.raises(ParameterError, match=f"^{message}") as refused:
-        handle.update(engine_plan(engine, handle))
+        hooks.update(engine_plan(hooks))
     assert "optimizer's state" in str(refused.value)
 
 
@@ -625,56 +612,59 @@ def test_a_state_of_the_optimizer_that_is_not_finite_is_refused_by_name(
 def test_a_fixed_row_set_is_always_the_same_and_others_are_refused_or_put_back() -> None:
     fixed = Fixed({"item.weight": list(range(30)), "user.weight": [2, 3], "words.weight": [1, 9]})
     model = Recommender()
-    strict = SubmodelEngine(rows=Rows(choose=fixed))
-    handle = strict.attach(model, sgd(model))
-    handle.begin_round()
-    train(model, handle.optimizers, [make_batch(1)])
+    hooks = Hooks(model, sgd(model), Settings(rows=Rows(choose=fixed)))
+    hooks.begin_round()
+    train(model, hooks.optimizers, [make_batch(1)])
     with pytest.raises(ParameterError, match=r"user\.weight.*outside the fixed row set"):
-        handle.update(engine_plan(strict, handle, None))
-    handle.remove()
+        hooks.update(engine_plan(hooks, None))
+    hooks.remove()
     for source in ("delta", "gradient"):
-        engine = SubmodelEngine(rows=Rows(choose=fixed, untouched="restrict"), source=source)
-        handle = engine.attach(model, sgd(model))
-        plan = engine_plan(engine, handle, None)
+        hooks = Hooks(
+            model,
+            sgd(model),
+            Settings(rows=Rows(choose=fixed, untouched="restrict"), source=source),
+        )
+        plan = engine_plan(hooks, None)
         before = parameters_of(model)
-        handle.begin_round()
-        train(model, handle.optimizers, [make_batch(1)])
-        raw = handle.update(plan)
+        hooks.begin_round()
+        train(model, hooks.optimizers, [make_batch(1)])
+        raw = hooks.update(plan)
         assert raw["rows4"].indices.tolist() == [*range(30), 52, 53]
         assert raw["rows3"].indices.tolist() == [1, 9]
         if source == "delta":
             sent = scatter(plan, raw)
             for name, value in exact_difference(parameters_of(model), before).items():
                 np.testing.assert_array_equal(sent[name], value)
-        handle.remove()
+        hooks.remove()
 
 
 def test_fixed_rows_must_name_existing_rows_of_a_table() -> None:
     model = Recommender()
     with pytest.raises(ParameterError, match=r"item\.weight: Fixed ids must lie in \[0, 50\)"):
-        SubmodelEngine(rows=Rows(choose=Fixed({"item.weight": [50]}))).attach(model, sgd(model))
+        Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed({"item.weight": [50]}))))
     with pytest.raises(ParameterError, match="mapping from table to ids"):
-        SubmodelEngine(rows=Rows(choose=Fixed([1]))).attach(model, sgd(model))
+        Hooks(model, sgd(model), Settings(rows=Rows(choose=Fixed([1]))))
 
 
 def test_random_rows_follow_the_public_seed() -> None:
     model = Recommender()
-    engine = SubmodelEngine(rows=Rows(choose=RandomK(20, seed=5)), rest=RandomK(3, block=4))
-    handle = engine.attach(model, sgd(model))
-    plan = engine_plan(engine, handle, None)
+    hooks = Hooks(
+        model, sgd(model), Settings(rows=Rows(choose=RandomK(20, seed=5)), rest=RandomK(3, block=4))
+    )
+    plan = engine_plan(hooks, None)
     for number in range(3):
-        handle.begin_round()
-        train(model, handle.optimizers, [make_batch(number)])
-        raw = handle.update(plan, residual=handle.residual, round_number=number)
+        hooks.begin_round()
+        train(model, hooks.optimizers, [make_batch(number)])
+        raw = hooks.update(plan, residual=hooks.residual, round_number=number)
         public = RandomK(20, seed=5).positions(80, 20, number).tolist()
         assert set(raw["rows4"].indices) <= set(public)
         assert len(raw["rest"].indices) == 3
         _, errors, _ = quantise(plan, raw)
-        handle.residual.settle(raw, errors)
+        hooks.residual.settle(raw, errors)
 
 
 def test_dense_is_the_default_rest_policy() -> None:
-    assert SubmodelEngine().rest == Dense()
+    assert Settings().rest == Dense()
 
 
 def test_memory_is_the_touched_rows_and_a_whole_table_only_where_a_policy_needs_it() -> None:
@@ -682,17 +672,17 @@ def test_memory_is_the_touched_rows_and_a_whole_table_only_where_a_policy_needs_
     table_bytes = 20_000 * 16 * 4
     for options, copied in (({"weight_decay": 0.0}, []), ({"weight_decay": 0.1}, ["table.weight"])):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
-        handle = SubmodelEngine(rows=Rows(untouched="restrict")).attach(model, optimizer)
-        assert handle.status().copied_tables == copied
-        handle.begin_round()
+        hooks = Hooks(model, optimizer, Settings(rows=Rows(untouched="restrict")))
+        assert hooks.status().copied_tables == copied
+        hooks.begin_round()
         for seed in range(3):
             ids = torch.randint(0, 100, (200,), generator=torch.Generator().manual_seed(seed))
             optimizer.zero_grad()
             model["top"](model["table"](ids)).sum().backward()
             optimizer.step()
-        held = handle.status().saved_bytes["table.weight"] - (table_bytes if copied else 0)
+        held = hooks.status().saved_bytes["table.weight"] - (table_bytes if copied else 0)
         assert 0 < held <= 100 * (16 * 4 + 2 * 8)
-        handle.remove()
+        hooks.remove()
 
 
 def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
@@ -705,30 +695,32 @@ def test_the_explanation_tells_of_copies_of_whole_tables() -> None:
         ({"weight_decay": 0.1}, True, False, False),
     ):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
-        engine = SubmodelEngine(rows=Rows(untouched="restrict"), rest=TopK(3))
-        handle = engine.attach(model, optimizer)
-        plan = engine.plan(
-            handle,
-            max_clients=2,
-            rows_per_client=9,
-            retrieve=retrieve,
-            above_break_even="keep",
+        hooks = Hooks(model, optimizer, Settings(rows=Rows(untouched="restrict"), rest=TopK(3)))
+        plan = plan_of(
+            hooks, max_clients=2, rows_per_client=9, retrieve=retrieve, above_break_even="keep"
         )
-        text = handle.explain(plan)
-        assert text.startswith(explain(plan))
+        text = "\n".join(hooks.explain_memory(plan))
         assert (f"item.weight: the optimizer moves every row, so a round keeps a copy of the "
                 f"whole table: {size} bytes" in text) == copied  # fmt: skip
-        assert (f"engine.round keeps what it replaces until the block ends: {size} bytes"
+        assert (f"a round keeps what it replaces until the block ends: {size} bytes"
                 in text) == replaced  # fmt: skip
         assert f"a residual of {8 * plan.segment('rest').m}" in text
-        handle.remove()
+        hooks.remove()
 
 
-def test_a_handle_prints_the_buffers_that_travel_nowhere() -> None:
-    def printed(engine: SubmodelEngine) -> str:
+def test_the_explanation_of_a_plan_goes_before_that_of_memory() -> None:
+    model = Recommender()
+    fed = torchfsl.Federated(model, sgd(model), max_clients=2, rows_per_client=9)
+    text = fed.explain()
+    assert text.startswith(fed.plan.explain())
+    assert text.endswith("\n".join(fed.hooks.explain_memory(fed.plan)))
+
+
+def test_hooks_print_the_buffers_that_travel_nowhere() -> None:
+    def printed(settings: Settings) -> str:
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3))
-        return repr(engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+        return repr(Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1), settings))
 
     left = "4 buffers neither sent nor loaded (1.running_mean, 1.running_var, ...)"
-    assert left in printed(SubmodelEngine())
-    assert "buffers" not in printed(SubmodelEngine(buffers="average"))
+    assert left in printed(Settings())
+    assert "buffers" not in printed(Settings(buffers="average"))
