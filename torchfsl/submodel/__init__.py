@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchfsl.submodel.update import RawSegment as RawSegment
     from torchfsl.submodel.update import SegmentUpdate as SegmentUpdate
     from torchfsl.submodel.update import Update as Update
+    from torchfsl.submodel.update import quantise as quantise
 
 _HOMES = {
     "Aggregation": "aggregation",
@@ -51,6 +52,7 @@ _HOMES = {
     "SubmodelPlan": "plan",
     "TensorSpec": "segments",
     "Update": "update",
+    "quantise": "update",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -16,7 +16,7 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
-from torchfsl.submodel.update import Update, check_weight
+from torchfsl.submodel.update import Update, check_update, check_weight
 from torchfsl.types import Array, Indices
 
 
@@ -55,9 +55,10 @@ class Plain:
         """Sum one client's update times its weight.
 
         Raises:
-            ParameterError: the plan takes no such weight; nothing was added.
+            ParameterError: the plan takes no such update or weight; nothing was added.
         """
         start = time.perf_counter()
+        check_update(self.plan, update)
         weight = check_weight(self.plan, weight)
         for segment in self.plan.segments:
             add_to(self._sums[segment.name], update, segment, weight)

@@ -230,7 +230,13 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
         part = update[segment.name]
         where = f"segment {segment.name!r}"
         if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
-            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array")
+            given = part.values if isinstance(part, SegmentUpdate) else part
+            raise ParameterError(
+                f"{where}: expected a SegmentUpdate with a plain int64 array, got "
+                f"{getattr(given, 'dtype', '')} {type(given).__name__}. Use "
+                "torchfsl.submodel.quantise(plan, raw)[0], with a RawSegment of real values for "
+                "each segment"
+            )
         if (part.indices is None) != segment.is_dense:
             raise ParameterError(f"{where}: indices are for tree segments only")
         if part.indices is not None and not _is_int64(part.indices):
