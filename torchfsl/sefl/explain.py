@@ -44,7 +44,7 @@ def explain(plan: SeflPlan) -> str:
             f"noise of deviation {plan.noise_sigma:,} units at each server on a sum of updates of "
             f"length up to {plan.l2_bound:,}"
             if plan.noise_sigma
-            else "no noise: the aggregator opens exact sums; for noise set l2_bound and noise_sigma",
+            else "no noise: the aggregator opens exact sums; set l2_bound and noise_sigma",
             f"one key pair for all rounds until you call sefl.renew; it opens {most} rounds",
             "an aggregator that leaves the protocol can have one client's update opened: it must "
             "be semi-honest",
