@@ -159,7 +159,7 @@ class AnsweringParty:
         return [encode(self.plan, Kind.ANSWER, topic, said)]
 
     def abandon(self, querying: int, iteration: int, batch: int) -> None:
-        """Drop a batch that the server closed, and take nothing of it any more."""
+        """Drop a batch that the server closed, and refuse its messages from now on."""
         self._waiting.pop((querying, iteration, batch), None)
         self._running.pop((querying, iteration, batch), None)
         self._begun.add((querying, iteration, batch))

@@ -42,8 +42,8 @@ class _Sum:
     def expect_once(self, message: Message) -> None:
         """Refuse DEALING or QUERY that came before.
 
-        If two of them differ, one was for another client. Which one nobody can tell, and this
-        client is left out.
+        If two of them differ, one was for another client. The server cannot tell which one, and
+        leaves this client out.
         """
         client = message.topic.answering
         first = self.said.setdefault((client, message.kind), message.body)
