@@ -51,7 +51,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "plan, who takes part, the sum",
         "the same",
         "the same, and each client's width",
-        "aggregator: who takes part, the sum with the key holder's noise; key holder: who takes part, uniform numbers",
+        "aggregator: who takes part, the sum, which is exact by default and has the key holder's noise if the plan sets `noise_sigma`; key holder: who takes part, uniform numbers",
         "networks' layers, how many queries; neither pictures, weights nor answers",
         "the sum",
         "everything",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from torchfsl.fsl.round import begin_round, finish_round
 
 pytestmark = pytest.mark.usefixtures("sums_as_added")
 
+ROOT = Path(__file__).resolve().parents[2]
 ATTACKER, VICTIM = 3, 2
 ON = one_segment(8, 8, 0, 0)
 OFF = one_segment(8, 8, 0, 0, verified=False)
@@ -145,6 +148,29 @@ def test_a_report_of_another_session_is_refused_as_it_is_and_under_a_new_header(
     for party, message in ((second, commitment), (first, public)):
         with pytest.raises(RejectedSubmission, match="altered on the way"):
             wire.send(party, message[:32] + other.digest + message[64:])
+
+
+@pytest.mark.parametrize("plan", [ON, OFF], ids=["verified", "semi-honest"])
+def test_other_servers_of_one_plan_take_a_whole_report_as_the_pages_say(plan: Plan) -> None:
+    """In one process nothing tells them apart; the service gives each task a session."""
+    report, taken = of(plan, VICTIM), []
+    for _ in range(2):
+        wire = Wire(servers_of(plan))
+        begin_round(wire.servers, 1)
+        deliver(wire, report)
+        taken.append(finish_round(wire.servers))
+    assert all(np.array_equal(sums(opened), carried_by(report)) for opened in taken)
+    for page, lines in (("docs/api.md", 6), ("docs/fsl.md", 12)):
+        first = "\n".join((ROOT / page).read_text().splitlines()[:lines])
+        assert "a plan stands for one task: one pair of servers" in first
+
+
+def test_security_says_that_a_shard_sees_the_shares_of_one_server() -> None:
+    (row,) = (r for r in (ROOT / "SECURITY.md").read_text().splitlines() if "| a shard of" in r)
+    assert "that server's shares" in row
+    named = re.findall(r"`(\S+\.py)`", row)
+    assert named
+    assert all((ROOT / "tests" / name).exists() for name in named)
 
 
 def test_old_trees_of_a_retrieval_are_refused_before_any_answer() -> None:

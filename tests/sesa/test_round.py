@@ -186,7 +186,7 @@ def several_segments() -> SesaPlan:
         widths=[Width((3, 4, 2, 1), 4), Width((2, 1, 1, 1), 5)],
         collusion=3,
         dropouts=2,
-        max_isolation=9.0,
+        max_isolation=10.0,  # of ten submodels: any may be isolated
     )
 
 

@@ -54,9 +54,10 @@ class AnsweringParty:
             q: Pair(identity.pair(LABEL_QA, key, plan.digest), q, client)
             for q, key in others.items()
         }
-        self._offered: dict[int, int] = {}
+        self._offered: dict[int, tuple[int, list[bytes]]] = {}
         self._waiting: dict[_BatchName, dict[Kind, memoryview]] = {}
         self._running: dict[_BatchName, tuple[int, _Program]] = {}
+        self._begun: set[_BatchName] = set()
 
     def __repr__(self) -> str:
         return f"AnsweringParty({self.client}, version {self.version})"
@@ -84,17 +85,24 @@ class AnsweringParty:
         self._network, self.version = network, number
 
     def offer(self, querying: int) -> list[bytes]:
-        """WEIGHTS to the server, where this version was not sent for that client before."""
+        """WEIGHTS to the server, the same ones until `confirm` says that READY has come."""
         if self._network is None:
             raise ParameterError("load a network first")
-        if self._offered.get(querying) == self.version:
-            return []
+        version, message = self._offered.get(querying, (0, []))
+        if version == self.version:
+            return message
         ring, graph = self.plan.ring, self._network.graph
         masks = weight_masks(self.plan, graph, self._qa[querying].weights(self.version))
         masked = (ring.words(self._network.weights[i][0] + masks[i]) for i in graph.linears)
-        self._offered[querying] = self.version
-        topic = Topic(querying, self.client)
-        return [encode(self.plan, Kind.WEIGHTS, topic, self.version.to_bytes(8, "little"), *masked)]
+        topic, number = Topic(querying, self.client), self.version.to_bytes(8, "little")
+        message = [encode(self.plan, Kind.WEIGHTS, topic, number, *masked)]
+        self._offered[querying] = self.version, message
+        return message
+
+    def confirm(self, querying: int, version: int) -> None:
+        """Offer this version no more: the querying client has READY of it."""
+        if self._offered.get(querying, (0, []))[0] == version:
+            self._offered[querying] = version, []
 
     def receive(self, data: bytes | memoryview) -> list[bytes]:
         """Take TREES, PRODUCTS, INPUT or SERVE; what it gives goes to the server.
@@ -113,22 +121,18 @@ class AnsweringParty:
         if message.kind == Kind.SERVE:
             return self._go_on(name, message)
         parts = self._waiting.get(name, {})
-        if message.kind in parts or name in self._running:
+        if message.kind in parts or name in self._begun:
             raise RejectedSubmission(f"{message.kind.name} of batch {topic.batch} came twice")
         is_open = sum(other[0] == topic.querying for other in (*self._waiting, *self._running))
         if not parts and is_open >= MAX_OPEN_BATCHES:
             raise RejectedSubmission(f"client {topic.querying} has {is_open} open batches")
         self._waiting[name] = {**parts, message.kind: message.body}
-        if message.kind != Kind.INPUT:
-            return []
-        return self._start(name, self._waiting.pop(name))
+        needed = 3 if self.plan.backend.relayed else 2  # in any order
+        return self._start(name) if len(self._waiting[name]) == needed else []
 
-    def _start(self, name: _BatchName, parts: dict[Kind, memoryview]) -> list[bytes]:
-        needed = {Kind.PRODUCTS, Kind.INPUT}
-        if self.plan.backend.relayed:
-            needed.add(Kind.TREES)
-        if set(parts) != needed:
-            raise RejectedSubmission("a query came before what is sent ahead of it")
+    def _start(self, name: _BatchName) -> list[bytes]:
+        parts = self._waiting.pop(name)
+        self._begun.add(name)
         querying, iteration, batch = name
         qa = self._qa[querying].batch(self.version, iteration, batch)
         assert self._network is not None
@@ -155,9 +159,14 @@ class AnsweringParty:
         return [encode(self.plan, Kind.ANSWER, topic, said)]
 
     def abandon(self, querying: int, iteration: int, batch: int) -> None:
-        """Drop a batch that the server closed."""
+        """Drop a batch that the server closed, and refuse its messages from now on."""
         self._waiting.pop((querying, iteration, batch), None)
         self._running.pop((querying, iteration, batch), None)
+        self._begun.add((querying, iteration, batch))
+
+    def open_batches(self, querying: int) -> list[tuple[int, int]]:
+        """Iteration and batch of what this party holds of a querying client."""
+        return [name[1:] for name in (*self._waiting, *self._running) if name[0] == querying]
 
 
 class _Answer:

@@ -58,6 +58,9 @@ PHASES: Final = {
 }  # fmt: skip
 """When each is sent."""
 
+_OF_SETUP: Final = frozenset((Kind.WEIGHTS, Kind.READY))
+_IN_STEPS: Final = frozenset((Kind.ANSWER, Kind.SERVE))
+
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
@@ -105,7 +108,8 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
     """Check a message whole, before anything is made of it.
 
     Raises:
-        DecodeError: wrong magic, version, plan, kind, client or length.
+        DecodeError: wrong magic, version, plan, kind, client or length, or a number in a place
+            that this kind leaves at 0.
     """
     if len(data) < HEADER_BYTES:
         raise DecodeError(f"a message of {len(data)} bytes is too short")
@@ -126,6 +130,9 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
         names = ", ".join(k.name for k in expected)
         raise DecodeError(f"message kind {code}; expected one of {names}")
     topic = Topic(querying, answering, iteration, batch, step)
+    unused = 0 if kind in _IN_STEPS else step
+    if unused or (kind in _OF_SETUP and (iteration or batch)):
+        raise DecodeError(f"{kind.name}: iteration {iteration}, batch {batch}, step {step}")
     length = body_bytes(plan, kind, topic)
     if size != length or len(data) != HEADER_BYTES + length:
         raise DecodeError(
@@ -137,6 +144,11 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
 def kind_of(data: bytes) -> Kind:
     """Kind of a message that this side encoded."""
     return Kind(_HEADER.unpack_from(data)[2])
+
+
+def answering_of(data: bytes) -> int | None:
+    """The answering client of a message that this side encoded; None of SUM, which has many."""
+    return None if kind_of(data) == Kind.SUM else int(_HEADER.unpack_from(data)[7])
 
 
 def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:

@@ -37,6 +37,21 @@ class _Sum:
 
     running: dict[int, _Serve] = field(default_factory=dict)
     shares: dict[int, torch.Tensor] = field(default_factory=dict)
+    said: dict[tuple[int, Kind], memoryview] = field(default_factory=dict)
+
+    def expect_once(self, message: Message) -> None:
+        """Refuse DEALING or QUERY that came before.
+
+        If two of them differ, one was for another client. The server cannot tell which one, and
+        leaves this client out.
+        """
+        client = message.topic.answering
+        first = self.said.setdefault((client, message.kind), message.body)
+        if first is not message.body:
+            if first != message.body:
+                self.running.pop(client, None)
+                self.shares.pop(client, None)
+            raise RejectedSubmission(f"{message.kind.name} of client {client} came twice")
 
 
 class QueryServer:
@@ -90,6 +105,7 @@ class QueryServer:
         if entry is None or serve is None:
             raise RejectedSubmission(f"{message.kind.name} of a batch that is not dealt for")
         if message.kind == Kind.QUERY:
+            entry.expect_once(message)
             return [self._to_answering(Kind.INPUT, topic, serve.input(message.body))]
         said = serve.go_on(message)
         if isinstance(said, torch.Tensor):
@@ -129,12 +145,14 @@ class QueryServer:
         self._sums.pop((querying, iteration, batch), None)
         self._closed.add((querying, iteration, batch))
 
+    def open_batches(self, querying: int) -> list[tuple[int, int]]:
+        """Iteration and batch of what is open of a querying client."""
+        return [name[1:] for name in self._sums if name[0] == querying]
+
     def _take_weights(self, message: Message) -> list[Outgoing]:
         topic = message.topic
         version = int.from_bytes(message.body[:8], "little")
-        known, _ = self._weights.get((topic.querying, topic.answering), (0, {}))
-        if version <= known:
-            raise RejectedSubmission(f"client {topic.answering} sent version {version} again")
+        known, before = self._weights.get((topic.querying, topic.answering), (0, {}))
         graph, ring = self.plan.graphs[topic.answering], self.plan.ring
         masked, start = {}, 8
         for i in graph.linears:
@@ -142,6 +160,9 @@ class QueryServer:
             size = torch.Size(shape).numel() * ring.item_bytes
             masked[i] = ring.from_bytes(message.body[start : start + size], shape)
             start += size
+        again = version == known and all(torch.equal(masked[i], before[i]) for i in masked)
+        if version <= known and not again:
+            raise RejectedSubmission(f"client {topic.answering} sent version {version} again")
         self._weights[topic.querying, topic.answering] = version, masked
         ready = encode(self.plan, Kind.READY, topic, message.body[:8])
         return [Outgoing(topic.querying, True, ready)]
@@ -151,9 +172,8 @@ class QueryServer:
         name = (topic.querying, topic.iteration, topic.batch)
         version, masked = self._weights.get((topic.querying, topic.answering), (0, {}))
         entry = self._sums.get(name, _Sum())
-        twice = topic.answering in {**entry.running, **entry.shares}
-        if name in self._closed or not version or twice:
-            raise RejectedSubmission("dealing for a closed batch, twice, or without weights")
+        if name in self._closed or not version:
+            raise RejectedSubmission("dealing for a closed batch, or without weights")
         is_open = sum(querying == topic.querying for querying, _, _ in self._sums)
         if name not in self._sums and is_open >= MAX_OPEN_BATCHES:
             raise RejectedSubmission(
@@ -161,6 +181,7 @@ class QueryServer:
             )
         if len(entry.running) + len(entry.shares) >= self.plan.max_answering:
             raise RejectedSubmission(f"more than {self.plan.max_answering} answering clients")
+        entry.expect_once(message)
         pair = self._pairs.setdefault(
             (topic.querying, topic.answering),
             Pair(self._seeds[topic.querying], topic.querying, topic.answering),
@@ -236,8 +257,6 @@ class _Serve:
 
     def input(self, share: memoryview) -> bytes:
         """The body of INPUT from that of QUERY: x - r - b."""
-        if self._asked:
-            raise RejectedSubmission("QUERY came twice")
         self._asked = True
         b = self._wires[0]
         ring = self._plan.ring

@@ -13,26 +13,30 @@ often as it likes, loads weights and asks:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
 
 from torchfsl.crypto import kdf
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.privhfl.answering_party import AnsweringParty
 from torchfsl.privhfl.draws import KEY_BYTES, LABEL_OWN, Identity
 from torchfsl.privhfl.integer_twin import run_twin
 from torchfsl.privhfl.network import read_network
 from torchfsl.privhfl.plan import QueryPlan
-from torchfsl.privhfl.quantise import Quantised, quantise
+from torchfsl.privhfl.quantise import SPARE, Quantised, quantise
 from torchfsl.privhfl.query_server import QueryServer
 from torchfsl.privhfl.querying_party import QueryingParty
 from torchfsl.privhfl.relay import Cost, Relay
 
 Mode = Literal["fixed", "secure"]
+
+_OFFERS: Final = 3
+"""How often a client sends its weights in one question, before it counts as silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,9 @@ class Querying:
         self._identities: dict[int, Identity] = {}
         self._asking: dict[int, QueryingParty] = {}
         self._networks: dict[int, Quantised] = {}
+        self._largest: dict[int, float] = {}
         self._next: dict[tuple[int, int], int] = {}
+        self._spent: set[tuple[int, int, int]] = set()
         clients = {client: self._identity(client) for client in plan.clients}
         own = Identity(self._secret(b"server"))
         publics = {client: identity.public for client, identity in clients.items()}
@@ -134,9 +140,10 @@ class Querying:
             logit_bound=self.plan.logit_bound,
         )  # fmt: skip
         self.load_quantised(client, whole, version)
+        self._largest[client] = float(samples.abs().max())
 
     def load_quantised(self, client: int, network: Quantised, version: int | None = None) -> None:
-        """`load` of weights that are ring elements already."""
+        """`load` of weights that are ring elements already; the range of the samples stays."""
         self.answering[client].load(network, version)
         self._networks[client] = network
 
@@ -148,12 +155,14 @@ class Querying:
         Args:
             querying: who asks.
             answering: who shall answer; not the one who asks.
-            images: `[M, C, H, W]` reals; cut into batches of the plan's size.
+            images: `[M, C, H, W]` reals; cut into batches of the plan's size. At most `SPARE` = 4
+                times as large in magnitude as the samples with which this client loaded weights.
             iteration: of the learning, in [0, 2**16).
 
         Raises:
-            ParameterError: who answers does not fit the plan, or has loaded nothing.
-            ProtocolError: fewer than the plan's least number have answered.
+            ParameterError: who answers does not fit the plan, or has loaded nothing, or the images
+                are larger.
+            ProtocolError: fewer than the plan's least number have answered, or the sum got lost.
         """
         who = list(answering)
         unknown = [c for c in (querying, *who) if c not in self.answering]
@@ -163,25 +172,57 @@ class Querying:
                 f"not in the plan: {unknown}; without weights: {silent}; nobody answers itself, "
                 f"there is one image at least, and iteration {iteration} is in [0, 65536)"
             )
+        self._check_range(querying, images)
         relay = Relay(
             self.server, self._querying(querying), {c: self.answering[c] for c in who},
             lose=self._lose, watch=self._watch,
         )  # fmt: skip
-        for client in who:
-            with relay.cost.at("answering"):
-                offered = self.answering[client].offer(querying)
-            relay.to_server("answering-server", client, offered)
+        who = self._ready(relay, querying, who)
         totals, answered, size = [], [], self.plan.batch
         for start in range(0, len(images), size):
             part = images[start : start + size].cpu()
             full = torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
             batch = self._next.get((querying, iteration), 0)
+            while (querying, iteration, batch) in self._spent:
+                batch += 1
             self._next[querying, iteration] = batch + 1
             run = self._fixed if self.mode == "fixed" else self._secure
             total, there = run(relay, querying, who, full, iteration, batch)
             totals.append(self._asking[querying].logits(total)[: len(part)])
             answered.append(there)
         return Answer(torch.cat(totals), tuple(answered), relay.cost)
+
+    def _check_range(self, querying: int, images: torch.Tensor) -> None:
+        """Refuse images that the ring holds and that products of it may not hold."""
+        most, largest = SPARE * self._largest.get(querying, math.inf), float(images.abs().max())
+        if not largest <= most:
+            raise ParameterError(
+                f"an image does not fit: it reaches {largest:.3g}, and {SPARE:g} times the samples "
+                f"that client {querying} loaded are {most:.3g}. Beyond this, logits can be wrong. "
+                "Standardise images as the samples, or load with samples of their range"
+            )
+
+    def _ready(self, relay: Relay, querying: int, who: list[int]) -> list[int]:
+        """Those whose weights are at the server; the others offered them `_OFFERS` times.
+
+        Raises:
+            ProtocolError: they are fewer than the plan's least number.
+        """
+        asking = self._querying(querying)
+        for client in who:
+            party = self.answering[client]
+            for _ in range(_OFFERS):
+                with relay.cost.at("answering"):
+                    offered = party.offer(querying)
+                relay.to_server("answering-server", client, offered)
+                party.confirm(querying, asking.version(client))
+        ready = [a for a in who if asking.version(a) == self.answering[a].version]
+        if len(ready) < min(len(who), self.plan.min_answering):
+            raise ProtocolError(
+                f"weights of clients {ready} arrived, of {who} asked, and the plan wants "
+                f"{self.plan.min_answering}: ask again, or ask more of them"
+            )
+        return ready
 
     def _secure(
         self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,
@@ -199,7 +240,17 @@ class Querying:
             relay.close(iteration, batch)
         finally:
             relay.abandon(iteration, batch)
+            self._drop_strays(relay, querying)
+        if (iteration, batch) not in asking.opened:
+            raise ProtocolError(f"the sum of batch {batch} did not arrive: ask again")
         return asking.opened.pop((iteration, batch))
+
+    def _drop_strays(self, relay: Relay, querying: int) -> None:
+        """Drop what parties took for other batches of this client, which asks one at a time."""
+        parties: list[QueryServer | AnsweringParty] = [self.server, *self.answering.values()]
+        for stray in {name for party in parties for name in party.open_batches(querying)}:
+            relay.abandon(*stray)
+            self._spent.add((querying, *stray))
 
     def _fixed(
         self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,

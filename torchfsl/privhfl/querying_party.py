@@ -154,6 +154,10 @@ class QueryingParty:
         self.opened[topic.iteration, topic.batch] = total, who
         return []
 
+    def version(self, answering: int) -> int:
+        """Last version of that client's weights that READY came of; 0 before."""
+        return self._versions.get(answering, 0)
+
     def dithers(self, iteration: int, batch: int) -> dict[int, Dithers]:
         """By answering client the dithers of a batch; only the integer twin asks for them."""
         return self._batches[iteration, batch].dithers
@@ -170,8 +174,11 @@ class QueryingParty:
     def _ready(self, answering: int, version: int) -> None:
         if answering not in self._qa:
             raise RejectedSubmission("nobody answers itself")
-        if version <= self._versions.get(answering, 0):
+        known = self.version(answering)
+        if version < known or not version:
             raise RejectedSubmission(f"client {answering} announces version {version} again")
+        if version == known:
+            return
         qa = self._qa[answering].weights(version)
         self._versions[answering] = version
         self._a[answering] = weight_masks(self.plan, self.plan.graphs[answering], qa)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.privhfl.answering_party import AnsweringParty
-from torchfsl.privhfl.messages import PHASES, kind_of
+from torchfsl.privhfl.messages import PHASES, Kind, answering_of, kind_of
 from torchfsl.privhfl.query_server import Outgoing, QueryServer
 from torchfsl.privhfl.querying_party import QueryingParty
 
@@ -62,7 +62,8 @@ class Relay:
         server: of the plan.
         querying: the party that asks.
         answering: those that answer, by client.
-        lose: says of a message for or from an answering client whether it gets lost; for tests.
+        lose: says of a message, and the answering client that it is of, whether it gets lost; for
+            tests. SUM is the querying client's.
         watch: is shown every message with its link; for tests and measurements.
     """
 
@@ -82,24 +83,32 @@ class Relay:
     def to_server(self, link: str, client: int, messages: list[bytes]) -> None:
         """Deliver messages of one client, and everything that follows from them.
 
-        What the server refuses of an answering client, or such a client of the server, is silence
-        of that client: it is left out of the sum, and the others' answers count.
+        What one party refuses of another is lost, that message alone: its answering client is
+        left out of the sum unless it comes again, and the others' answers count.
+
+        Raises:
+            DecodeError: the server refuses all of DEALING, the first one since its bytes are
+                malformed.
+            RejectedSubmission: it refuses all of DEALING, the first one for another reason.
         """
+        refused: list[DecodeError | RejectedSubmission] = []
         todo: deque[tuple[str, int, bytes]] = deque((link, client, data) for data in messages)
         while todo:
             link, client, data = todo.popleft()
-            if link == "answering-server" and self._lose and self._lose(client, data):
+            if self._is_lost(client, data):
                 continue
             self._note(link, client, data)
             try:
                 with self.cost.at("server"):
                     following = self._server.receive(client, data)
-            except (DecodeError, RejectedSubmission):
-                if link != "answering-server":
-                    raise
+            except (DecodeError, RejectedSubmission) as error:
+                if kind_of(data) == Kind.DEALING:
+                    refused.append(error)
                 continue
             for out in following:
                 todo.extend(("answering-server", out.client, d) for d in self._deliver(out))
+        if refused and len(refused) == len(messages):
+            raise refused[0]
 
     def close(self, iteration: int, batch: int) -> None:
         """End a batch: the sum goes to the querying party."""
@@ -117,21 +126,22 @@ class Relay:
             party.abandon(*name)
 
     def _deliver(self, out: Outgoing) -> list[bytes]:
-        if out.to_querying:
-            self._note("server-querying", out.client, out.data)
-            with self.cost.at("querying"):
-                return self._querying.receive(out.data)
-        if self._lose and self._lose(out.client, out.data):
+        if self._is_lost(out.client, out.data):
             return []
-        party = self._answering.get(out.client)
+        who = "querying" if out.to_querying else "answering"
+        party = self._querying if out.to_querying else self._answering.get(out.client)
         if party is None:
             raise ProtocolError(f"client {out.client} is not there")
-        self._note("server-answering", out.client, out.data)
+        self._note(f"server-{who}", out.client, out.data)
         try:
-            with self.cost.at("answering"):
+            with self.cost.at(who):
                 return party.receive(out.data)
-        except RejectedSubmission:
+        except (DecodeError, RejectedSubmission):
             return []
+
+    def _is_lost(self, client: int, data: bytes) -> bool:
+        of = answering_of(data)
+        return self._lose is not None and self._lose(client if of is None else of, data)
 
     def _note(self, link: str, client: int, data: bytes) -> None:
         self.cost.count(link, data)

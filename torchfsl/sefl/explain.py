@@ -27,6 +27,7 @@ def explain(plan: SeflPlan) -> str:
     """The plan as a few lines: encryption, bytes, what it bears and what it does not hide."""
     costs = cost(plan, plan.max_clients)
     scheme, dense = plan.scheme, plan.num_values * plan.encoding.ring_bits // 8
+    most = f"at most {plan.max_rounds:,}" if plan.max_rounds else "any number of"
     spare = math.floor(math.log2(scheme.room / scheme.noise) * 100) / 100
     return "\n".join(
         [
@@ -43,7 +44,8 @@ def explain(plan: SeflPlan) -> str:
             f"noise of deviation {plan.noise_sigma:,} units at each server on a sum of updates of "
             f"length up to {plan.l2_bound:,}"
             if plan.noise_sigma
-            else "no noise: the sums are open to whoever sees the model",
+            else "no noise: the aggregator opens exact sums; set l2_bound and noise_sigma",
+            f"one key pair for all rounds until you call sefl.renew; it opens {most} rounds",
             "an aggregator that leaves the protocol can have one client's update opened: it must "
             "be semi-honest",
         ]

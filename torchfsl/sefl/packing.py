@@ -11,11 +11,11 @@ import numpy as np
 
 from torchfsl.crypto.discrete_gaussian import os_words
 from torchfsl.crypto.homomorphic import Slots
-from torchfsl.errors import DecodeError, ParameterError
+from torchfsl.errors import DecodeError
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import noise_tail
-from torchfsl.submodel.update import Update, check_weight
+from torchfsl.submodel.update import Update, check_update, check_weight
 from torchfsl.types import Whole
 
 
@@ -33,31 +33,13 @@ def to_slots(plan: SeflPlan, update: Update, weight: int) -> Slots:
     Raises:
         ParameterError: an update or a weight that does not fit the plan.
     """
+    check_update(plan, update)
     weight = check_weight(plan, weight)
-    if set(update) != {segment.name for segment in plan.segments}:
-        raise ParameterError(
-            f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}",
-            code="segments-differ",
-        )
     whole = np.zeros(plan.ciphertexts * plan.slots, dtype=np.int64)
-    start, most, norm = 0, plan.encoding.q_max, 0.0
+    start = 0
     for segment in plan.segments:
-        part = update[segment.name]
-        if part.indices is not None or part.values.shape != (segment.m, 1):
-            raise ParameterError(f"segment {segment.name!r} is dense: {segment.m} values, no more")
-        if part.values.size and not -most <= part.values.min() <= part.values.max() <= most:
-            raise ParameterError(
-                f"segment {segment.name!r} has a value beyond {most}: quantise it",
-                code="value-too-large",
-            )
-        whole[start : start + segment.m] = weight * part.values[:, 0]
-        norm += float(np.square(part.values.astype(np.float64)).sum())
+        whole[start : start + segment.m] = weight * update[segment.name].values[:, 0]
         start += segment.m
-    if plan.l2_bound and norm > plan.l2_bound**2 * (1 + 1e-12):
-        raise ParameterError(
-            f"the update is longer than l2_bound = {plan.l2_bound}: quantise it",
-            code="norm-too-large",
-        )
     if plan.lane_values:
         whole[start] = weight
     return np.mod(whole, plan.scheme.modulus).astype(np.uint64)

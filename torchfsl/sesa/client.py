@@ -72,11 +72,13 @@ class Client:
 
         Args:
             round_number: the round that it entered.
-            indices: by segment that is not dense its submodels, at most as many as its width owns;
-                the rest is filled up with submodels that get zeros.
+            indices: by segment that is not dense its submodels, as many as its width owns. Under a
+                plan that allows every submodel to be isolated, fewer will do; the rest is filled up
+                with submodels that get zeros.
 
         Raises:
-            ParameterError: indices that do not fit the plan; zeros were handed in.
+            ParameterError: indices that do not fit the plan; zeros were handed in. Or fewer than
+                its width owns; nothing was sent, and the client has dropped out.
             ProtocolError: not entered, started before, or a cohort that the plan refuses.
         """
         channels, self._channels = self._channels, None

@@ -62,6 +62,7 @@ class ClientRound:
                 self.download()
             self.abort()
             raise
+        self._expect_owned({name: len(rows) for name, rows in self._asked.items()})
         self._send_shares()
 
     def __repr__(self) -> str:
@@ -109,7 +110,8 @@ class ClientRound:
             weight: 1.
 
         Raises:
-            ParameterError: the update does not fit; zeros were sent.
+            ParameterError: the update does not fit; zeros were sent. Or it changes fewer submodels
+                than this client's width owns; nothing was sent, and the client has dropped out.
             ProtocolError: this round was submitted before.
         """
         if self._submitted:
@@ -121,6 +123,8 @@ class ClientRound:
         except Exception:  # see the constructor
             self.abort()
             raise
+        changed = [int(rows.any(axis=1).sum()) for rows in values]
+        self._expect_owned({s.name: n for s, n in zip(self._plan.segments, changed, strict=True)})
         return self._send_masked(values)
 
     def abort(self) -> Receipt:
@@ -195,6 +199,22 @@ class ClientRound:
                     f"this width trains {self._owned(number)}"
                 )
         return asked
+
+    def _expect_owned(self, counts: Mapping[str, int]) -> None:
+        """Drop out if this client contributes to fewer submodels than the plan counts it for.
+
+        Zeros in its place would make the round's guard count a contributor that is not there.
+        """
+        for number, segment in enumerate(self._plan.segments):
+            count, owned = counts.get(segment.name, 1), self._owned(number)
+            if count < owned and self._plan.counts_on_owners:
+                self._submitted, self._masks = True, []
+                raise ParameterError(
+                    f"segment {segment.name!r}: the client contributes to {count} submodels, its "
+                    f"width owns {owned}, and the plan's max_isolation counts on all of them. "
+                    "Nothing was sent. Plan a Width of submodels that each of its clients changes; "
+                    "for rows that a client's data choose, use torchfsl.fsl with min_contributors"
+                )
 
     def _send_shares(self) -> None:
         """Code the choice and the masks; keep the masks and this client's own share."""

@@ -90,4 +90,10 @@ def explain(plan: SesaPlan) -> str:
         f"{expected:.2g} submodels of a round have at most one honest contributor, and "
         f"{100 * plan.refusal(plan.dropouts):.2g} % of rounds are refused for who is left"
     )
+    lines.append(
+        "for this count each client changes all submodels of its width, or drops out"
+        if plan.counts_on_owners
+        else "max_isolation allows every submodel: clients may change fewer than their width owns, "
+        "and any sum may be one client's alone"
+    )
     return "\n".join(lines)

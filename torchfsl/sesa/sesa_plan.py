@@ -70,7 +70,9 @@ class SesaPlan(SubmodelPlan):
         collusion: T, how many clients together, and with the server, learn nothing beyond the sums.
         dropouts: D, how many of a full round may drop out without stopping it.
         max_isolation: most submodels, in expectation, that a round may leave with at most one
-            honest contributor, when the T adversaries are those of the largest widths.
+            honest contributor, when the T adversaries are those of the largest widths. Below the
+            number of all submodels, see `counts_on_owners`, each client has to change every
+            submodel that its width owns.
 
     The other attributes are those of `SubmodelPlan`. Lanes, weights and noise are refused: opened
     counts would tell how many chose a submodel, and there is no second server to add noise.
@@ -223,8 +225,15 @@ class SesaPlan(SubmodelPlan):
         """Field elements of one share of such a client: a number a submodel, and the mask's."""
         return sum(self.widths[width].owned) + self.sum_values
 
+    @property
+    def counts_on_owners(self) -> bool:
+        """Whether the plan's limit holds only if every owner of a submodel contributes to it."""
+        return self.max_isolation < sum(part.num_submodels for part in self.parts)
+
     def isolation(self, counts: Sequence[int], dropouts: int = 0) -> float:
         """Expected submodels with at most one honest contributor; see `isolation`.
+
+        Owners are counted as contributors; clients see to it that they are.
 
         Args:
             counts: clients of each width.

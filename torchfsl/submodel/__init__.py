@@ -34,23 +34,17 @@ if TYPE_CHECKING:
     from torchfsl.submodel.update import RawSegment as RawSegment
     from torchfsl.submodel.update import SegmentUpdate as SegmentUpdate
     from torchfsl.submodel.update import Update as Update
+    from torchfsl.submodel.update import quantise as quantise
 
 _HOMES = {
-    "Aggregation": "aggregation",
-    "Participant": "aggregation",
-    "Receipt": "aggregation",
+    "Aggregation": "aggregation", "Participant": "aggregation", "Receipt": "aggregation",
     "RoundSession": "aggregation",
     "Opened": "opened",
-    "RawSegment": "update",
-    "Segment": "segments",
-    "SegmentSpec": "segments",
-    "SegmentUpdate": "update",
-    "ServerAdam": "server_optimizers",
-    "ServerModel": "server_model",
-    "ServerSGD": "server_optimizers",
     "SubmodelPlan": "plan",
-    "TensorSpec": "segments",
-    "Update": "update",
-}
+    "Segment": "segments", "SegmentSpec": "segments", "TensorSpec": "segments",
+    "ServerModel": "server_model",
+    "ServerAdam": "server_optimizers", "ServerSGD": "server_optimizers",
+    "RawSegment": "update", "SegmentUpdate": "update", "Update": "update", "quantise": "update",
+}  # fmt: skip
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -17,7 +17,7 @@ from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.sessions import Sessions
-from torchfsl.submodel.update import SegmentUpdate, Update, check_weight
+from torchfsl.submodel.update import SegmentUpdate, Update, check_update, check_weight
 from torchfsl.types import Array, Indices
 
 
@@ -126,9 +126,10 @@ class Plain:
         """Sum one client's update times its weight.
 
         Raises:
-            ParameterError: the plan takes no such weight; nothing was added.
+            ParameterError: the plan takes no such update or weight; nothing was added.
         """
         start = time.perf_counter()
+        check_update(self.plan, update)
         self._sum.add(client, update, weight)
         self.server_seconds += time.perf_counter() - start
 

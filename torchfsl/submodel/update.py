@@ -229,28 +229,16 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
             code="segments-differ")  # fmt: skip
     for segment in plan.segments:
         part = update[segment.name]
-        where = f"segment {segment.name!r}"
-        if not isinstance(part, SegmentUpdate) or not _is_int64(part.values):
-            raise ParameterError(f"{where}: expected a SegmentUpdate with a plain int64 array",
-                                 code="wrong-type")  # fmt: skip
-        if (part.indices is None) != segment.is_dense:
-            raise ParameterError(f"{where}: indices are for tree segments only",
-                                 code="invalid-rows")  # fmt: skip
-        if part.indices is not None and not _is_int64(part.indices):
-            raise ParameterError(f"{where}: indices must be a plain int64 array",
-                                 code="invalid-rows")  # fmt: skip
-        count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
-        if part.values.shape != (count, segment.tau):
-            raise ParameterError(
-                f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})",
-                code="wrong-shape")  # fmt: skip
+        _check_part(segment, part)
         limit = plan.encoding_of(segment).q_max
         if not plan.values_are_bounded:
             continue
         if part.values.size and max(int(part.values.max()), -int(part.values.min())) > limit:
             raise ParameterError(
-                f"{where}: a value exceeds q_max = {limit}; quantise with the plan's encoding",
-                code="value-too-large")  # fmt: skip
+                f"segment {segment.name!r}: a value exceeds q_max = {limit}; quantise with the "
+                "plan's encoding",
+                code="value-too-large",
+            )
     whole = {name: part.values for name, part in update.items()}
     if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
         raise ParameterError(
@@ -262,6 +250,29 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
             raise ParameterError(
                 f"segment {segment.name!r}: its L2 norm exceeds its bound {segment.l2_bound}: "
                 "quantise scales it", code="norm-too-large")  # fmt: skip
+
+
+def _check_part(segment: Segment, part: object) -> None:
+    """Check one segment's part: types, positions and shape."""
+    where, given = f"segment {segment.name!r}", getattr(part, "values", part)
+    if not isinstance(part, SegmentUpdate) or not _is_int64(given):
+        raise ParameterError(
+            f"{where}: expected a SegmentUpdate with a plain int64 array, got "
+            f"{getattr(given, 'dtype', '')} {type(given).__name__}. Use "
+            "torchfsl.submodel.quantise(plan, raw)[0], with a RawSegment of real values for each "
+            "segment",
+            code="wrong-type",
+        )
+    if (part.indices is None) != segment.is_dense:
+        raise ParameterError(f"{where}: indices are for tree segments only", code="invalid-rows")
+    if part.indices is not None and not _is_int64(part.indices):
+        raise ParameterError(f"{where}: indices must be plain int64 arrays", code="invalid-rows")
+    count = segment.m if part.indices is None else len(check_indices(segment, part.indices))
+    if part.values.shape != (count, segment.tau):
+        raise ParameterError(
+            f"{where}: values of shape {part.values.shape}, expected ({count}, {segment.tau})",
+            code="wrong-shape",
+        )
 
 
 def _is_int64(array: object) -> bool:

@@ -63,7 +63,7 @@ class Server(SecretHolder):
 
     Args:
         party: 0 or 1.
-        plan: equal at both servers and all clients.
+        plan: equal at both servers and all clients; no other pair of servers has it.
         model: this server's copy of the model; both servers start from the same bits.
         max_sessions: in a plan with sessions, clients whose trees are held between rounds; each
             takes `sum of segment.tree_bytes`. Leaves are not cached but expanded anew.
