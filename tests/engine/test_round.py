@@ -511,7 +511,7 @@ def test_a_block_without_a_step_warns_at_the_line_of_the_block() -> None:
     task = Task()
     link = task.begin()
     with (
-        pytest.warns(UserWarning, match="no attached optimizer took a step") as caught,
+        pytest.warns(UserWarning, match="no optimizer of torchfsl.Federated took a step") as caught,
         Round(task.hooks[0], task.client(link, 0), rows={"item": [1]}),
     ):
         pass
@@ -684,6 +684,8 @@ def test_clipped_values_are_reported_and_warned_of_once(
     assert not encodings or ", 0.5 of 'rest'" in text
     assert caught[0].filename == __file__
     assert "largest" not in caplog.text  # logs name no magnitudes
+    with Round(task.hooks[1], task.client(link, 1), rows=wanted(make_batch(2))):
+        train(task.hooks[1].model, task.hooks[1].optimizers, [make_batch(2)])
     task.finish()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -67,14 +68,14 @@ def test_sparse_gradients_with_an_optimizer_for_each_kind() -> None:
     assert_runs(simulated(model, optimizers, loop(model, optimizers)))
 
 
-def test_sparse_and_dense_gradients_end_bit_identical() -> None:
+def test_sparse_and_dense_gradients_end_alike() -> None:
     ends = []
     for sparse in (False, True):
         model = network(sparse=sparse)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ends.append(simulated(model, optimizer, loop(model, [optimizer])).model_state)
     for name, value in ends[0].items():
-        assert (ends[1][name] == value).all()
+        np.testing.assert_allclose(ends[1][name], value, atol=1e-5)  # added in other orders
 
 
 def test_automatic_mixed_precision() -> None:
@@ -165,6 +166,8 @@ def test_estimate_says_what_a_round_costs_and_discloses() -> None:
     with pytest.raises(ParameterError, match="suggest_rows"):
         torchfsl.Federated(model, optimizer, max_clients=2).estimate(data_of(0))
     for average, words in (("clients", "nothing but the sums"), ("rows", "A count of 1 tells")):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         fed = torchfsl.Federated(
             model, optimizer, max_clients=2, rows_per_client=30,
             average=average, above_break_even="keep",  # type: ignore[arg-type]

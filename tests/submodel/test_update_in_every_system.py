@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchfsl import FixedPoint, Plan, ServerModel
+from torchfsl import FixedPoint, Plan
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import build_plan as plan_fsl
 from torchfsl.fsl.in_process import TwoServers
@@ -21,6 +21,7 @@ from torchfsl.submodel import (
     RawSegment,
     SegmentSpec,
     SegmentUpdate,
+    ServerModel,
     TensorSpec,
     Update,
     quantise,

@@ -34,6 +34,9 @@ class _Watched:
         self.plan, self.client_id = participant.plan, client
         self._started, self._client, self._participant = started, client, participant
 
+    def __repr__(self) -> str:
+        return repr(self._participant)
+
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:
