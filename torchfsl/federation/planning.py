@@ -100,6 +100,18 @@ def make_plan(
     return plan
 
 
+def check_plan(plan: object) -> None:
+    """Refuse what is no plan.
+
+    Raises:
+        ParameterError: with what makes one.
+    """
+    if not isinstance(plan, SubmodelPlan):
+        raise ParameterError(
+            f"expected a plan, such as torchfsl.sesa.plan(fed, ...), got {type(plan).__name__}"
+        )
+
+
 def check_average(average: object, options: Mapping[str, Any]) -> None:
     """Refuse an unknown average, with what each one does.
 
@@ -139,7 +151,11 @@ def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -
         settings: of the caller.
         plan: of the task.
         rest_given: whether the caller chose a policy for the rest; else the plan's is taken.
+
+    Raises:
+        ParameterError: it is no plan.
     """
+    check_plan(plan)
     tables = {s.name for s in plan.segments if s.policy == "rows" or s.name.startswith("rows")}
     names = [s.name for s in plan.segments if s.name not in (*tables, REST, BUFFERS)]
     found: dict[str, Any] = vars(settings).copy()
