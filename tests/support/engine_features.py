@@ -26,8 +26,9 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Dense, RestPolicy, Rows, TopK
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.update import quantise
 
@@ -166,7 +167,7 @@ def build(name: str, feature: Feature) -> tuple[nn.Module, list[Any]]:
         if name == "SparseAdam":
             groups = [{"params": tables[:1], "lr": 0.1}, {"params": tables[1:]}]
             mine = kind(groups if feature.groups else tables, **options)
-            return model, [mine, torch.optim.SGD(others, lr=0.1)]
+            return model, [mine, torch.optim.SGD(others, lr=options["lr"])]
         if feature.groups and name != "LBFGS":
             groups = [{"params": tables, "lr": 0.07}, {"params": others}]
             return model, [kind(groups, **options)]
@@ -206,20 +207,20 @@ def touched(batches: Batches) -> dict[str, torch.Tensor]:
 def attached(name: str, feature: Feature) -> dict[str, np.ndarray]:
     """What the engine sends for the same training."""
     model, optimizers = build(name, feature)
-    engine = SubmodelEngine(rows=feature.rows, rest=feature.rest, source=feature.source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle, None if feature.top or feature.rows is None else 80)
+    settings = Settings(rows=feature.rows, rest=feature.rest, source=feature.source)  # type: ignore[arg-type]
+    hooks = Hooks(model, optimizers, settings)
+    plan = engine_plan(hooks, None if feature.top or feature.rows is None else 80)
     present = None
     if feature.retrieve:
         present = touched(BATCHES)
-        for table in handle.inventory.all_tables:
+        for table in hooks.inventory.all_tables:
             kept = table.weight.detach()[present[table.name]].clone()
             with torch.no_grad():
                 table.weight[1 if table.padding == 0 else 0 :] = torch.nan
                 table.weight[present[table.name]] = kept
-    handle.begin_round(present)
+    hooks.begin_round(present)
     feature.steps(model, optimizers, BATCHES[:1] if feature.source == "gradient" else BATCHES)
-    return scatter(plan, handle.update(plan, residual=handle.residual))
+    return scatter(plan, hooks.update(plan, residual=hooks.residual))
 
 
 def resumed(name: str, feature: Feature) -> None:
@@ -227,24 +228,23 @@ def resumed(name: str, feature: Feature) -> None:
     runs = []
     for stop in (False, True):
         model, optimizers = build(name, feature)
-        engine = SubmodelEngine(rows=feature.rows, rest=TopK(0.2))
-        handle = engine.attach(model, optimizers)
-        plan = engine_plan(engine, handle, 10)
+        hooks = Hooks(model, optimizers, Settings(rows=feature.rows, rest=TopK(0.2)))
+        plan = engine_plan(hooks, 10)
         for number in range(2):
             if stop and number == 1:
                 state = copy.deepcopy(
-                    (model.state_dict(), [o.state_dict() for o in optimizers], handle.state_dict())
+                    (model.state_dict(), [o.state_dict() for o in optimizers], hooks.state_dict())
                 )
                 model, optimizers = build(name, feature)
                 model.load_state_dict(state[0])
                 for optimizer, one in zip(optimizers, state[1], strict=True):
                     optimizer.load_state_dict(one)
-                handle = SubmodelEngine(rows=feature.rows, rest=TopK(0.2)).attach(model, optimizers)
-                handle.load_state_dict(state[2])
-            handle.begin_round()
+                hooks = Hooks(model, optimizers, Settings(rows=feature.rows, rest=TopK(0.2)))
+                hooks.load_state_dict(state[2])
+            hooks.begin_round()
             train(model, optimizers, [make_batch(3 + number)])
-            raw = handle.update(plan, residual=handle.residual)
-            handle.residual.settle(raw, quantise(plan, raw)[1])
+            raw = hooks.update(plan, residual=hooks.residual)
+            hooks.residual.settle(raw, quantise(plan, raw)[1])
         runs.append(scatter(plan, raw))
     for tensor in runs[0]:
         np.testing.assert_array_equal(runs[0][tensor], runs[1][tensor])
@@ -278,8 +278,8 @@ def cell(name: str, column: str) -> tuple[str, str]:
     except TorchCannot as error:
         return "torch", str(error)
     try:
-        SubmodelEngine(rows=feature.rows, rest=feature.rest, source=feature.source).attach(  # type: ignore[arg-type]
-            model, optimizers
+        Hooks(
+            model, optimizers, Settings(rows=feature.rows, rest=feature.rest, source=feature.source)
         )
     except ParameterError as error:
         return "no", str(error)

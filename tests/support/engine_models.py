@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.support.engine_setup import plan_of
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel.segments import tensor_spans
 from torchfsl.submodel.update import RawSegment
@@ -156,9 +156,9 @@ def parameters_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def engine_plan(engine: SubmodelEngine, handle: Handle, rows: int | None = 80) -> Plan:
-    return engine.plan(
-        handle,
+def engine_plan(hooks: Hooks, rows: int | None = 80) -> Plan:
+    return plan_of(
+        hooks,
         max_clients=4,
         rows_per_client=rows,
         retrieve=False,

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from tests.support.engine_models import Recommender
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from tests.support.engine_setup import plan_of
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.settings import Settings
 from torchfsl.fsl import union as psu
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
@@ -49,28 +50,25 @@ class Task:
 
     def __init__(
         self,
-        engine: SubmodelEngine,
+        settings: Settings | None = None,
         num_clients: int = 2,
         *,
         build: Callable[[], nn.Module] = Recommender,
-        optimize: Callable[[nn.Module], Any] = lambda m: torch.optim.Adagrad(
-            m.parameters(), lr=0.1
-        ),
+        optimize: Callable[[nn.Module], Any] = _adagrad,
         server: dict[str, Any] | None = None,
         unions: dict[str, Any] | None = None,
         **plan: Any,
     ) -> None:
-        self.engine = engine
-        self.handles: list[Handle] = []
+        self.hooks: list[Hooks] = []
         for _ in range(num_clients):
             torch.manual_seed(0)
             model = build()
-            self.handles.append(engine.attach(model, (optimize or _adagrad)(model)))
+            self.hooks.append(Hooks(model, optimize(model), settings))
         options: dict[str, Any] = {"rows_per_client": 40, "above_break_even": "keep"} | plan
-        self.plan: Plan = engine.plan(self.handles[0], max_clients=num_clients, **options)
+        self.plan: Plan = plan_of(self.hooks[0], max_clients=num_clients, **options)
         if unions:
             self.plan = psu.restrict(self.plan, unions)
-        state = self.handles[0].server_state()
+        state = self.hooks[0].server_state()
         self.servers = tuple(
             Server(b, plan=self.plan, model=ServerModel(state, **(server or {}))) for b in (0, 1)
         )
