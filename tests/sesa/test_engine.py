@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from models import MLP, Sharded
-from torchfsl import Dense, FixedPoint, Rows, ServerModel, SubmodelEngine, TopK
-from torchfsl.engine.handle import Handle
+from tests.support.engine_setup import plan_of
+from torchfsl import Dense, FixedPoint, Rows, ServerModel, TopK
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan
 from torchfsl.sesa import OneServer, SesaPlan, Width
@@ -28,18 +31,15 @@ def network() -> Sharded:
     return Sharded(MLP(inputs=INPUT, hidden=(8, 12), classes=CLASSES), shards=SHARDS)
 
 
-def attached(net: Sharded) -> tuple[SubmodelEngine, Handle]:
-    engine = SubmodelEngine(
+def attached(net: Sharded) -> tuple[Settings, Hooks]:
+    settings = Settings(
         rows=Rows(), rest=Dense(), encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
     )
-    return engine, engine.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
+    return settings, Hooks(net, torch.optim.SGD(net.parameters(), lr=0.2), settings)
 
 
-def clear_plan(engine: SubmodelEngine, handle: Handle) -> Plan:
-    return engine.plan(
-        handle, max_clients=22, rows_per_client=SHARDS**2, above_break_even="keep",
-        session=bytes(16),
-    )  # fmt: skip
+def clear_plan(settings: Settings, hooks: Hooks) -> Plan:
+    return plan_of(hooks, max_clients=22, rows_per_client=SHARDS**2, above_break_even="keep", session=bytes(16))  # fmt: skip
 
 
 def chosen(number: int, client: int, count: int) -> list[list[int]]:
@@ -47,22 +47,22 @@ def chosen(number: int, client: int, count: int) -> list[list[int]]:
     return [sorted(choose.sample(range(SHARDS), count)) for _ in range(2)]
 
 
-def train(net: Sharded, handle: Handle, seed: int) -> None:
+def train(net: Sharded, hooks: Hooks, seed: int) -> None:
     data = torch.Generator().manual_seed(seed)
     x = torch.randn(20, INPUT, generator=data)
     y = torch.randint(CLASSES, (20,), generator=data)
-    handle.optimizers[0].zero_grad()
+    hooks.optimizers[0].zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()
-    handle.optimizers[0].step()
+    hooks.optimizers[0].step()
 
 
 def digests(protected: bool) -> list[bytes]:
     """Of the server's model after each of three rounds of ten clients, two of which drop out."""
     net = network()
-    engine, handle = attached(net)
-    drawn = clear_plan(engine, handle)
-    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
-    state = ServerModel(handle.server_state())
+    settings, hooks = attached(net)
+    drawn = clear_plan(settings, hooks)
+    plan = settings.sesa_plan(hooks, widths=WIDTHS, collusion=2, dropouts=2)
+    state = ServerModel(hooks.server_state())
     widths = {client: int(client >= 18) for client in range(22)}
     aggregation = OneServer(plan, state, widths) if protected else Plain(drawn, state)
     found = []
@@ -74,9 +74,8 @@ def digests(protected: bool) -> list[bytes]:
             taken = chosen(number, client, TAKES[widths[client]])
             net.take(taken)
             participant = aggregation.participant(client)
-            with engine.round(participant, rows=net.rows(taken), number=number) as rnd:
-                train(net, handle, 100 * number + client)
-            rnd.submit()
+            with Round(hooks, participant, rows=net.rows(taken), number=number):
+                train(net, hooks, 100 * number + client)
         aggregation.close_round()
         found.append(aggregation.model.digest())
     assert len(set(found)) == 3
@@ -90,31 +89,31 @@ def test_the_engine_trains_the_same_model_as_in_the_clear() -> None:
 
 
 def test_the_engine_describes_a_model_to_one_server() -> None:
-    engine, handle = attached(network())
-    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
+    settings, hooks = attached(network())
+    plan = settings.sesa_plan(hooks, widths=WIDTHS, collusion=2, dropouts=2)
     assert {s.name: s.policy for s in plan.segments} == {
         "rows12": "rows", "rows6": "rows", "rest": "dense"
     }  # fmt: skip
     assert plan.widths == (Width((8, 16, 1), 18), Width((2, 1, 1), 4))
     assert [s.name for s in plan.segments] == ["rows12", "rows6", "rest"]
     assert SesaPlan.from_json(plan.to_json()) == plan
-    text = handle.explain(plan)
+    text = hooks.explain(plan)
     assert "rows12" in text
     assert "8 / 2" in text
     assert "any 2 of 22 clients" in text
 
 
 def test_the_engine_refuses_what_one_server_cannot_take() -> None:
-    engine, handle = attached(network())
+    settings, hooks = attached(network())
     with pytest.raises(ParameterError, match=r"\['rows12'\]; give it some of each"):
-        engine.sesa_plan(handle, widths=[({"rows12": 8}, 22)], collusion=2)
+        settings.sesa_plan(hooks, widths=[({"rows12": 8}, 22)], collusion=2)
     with pytest.raises(ParameterError, match="at least one class"):
-        engine.sesa_plan(handle, widths=[], collusion=2)
+        settings.sesa_plan(hooks, widths=[], collusion=2)
     with pytest.raises(ParameterError, match="owns 0 submodels"):
-        engine.sesa_plan(handle, widths=[(8, 18), (0, 4)], collusion=2)
+        settings.sesa_plan(hooks, widths=[(8, 18), (0, 4)], collusion=2)
     net = network()
-    sparse = SubmodelEngine(rows=Rows(), rest=TopK(0.5))
-    other = sparse.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
+    sparse = Settings(rows=Rows(), rest=TopK(0.5))
+    other = Hooks(net, torch.optim.SGD(net.parameters(), lr=0.2), sparse)
     with pytest.raises(ParameterError, match=r"use rows=Rows\(\) and rest=Dense\(\)"):
         sparse.sesa_plan(other, widths=[(4, 22)], collusion=2)
 
@@ -122,18 +121,17 @@ def test_the_engine_refuses_what_one_server_cannot_take() -> None:
 def test_what_is_sent_of_a_network_in_shards_is_what_changed_and_no_other_row() -> None:
     torch.set_num_threads(1)
     net = network()
-    engine, handle = attached(net)
-    plan = clear_plan(engine, handle)
-    aggregation = Plain(plan, ServerModel(handle.server_state()))
+    settings, hooks = attached(net)
+    plan = clear_plan(settings, hooks)
+    aggregation = Plain(plan, ServerModel(hooks.server_state()))
     taken = chosen(0, 0, 2)
     net.take(taken)
     rows = net.rows(taken)
     before = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
     aggregation.open_round(0, [0])
-    with engine.round(aggregation.participant(0), rows=rows, number=0) as rnd:
-        train(net, handle, 0)
+    with Round(hooks, aggregation.participant(0), rows=rows, number=0) as rnd:
+        train(net, hooks, 0)
         after = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
-    rnd.submit()
     assert rnd.update is not None
     assert {s.name: [t.name for t in s.tensors] for s in plan.segments} == {
         "rows12": ["units.0.weight", "units.1.weight"], "rows6": ["links.0.weight"],

@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 import torchfsl
+from tests.support.engine_setup import plan_of
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.growing import grown
 from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
@@ -85,28 +88,27 @@ def test_the_recipe_works_as_printed() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     model = Ranker(1000)
     opt = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    engine = torchfsl.SubmodelEngine()
-    handle = engine.attach(model, opt)
-    plan = engine.plan(handle, max_clients=10, rows_per_client=70)
-    make = lambda: torchfsl.ServerModel(handle.server_state(), torchfsl.ServerAdam(0.01))  # noqa: E731
+    settings = torchfsl.SubmodelEngine()
+    hooks = Hooks(model, opt, settings)
+    plan = plan_of(hooks, max_clients=10, rows_per_client=70)
+    make = lambda: torchfsl.ServerModel(hooks.server_state(), torchfsl.ServerAdam(0.01))  # noqa: E731
     scope: dict[str, Any] = {
-        "torch": torch, "torchfsl": torchfsl, "Ranker": Ranker, "engine": engine,
+        "torch": torch, "torchfsl": torchfsl, "Ranker": Ranker, "engine": settings,
         "servers": tuple(torchfsl.Server(b, plan=plan, model=make()) for b in (0, 1)),
-        "handle": handle,
+        "handle": hooks,
     }  # fmt: skip
 
     def one_round(number: int, low: int, high: int) -> None:
-        servers, handle = scope["servers"], scope["handle"]
-        optimizer = handle.optimizers[0]
+        servers, hooks = scope["servers"], scope["handle"]
+        optimizer = hooks.optimizers[0]
         torchfsl.begin_round(servers, number)
         for client in (0, 1):
             ids = torch.randint(low, high, (8,))
             who = torchfsl.Client(servers[0].plan, servers, client_id=client)
-            with engine.round(who, rows=ids, handle=handle, number=number) as rnd:
+            with Round(hooks, who, rows=ids, number=number):
                 optimizer.zero_grad()
-                handle.model(ids).square().sum().backward()
+                hooks.model(ids).square().sum().backward()
                 optimizer.step()
-            rnd.submit()
         torchfsl.finish_round(servers)
 
     one_round(0, 0, 1000)

@@ -98,7 +98,7 @@ class Hooks:
             self.inventory, settings.buffers == "average", tuple(parts) if is_dense else ()
         )
         self.personal = PersonalParts(self.inventory)
-        self.states = ClientState(self.model, self.optimizers)
+        self.states = ClientState(self.model, self.optimizers, self.inventory.local_buffers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
             self.model, self.optimizers, self.inventory, self._guards,
