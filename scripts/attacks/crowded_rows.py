@@ -15,14 +15,16 @@ from unittest import mock
 import numpy as np
 import torch
 
+import torchfsl
 from scripts.attacks.result import AttackResult
 from scripts.parties import two_servers
 from torchfsl.engine import fetched
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement, Slots
+from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.types import Indices
 
@@ -59,12 +61,14 @@ def _place_but_the_guess(
 
 def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
     """Whether the client's part is missing from the dense sum of a round."""
-    engine, model = SubmodelEngine(), _Model()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    plan = engine.plan(
-        handle, max_clients=2, min_clients=1, rows_per_client=8, above_break_even="keep"
+    model = _Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fed = torchfsl.Federated(
+        model, optimizer, max_clients=2, min_clients=1, rows_per_client=8, above_break_even="keep"
     )
-    servers = two_servers(plan, handle.server_state())
+    plan = fed.plan
+    assert isinstance(plan, Plan)
+    servers = two_servers(plan, fed.server_state())
     begin_round(servers, 0)
     client = Client(plan, servers, client_id=0)
     with contextlib.ExitStack() as patched:
@@ -74,10 +78,9 @@ def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
             patched.enter_context(off)
         with contextlib.suppress(ParameterError):
             ids = torch.tensor(rows)
-            with engine.round(client, rows={"table": ids}, handle=handle, number=0) as taking:
+            with Round(fed.hooks, client, rows={"table": ids}, number=0):
                 model(ids).square().sum().backward()
-                handle.optimizers[0].step()
-            taking.submit()
+                optimizer.step()
     return not np.any(finish_round(servers).sums["rest"])
 
 
