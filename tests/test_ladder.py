@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["torchfsl", "models", "training", "scripts", "tests"]
 SOURCES = modules(ROOT / "torchfsl")
 GRAPH = import_graph(SOURCES)
-WINGS = sorted(rooms_of(GRAPH, "torchfsl") - {"ground"})
 ROOMS = sorted(name for name in SOURCES if any(n.startswith(f"{name}.") for n in SOURCES))
+WINGS = sorted(wing for wing in rooms_of(GRAPH, "torchfsl") if f"torchfsl.{wing}" in ROOMS)
 
 TORCH_FREE = ("crypto", "fsl", "kernels", "service", "submodel")
 """Wings where secrets are made, held or opened."""

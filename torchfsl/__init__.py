@@ -16,6 +16,9 @@ Modules: `optim` (the servers' optimizers), `policies` (rare ones), `privacy` (a
 `fsl` (the protocol of two servers), `sesa` and `sefl` (other systems that sum updates), `privhfl`
 (private queries to models), `errors`.
 
+Inside, from the top: `integrations`, `federation`, `engine` and `service`, the protocols,
+`submodel`, `crypto`, `kernels`, `faces`, `types`, `version`; docs/architecture.md has the map.
+
 Names load when first used, so that a server's aggregation path never imports torch. There is no
 `__all__`: `help` would print the classes whole.
 """

@@ -1,7 +1,7 @@
 """An aggregator that adds ciphertexts, and a key holder that decrypts masked sums.
 
 SEFL after Deng, Wang, Meng et al., exact and without its garbled circuit. Read `round` (one round
-on one screen), `plan` (what is agreed and what is refused), `packing` (updates and numbers modulo
+on one screen), `sefl_plan` (what is agreed and what is refused), `packing` (updates and numbers modulo
 t), `messages` (the wire), `client`, `aggregator`, `provider` (the key holder), `privacy`;
 `explain` tells a plan and its costs in words.
 
