@@ -17,15 +17,10 @@ import torch
 
 import torchfsl
 from scripts.attacks.result import AttackResult
-from scripts.parties import two_servers
 from torchfsl.engine import fetched
-from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.cuckoo.placement import Placement, Slots
-from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.types import Indices
 
 GUESS: Final = 3
@@ -66,22 +61,18 @@ def dense_sum_shows(rows: tuple[int, ...], *, on: bool) -> bool:
     fed = torchfsl.Federated(
         model, optimizer, max_clients=2, min_clients=1, rows_per_client=8, above_break_even="keep"
     )
-    plan = fed.plan
-    assert isinstance(plan, Plan)
-    servers = two_servers(plan, fed.server_state())
-    begin_round(servers, 0)
-    client = Client(plan, servers, client_id=0)
-    with contextlib.ExitStack() as patched:
+    servers = fed.local_servers()
+    with contextlib.ExitStack() as patched, servers.round() as result:
         patched.enter_context(mock.patch.object(cuckoo, "place", _place_but_the_guess))
         if not on:
             off = mock.patch.object(fetched, "zeros_for_missing", lambda _, *found: found)
             patched.enter_context(off)
         with contextlib.suppress(ParameterError):
             ids = torch.tensor(rows)
-            with Round(fed.hooks, client, rows={"table": ids}, number=0):
+            with fed.round(servers, 0, rows={"table": ids}):
                 model(ids).square().sum().backward()
                 optimizer.step()
-    return not np.any(finish_round(servers).sums["rest"])
+    return not np.any(result.sums["rest"])
 
 
 def run() -> AttackResult:
