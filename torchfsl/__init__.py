@@ -1,11 +1,26 @@
 """Federated submodel learning: private, exact aggregation of sparse updates by two servers.
 
-Start with `Federated`; `simulate` runs many clients in this process, `connect` and `Coordinator`
-two running servers. Modules: `optim` (the servers' optimizers), `policies` (rare ones), `privacy`
-(accounting of noise), `fsl` (the protocol of two servers), `sesa` and `sefl` (other systems that
-sum updates), `privhfl` (private queries to models), `errors`.
+Start with help(torchfsl.Federated).
 
-Names load when first used, so that a server's aggregation path never imports torch.
+    Federated       a torch model, its optimizer and the plan; `fed.round(...)` gives a `Round`
+    LocalServers    the servers in this process; `servers.round()` gives a `RoundResult`
+    simulate        many clients in this process; gives a `SimulationResult`
+    connect         a client's `RemoteServers`; a round costs it what its `Receipt` says
+    Coordinator     the owner of a task on two running servers
+    ClientPolicy    what a client refuses, whatever the servers offer
+    Plan, estimate  what all parties agree on, and what it costs
+    Rows, Dense, TopK, BlockTopK, FixedPoint    what is sent of a model, and how
+    Error, backend  the root of all errors; the kernels in use
+
+Modules: `optim` (the servers' optimizers), `policies` (rare ones), `privacy` (accounting of noise),
+`fsl` (the protocol of two servers), `sesa` and `sefl` (other systems that sum updates), `privhfl`
+(private queries to models), `errors`.
+
+Inside, from the top: `integrations`, `federation`, `engine` and `service`, the protocols,
+`submodel`, `crypto`, `kernels`, `faces`, `types`, `version`; docs/architecture.md has the map.
+
+Names load when first used, so that a server's aggregation path never imports torch. There is no
+`__all__`: `help` would print the classes whole.
 """
 
 from typing import TYPE_CHECKING
@@ -67,5 +82,4 @@ _HOMES = {
     "__version__": "version",
 }
 _MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
-__all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)

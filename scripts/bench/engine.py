@@ -23,8 +23,8 @@ from torch import nn
 
 from models import DIN
 from scripts.bench import measure
-from torchfsl import Rows, SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl import Federated, Rows
+from torchfsl.engine.hooks import Hooks
 
 ITEMS, CATEGORIES, USERS, BATCH, HISTORY = 146_000, 5_000, 49_000, 64, 100
 OPTIMIZERS: dict[str, Any] = {
@@ -87,13 +87,15 @@ def compare(name: str, source: str, find: str, ids: str, steps: int) -> dict[str
         if isinstance(module, nn.Embedding):
             module.sparse = name.endswith(" sparse")
     optimizer = OPTIMIZERS[name](model.parameters(), lr=0.01)
-    engine = SubmodelEngine(rows=Rows(find=find), source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizer)
+    fed = Federated(
+        model, optimizer, rows=Rows(find=find), source=source, max_clients=10,  # type: ignore[arg-type]
+        rows_per_client=200_000, retrieve=False, above_break_even="keep",
+    )  # fmt: skip
     generator = torch.Generator().manual_seed(1)
     data = [batch(generator, ids == "zipf") for _ in range(steps)]
     for one in data[:3]:
         step(model, optimizer, one)  # first calls allocate
-    handle.begin_round()
+    fed.hooks.begin_round()
     seconds: tuple[list[float], list[float]] = ([], [])
     for number, one in enumerate(data):
         for hooked in (number % 2, 1 - number % 2):
@@ -109,8 +111,8 @@ def compare(name: str, source: str, find: str, ids: str, steps: int) -> dict[str
         "step_seconds": medians[0],
         "hooked_step_seconds": medians[1],
         "ratio": medians[1] / medians[0],
-        **once_a_round(engine, handle, data[:5]),
-        **memory(handle),
+        **once_a_round(fed, data[:5]),
+        **memory(fed.hooks),
     }
 
 
@@ -120,28 +122,26 @@ def repeated(case: tuple[str, str, str, str], steps: int, repeats: int) -> dict[
     return {**runs[(repeats - 1) // 2], "ratios": [run["ratio"] for run in runs]}
 
 
-def once_a_round(engine: SubmodelEngine, handle: Handle, data: list[Any]) -> dict[str, float]:
+def once_a_round(fed: Federated, data: list[Any]) -> dict[str, float]:
     """Seconds of starting a round and of taking the update of a few steps."""
-    plan = engine.plan(
-        handle, max_clients=10, rows_per_client=200_000, retrieve=False, above_break_even="keep"
-    )
+    hooks = fed.hooks
     start = time.process_time()
-    handle.begin_round()
+    hooks.begin_round()
     begin = time.process_time() - start
     for one in data:
-        step(handle.model, handle.optimizers[0], one)
+        step(hooks.model, hooks.optimizers[0], one)
     start = time.process_time()
-    handle.update(plan)
+    hooks.update(fed.plan)
     return {"begin_seconds": begin, "update_seconds": time.process_time() - start}
 
 
-def memory(handle: Handle) -> dict[str, int]:
+def memory(hooks: Hooks) -> dict[str, int]:
     """What the round holds of the tables, beside their size."""
-    status = handle.status()
+    status = hooks.status()
     return {
         "touched_rows": sum(status.saved_rows.values()),
         "saved_bytes": sum(status.saved_bytes.values()),
-        "table_bytes": sum(t.weight.nbytes for t in handle.inventory.all_tables),
+        "table_bytes": sum(t.weight.nbytes for t in hooks.inventory.all_tables),
     }
 
 

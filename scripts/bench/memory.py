@@ -27,7 +27,9 @@ from torch import nn
 
 import torchfsl
 from scripts.bench import measure
+from torchfsl.engine.round import Round
 from torchfsl.fsl.in_process import TwoServers
+from torchfsl.submodel.server_model import ServerModel
 
 STEPS = (
     "open_round", "start", "receive", "reply", "close_round", "agree", "verify", "commit", "reveal",
@@ -106,15 +108,12 @@ def rounds(options: argparse.Namespace, watch: Watch) -> str:
     torch.manual_seed(0)
     model = nn.Sequential(nn.EmbeddingBag(options.rows, options.width), nn.Linear(options.width, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch.during("attach, plan"):
-        engine = torchfsl.SubmodelEngine()
-        handle = engine.attach(model, optimizer)
-        plan = engine.plan(
-            handle, max_clients=options.clients, rows_per_client=options.rows_per_client
-        )
+    with watch.during("hooks, plan"):
+        fed = torchfsl.Federated(model, optimizer)
+        plan = fed.make_plan(max_clients=options.clients, rows_per_client=options.rows_per_client)
     with watch.during("two server models"):
-        state = handle.server_state()
-        home = TwoServers(plan, (torchfsl.ServerModel(state), torchfsl.ServerModel(state)))
+        state = fed.server_state()
+        home = TwoServers(plan, (ServerModel(state), ServerModel(state)))
         del state
     for server in home.servers:
         for name in STEPS:
@@ -126,30 +125,28 @@ def rounds(options: argparse.Namespace, watch: Watch) -> str:
             generator = np.random.default_rng(client)
             ids = np.unique(generator.integers(options.rows, size=options.rows_per_client))
             with watch.during(f"round {number}: client"):
-                one_client(engine, handle, home, (number, client), ids)
+                one_client(fed, home, (number, client), ids)
         with watch.during(f"round {number}: close"):
             home.close_round()
             gc.collect()
-    return handle.explain(plan)
+    return fed.explain()
 
 
 def one_client(
-    engine: torchfsl.SubmodelEngine,
-    handle: torchfsl.Handle,
+    fed: torchfsl.Federated,
     home: TwoServers,
     who: tuple[int, int],
     ids: npt.NDArray[np.int64],
 ) -> None:
     """Fetch, one step, report."""
-    (number, client), (optimizer,) = who, handle.optimizers
+    (number, client), (optimizer,) = who, fed.hooks.optimizers
     words = torch.from_numpy(ids)[:, None]
     participant = home.participant(client)
-    with engine.round(participant, rows=words, handle=handle, number=number) as rnd:
-        loss = handle.model(words).square().sum()
+    with Round(fed.hooks, participant, rows=words, number=number):
+        loss = fed.model(words).square().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    rnd.submit()
 
 
 def watched(watch: Watch, server: Any, name: str) -> None:

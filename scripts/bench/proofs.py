@@ -50,11 +50,12 @@ def plans() -> dict[str, Plan]:
     """DIN's plan by `proofs`: counted, and with weights."""
     torch.manual_seed(0)
     model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
-    engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    fed = torchfsl.Federated(
+        model, torch.optim.SGD(model.parameters(), lr=0.01), source="gradient",
+        encoding=torchfsl.FixedPoint(),
+    )  # fmt: skip
     rows = ITEM_ROWS + CATEGORY_ROWS + 1
-    plan = engine.plan(handle, max_clients=100, rows_per_client=rows, lane="count", l2_bound=BOUND)
-    assert isinstance(plan, Plan)
+    plan = fed.make_plan(max_clients=100, rows_per_client=rows, average="rows", l2_bound=BOUND)
     weights = dataclasses.replace(plan, lane="weight", max_weight=WEIGHT)
     made = {name: dataclasses.replace(plan, proofs=name) for name in PROOFS}
     return made | {

@@ -29,7 +29,9 @@ import torchfsl
 from models import DIN
 from scripts.bench import measure
 from scripts.parties import Stopwatch, TimedServers
+from torchfsl.engine.round import Round
 from torchfsl.fsl import costs, messages
+from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.explain import explain
 from torchfsl.fsl.plan.statement import PROOFS, Proofs
 from torchfsl.fsl.round import begin_round, finish_round
@@ -80,14 +82,15 @@ class Rounds:
         self.num_clients = num_clients
         self.model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
-        handle = self.engine.attach(self.model, self.optimizer)
-        rows = ITEM_ROWS + CATEGORY_ROWS + 1
-        proven: dict[str, Any] = {} if proofs == "none" else {"lane": "count", "l2_bound": 1 << 16}
-        self.plan = self.engine.plan(
-            handle, max_clients=num_clients, rows_per_client=rows, proofs=proofs, **proven
+        proven: dict[str, Any] = {"average": "rows", "l2_bound": 1 << 16}
+        self.fed = torchfsl.Federated(
+            self.model, self.optimizer, source="gradient", encoding=torchfsl.FixedPoint()
         )
-        state = handle.server_state()
+        self.plan = self.fed.make_plan(
+            max_clients=num_clients, rows_per_client=ITEM_ROWS + CATEGORY_ROWS + 1, proofs=proofs,
+            **({} if proofs == "none" else proven),
+        )  # fmt: skip
+        state = self.fed.server_state()
         start = clock()
         self.servers = (self._server(0, state), self._server(1, state))
         self.making_seconds = clock() - start
@@ -127,20 +130,22 @@ class Rounds:
         works = [batch(self._rng, client) for client in clients]
         start, inside = self.clock(), sum(watch.seconds.values())
         rounds = [
-            self.engine.round(
-                torchfsl.Client(self.plan, link, client_id=client),
+            Round(
+                self.fed.hooks,
+                Client(self.plan, link, client_id=client),
                 rows=_rows(inputs),
                 number=number,
             )
             for client, (inputs, _) in zip(clients, works, strict=True)
         ]
         for training_round in rounds:
-            training_round.ask()
+            training_round.prefetch()
         receipts = []
         for training_round, (inputs, labels) in zip(rounds, works, strict=True):
             with training_round:
                 watch.time("training", functools.partial(self._train, inputs, labels))
-            receipts.append(training_round.submit())
+            assert training_round.receipt is not None
+            receipts.append(training_round.receipt)
         spent = self.clock() - start - (sum(watch.seconds.values()) - inside)
         watch.seconds["client"] = watch.seconds.get("client", 0.0) + spent
         return receipts

@@ -78,8 +78,7 @@ def beauty(name: str, bits: int) -> Plan:
 
 def published(bits: int, epochs: int = 1) -> Plan:
     """The plan of DIN's published shape with 419 rows a client."""
-    engine, handle = din.attach()
-    plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client=din.ROWS)
+    plan = din.federated().make_plan(max_clients=CLIENTS, rows_per_client=din.ROWS)
     encodings = din.sixteen_bits(plan) if bits == 16 else {}
     return din.again(plan, plan.encoding, epochs, encodings=encodings)
 

@@ -13,8 +13,9 @@ import sys
 import numpy as np
 
 import torchfsl
-from torchfsl.fsl.plan.planner import build_plan
+from torchfsl.fsl import Server, build_plan, run_round
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate
 
 
@@ -33,8 +34,8 @@ def main() -> None:
     plan = build_plan([spec], encoding=torchfsl.FixedPoint(), max_clients=3)
     state = {"items": np.zeros((rows, width), np.float32)}
     servers = (
-        torchfsl.Server(0, plan=plan, model=torchfsl.ServerModel(state)),
-        torchfsl.Server(1, plan=plan, model=torchfsl.ServerModel(state)),
+        Server(0, plan=plan, model=ServerModel(state)),
+        Server(1, plan=plan, model=ServerModel(state)),
     )
     generator = np.random.default_rng(0)
     total = np.zeros((rows, width), np.int64)
@@ -44,7 +45,7 @@ def main() -> None:
         values = generator.integers(-1000, 1000, (budget, width))
         np.add.at(total, chosen, values)
         updates[client] = {"items": SegmentUpdate(indices=chosen, values=values)}
-    opened = torchfsl.run_round(servers, updates, round_number=0)
+    opened = run_round(servers, updates, round_number=0)
     if not np.array_equal(opened.sums["items"].reshape(rows, width), total):
         raise SystemExit("the opened sum is not the plaintext sum")
     if servers[0].model.digest() != servers[1].model.digest():

@@ -15,8 +15,9 @@ from scripts.bench import measure as bench_measure
 from scripts.bench import round as bench_round
 from scripts.parties import two_servers
 from scripts.reproduction import paper
-from torchfsl import Client, FixedPoint, Plan
+from torchfsl import FixedPoint, Plan
 from torchfsl.fsl import costs
+from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
@@ -34,14 +35,14 @@ ROWS_CLIP, REST_CLIP = Encoding().rows_clip, Encoding().rest_clip
 def din(clients: int = 100) -> dict[str, Any]:
     """One round of 100 clients, a session of a fixed submodel, and the paper's 128 bits a value."""
     measured = bench_round.run(clients, 1)
-    engine, handle = attach()
-    plan = engine.plan(handle, max_clients=2, rows_per_client=ROWS)
+    fed = federated()
+    plan = fed.make_plan(max_clients=2, rows_per_client=ROWS)
     encodings = sixteen_bits(plan, clients)
     wide = dataclasses.replace(plan.encoding, ring_bits=128)
     return {
         "paper": paper.DIN,
         "environment": bench_measure.environment(),
-        "parameters": sum(p.numel() for p in handle.model.parameters()),
+        "parameters": sum(p.numel() for p in fed.model.parameters()),
         "round": measured,
         "session_upload_bytes": session_uploads(again(plan, plan.encoding, ROUNDS_OF_A_SESSION)),
         "session_upload_bytes_l16": session_uploads(
@@ -53,13 +54,13 @@ def din(clients: int = 100) -> dict[str, Any]:
     }
 
 
-def attach() -> tuple[torchfsl.SubmodelEngine, Any]:
-    """The published model under an engine."""
+def federated() -> torchfsl.Federated:
+    """The published model, without a plan."""
     torch.manual_seed(0)
     shape = {"items": bench_round.ITEMS, "categories": bench_round.CATEGORIES}
     model = DIN(**shape, users=bench_round.USERS, dim=bench_round.DIM)
-    engine = torchfsl.SubmodelEngine(rows="auto", rest=torchfsl.Dense(), source="gradient")
-    return engine, engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return torchfsl.Federated(model, optimizer, source="gradient", encoding=FixedPoint())
 
 
 def sixteen_bits(plan: Plan, clients: int = 0) -> dict[str, FixedPoint]:

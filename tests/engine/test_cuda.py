@@ -21,8 +21,9 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Rows, TopK
+from torchfsl.engine.settings import Settings
 from torchfsl.submodel.update import quantise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -51,18 +52,17 @@ def test_the_update_is_the_difference_of_all_parameters(case: Case) -> None:
     torch.manual_seed(0)
     model = Recommender(sparse=case.sparse).cuda()
     optimizers = case.make(model)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizers)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizers)
+    plan = engine_plan(hooks)
     for number in range(2):
         before = {n: p.cpu() for n, p in parameters_of(model).items()}
-        handle.begin_round()
+        hooks.begin_round()
         train(model, optimizers, [on_gpu(make_batch(number)), on_gpu(make_batch(number + 5))])
-        sent = scatter(plan, handle.update(plan))
+        sent = scatter(plan, hooks.update(plan))
         after = {n: p.cpu() for n, p in parameters_of(model).items()}
         for name, value in exact_difference(after, before).items():
             np.testing.assert_array_equal(sent[name], value, err_msg=name)
-        handle.restore()
+        hooks.restore()
         for name, value in parameters_of(model).items():
             assert torch.equal(value.cpu(), before[name])
 
@@ -76,25 +76,24 @@ def test_hooks_do_not_wait_for_the_device(optimizer: type[torch.optim.Optimizer]
         mine = optimizer(model.parameters(), lr=0.1)  # type: ignore[call-arg]
         train(model, [mine], batches[:1])
         if hooked:
-            handle = SubmodelEngine().attach(model, mine)
-            handle.begin_round()
+            hooks = Hooks(model, mine)
+            hooks.begin_round()
         train(model, [mine], batches[:1])  # makes room for the rows of this size of batch
         counts.append(waits(functools.partial(train, model, [mine], batches[1:])))
-    assert handle.status().steps == 4
+    assert hooks.status().steps == 4
     assert counts[1] == counts[0]
 
 
 def test_residual_and_saved_rows_stay_on_the_device() -> None:
     model = Recommender().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(rows=Rows(top=3), rest=BlockTopK(2, block=4))
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle, None)
-    handle.begin_round()
+    hooks = Hooks(model, optimizer, Settings(rows=Rows(top=3), rest=BlockTopK(2, block=4)))
+    plan = engine_plan(hooks, None)
+    hooks.begin_round()
     train(model, [optimizer], [on_gpu(make_batch(1))])
-    raw = handle.update(plan, residual=handle.residual)
-    handle.residual.settle(raw, quantise(plan, raw)[1])
-    for part in handle.residual.state_dict()["parts"].values():
+    raw = hooks.update(plan, residual=hooks.residual)
+    hooks.residual.settle(raw, quantise(plan, raw)[1])
+    for part in hooks.residual.state_dict()["parts"].values():
         assert all(t.is_cuda for t in part.values())
 
 
@@ -103,12 +102,12 @@ def test_residual_and_saved_rows_stay_on_the_device() -> None:
 def test_half_precision_with_a_loss_scaler(source: str, fused: bool) -> None:
     model = Recommender().cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
-    engine = SubmodelEngine(rest=TopK(1.0), source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
+    settings = Settings(rest=TopK(1.0), source=source)  # type: ignore[arg-type]
+    hooks = Hooks(model, optimizer, settings)
+    plan = engine_plan(hooks)
     before = {n: p.cpu() for n, p in parameters_of(model).items()}
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
-    handle.begin_round()
+    hooks.begin_round()
     batch = on_gpu(make_batch(1))
     with torch.autocast("cuda", dtype=torch.float16):
         loss = (model(batch).float() - batch["label"]).square().mean()
@@ -116,7 +115,7 @@ def test_half_precision_with_a_loss_scaler(source: str, fused: bool) -> None:
     scaled = {n: p.grad.double().cpu().numpy() for n, p in model.named_parameters()}
     scaler.step(optimizer)
     scaler.update()
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     after = {n: p.cpu() for n, p in parameters_of(model).items()}
     moved = exact_difference(after, before)
     for name in moved:

@@ -15,7 +15,14 @@ import torch
 from torch import nn
 
 from tests.support.engine_rounds import plain_sum
-from torchfsl import Client, Rows, Server, ServerModel, SubmodelEngine, begin_round, finish_round
+from tests.support.engine_setup import plan_of
+from torchfsl import Rows
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.lookups import advise
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
+from torchfsl.fsl import Client, Server, begin_round, finish_round
+from torchfsl.submodel.server_model import ServerModel
 
 inputs = pytest.importorskip("deepctr_torch.inputs")
 deepctr = pytest.importorskip("deepctr_torch.models")
@@ -77,13 +84,11 @@ def test_default_arguments_train_exactly_on_retrieved_rows(build: Any) -> None:
     name = type(model).__name__
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
     fresh = copy.deepcopy(optimizer.state_dict())
-    # The ten lines:
-    engine = SubmodelEngine(rows=Rows(absent="zero"))
-    handle = engine.attach(model, optimizer)
-    wanted = {c: handle.rows_of([batch_of(c, name)[0]]) for c in range(CLIENTS)}
-    budget = engine.advise(handle, wanted.values()).rows_per_client()
-    plan = engine.plan(handle, max_clients=3, rows_per_client=budget, above_break_even="dense")
-    servers = tuple(Server(b, plan=plan, model=ServerModel(handle.server_state())) for b in (0, 1))
+    hooks = Hooks(model, optimizer, Settings(rows=Rows(absent="zero")))
+    wanted = {c: hooks.rows_of([batch_of(c, name)[0]]) for c in range(CLIENTS)}
+    budget = advise(hooks.inventory.tables, wanted.values()).rows_per_client()
+    plan = plan_of(hooks, max_clients=3, rows_per_client=budget, above_break_even="dense")
+    servers = tuple(Server(b, plan=plan, model=ServerModel(hooks.server_state())) for b in (0, 1))
     assert any(s.retrieve for s in plan.segments)
     for number in range(3):
         begin_round(servers, number)
@@ -93,9 +98,8 @@ def test_default_arguments_train_exactly_on_retrieved_rows(build: Any) -> None:
             optimizer.load_state_dict(copy.deepcopy(fresh))
             buffers = {n: b.clone() for n, b in model.named_buffers()}
             who = Client(plan, servers, client_id=client)
-            with engine.round(who, rows=wanted[client], number=number) as rnd:
+            with Round(hooks, who, rows=wanted[client], number=number) as rnd:
                 train(model, optimizer, batch)
-            rnd.submit()
             updates.append(rnd.update)
             twin = build()
             state = {n: torch.from_numpy(v.copy()) for n, v in servers[0].model.state.items()}

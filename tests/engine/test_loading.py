@@ -12,10 +12,12 @@ from torch import nn
 
 from tests.support.engine_models import make_batch
 from tests.support.engine_rounds import Task, wanted
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.inventory import Table
+from torchfsl.engine.round import Round
 from torchfsl.engine.wanted import by_table
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.server_model import ServerModel
 
 
@@ -40,56 +42,54 @@ def changed(state: dict[str, Any], change: Any) -> dict[str, Any]:
 def test_what_is_no_model_of_the_servers_is_refused_and_changes_nothing(
     change: Any, message: str
 ) -> None:
-    task = Task(SubmodelEngine())
-    handle = task.handles[0]
-    before = copy.deepcopy(handle.model.state_dict())
-    for take in (handle.load, handle.complete):
+    task = Task()
+    hooks = task.hooks[0]
+    before = copy.deepcopy(hooks.model.state_dict())
+    for take in (hooks.load, hooks.complete):
         with pytest.raises(ParameterError, match=message):
             take(change(task.state))
-    assert all(torch.equal(v, before[name]) for name, v in handle.model.state_dict().items())
+    assert all(torch.equal(v, before[name]) for name, v in hooks.model.state_dict().items())
 
 
 def test_a_part_of_a_model_is_refused_and_names_what_is_missing() -> None:
-    task = Task(SubmodelEngine())
-    handle = task.handles[0]
+    task = Task()
+    hooks = task.hooks[0]
     state = dict(task.state)
     del state["top.weight"]
     with pytest.raises(ParameterError, match=rf"lacks top\.weight, 1 of {len(task.state)} tensors"):
-        handle.load(state)
+        hooks.load(state)
     with pytest.raises(ParameterError, match=r"copy into it, with torch\.no_grad\(\)"):
-        handle.load({"top.weight": task.state["top.weight"]})
+        hooks.load({"top.weight": task.state["top.weight"]})
 
 
 def test_tensors_and_floats_of_another_width_are_loaded() -> None:
-    task = Task(SubmodelEngine())
-    handle = task.handles[0]
-    handle.load(changed(task.state, lambda v: nn.Parameter(torch.from_numpy(v + 1.0))))
-    handle.load(changed(task.state, lambda v: v.astype(np.float64)))
-    for name, value in handle.server_state().items():
+    task = Task()
+    hooks = task.hooks[0]
+    hooks.load(changed(task.state, lambda v: nn.Parameter(torch.from_numpy(v + 1.0))))
+    hooks.load(changed(task.state, lambda v: v.astype(np.float64)))
+    for name, value in hooks.server_state().items():
         np.testing.assert_array_equal(value, task.state[name])
-    handle.load(changed(task.state, lambda v: torch.from_numpy(v).bfloat16()))
+    hooks.load(changed(task.state, lambda v: torch.from_numpy(v).bfloat16()))
 
 
 def test_an_infinite_model_is_none_to_start_servers_from() -> None:
-    task = Task(SubmodelEngine())
-    handle = task.handles[0]
+    task = Task()
+    hooks = task.hooks[0]
     with torch.no_grad():
-        handle.model.top.weight[0, 0] = float("inf")
+        hooks.model.top.weight[0, 0] = float("inf")
     with pytest.raises(ParameterError, match=r"top\.weight holds infinite values"):
-        handle.server_state()
+        hooks.server_state()
 
 
 @pytest.mark.parametrize("convert", ["half", "double"])
 def test_a_converted_model_is_told_both_dtypes(convert: str) -> None:
-    task = Task(SubmodelEngine())
-    link, handle = task.begin(), task.handles[0]
-    getattr(handle.model, convert)()
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
+    getattr(hooks.model, convert)()
     now = {"half": "float16", "double": "float64"}[convert]
-    with pytest.raises(
-        ParameterError,
-        match=rf"\(\w+\.weight is {now}\(.*\) here and float32\(.*\) in the plan\).*attach again",
-    ):
-        task.engine.round(task.client(link, 0), rows=wanted(make_batch(1)), handle=handle)
+    told = rf"\(\w+\.weight is {now}\(.*\) here and float32\(.*\) in the plan\)"
+    with pytest.raises(ParameterError, match=rf"{told}.*make a new torchfsl\.Federated"):
+        Round(hooks, task.client(link, 0), rows=wanted(make_batch(1)))
 
 
 # --- rows= ---------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Tied(nn.Module):
 
 def tables_of(model: nn.Module) -> list[Table]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return SubmodelEngine().attach(model, optimizer).inventory.all_tables
+    return Hooks(model, optimizer).inventory.all_tables
 
 
 def test_a_tied_table_is_named_by_its_first_name_alone() -> None:
@@ -154,43 +154,41 @@ def test_ids_of_another_kind_are_refused_without_being_told(ids: Any, message: s
 
 
 def test_a_failed_block_is_told_that_a_report_of_dummies_went_out() -> None:
-    task = Task(SubmodelEngine())
-    link, handle, rows = task.begin(), task.handles[0], wanted(make_batch(1))
+    task = Task()
+    link, hooks, rows = task.begin(), task.hooks[0], wanted(make_batch(1))
     client = task.client(link, 0)
     with (
         pytest.raises(ZeroDivisionError) as info,
-        task.engine.round(client, rows=rows, handle=handle),
+        Round(hooks, client, rows=rows),
     ):
         _ = 1 / 0
     (note,) = info.value.__notes__
-    assert "adds nothing" in note
-    assert "part in round 0 and can do so again in the next one" in note
+    assert "an all-zero report in place of this client's update" in note
+    assert "participated in round 0 and can do so again in the next one" in note
     with (
         pytest.raises(RejectedSubmission, match="may take part again in the next round"),
-        task.engine.round(client, rows=rows, handle=handle),
+        Round(hooks, client, rows=rows),
     ):
         raise AssertionError("the block must not run")
 
 
 def test_a_failed_block_of_a_round_without_servers_has_no_such_note() -> None:
-    task = Task(SubmodelEngine())
-    plain = task.engine.aggregation(task.plan, task.state, "plain")
+    task = Task()
+    plain = Plain(task.plan, ServerModel(task.state))
     plain.open_round(0, [0])
     with (
         pytest.raises(ZeroDivisionError) as info,
-        task.engine.round(
-            plain.participant(0), rows=wanted(make_batch(1)), handle=task.handles[0], number=0
-        ),
+        Round(task.hooks[0], plain.participant(0), rows=wanted(make_batch(1)), number=0),
     ):
         _ = 1 / 0
     assert not getattr(info.value, "__notes__", [])
 
 
-def test_a_handle_removed_inside_a_round_is_told_when_to_remove_it() -> None:
-    task = Task(SubmodelEngine())
-    link, handle = task.begin(), task.handles[0]
+def test_hooks_removed_inside_a_round_are_told_when_to_remove_them() -> None:
+    task = Task()
+    link, hooks = task.begin(), task.hooks[0]
     with (
-        pytest.raises(ProtocolError, match=r"handle\.remove\(\) only after the round"),
-        task.engine.round(task.client(link, 0), rows=wanted(make_batch(1)), handle=handle),
+        pytest.raises(ProtocolError, match=r"detach\(\) only after the round"),
+        Round(hooks, task.client(link, 0), rows=wanted(make_batch(1))),
     ):
-        handle.remove()
+        hooks.remove()

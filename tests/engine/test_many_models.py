@@ -19,8 +19,10 @@ from tests.support.engine_models import (
     scatter,
     train,
 )
-from torchfsl.engine.engine import SubmodelEngine
+from tests.support.engine_setup import plan_of
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Fixed, Rows
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -152,12 +154,11 @@ def test_the_update_is_what_training_did(name: str, optimizer: str) -> None:
     model = MODELS[name]()
     other = copy.deepcopy(model)
     mine, theirs = OPTIMIZERS[optimizer](model), OPTIMIZERS[optimizer](other)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, mine)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, mine)
+    plan = engine_plan(hooks)
     for number in range(3):
         before = {n: p.detach().clone() for n, p in other.named_parameters()}
-        handle.begin_round()
+        hooks.begin_round()
         for m, o in ((model, mine), (other, theirs)):
             for seed in (2 * number, 2 * number + 1):
                 o.zero_grad()
@@ -165,7 +166,7 @@ def test_the_update_is_what_training_did(name: str, optimizer: str) -> None:
                 if "sparse" not in name:
                     nn.utils.clip_grad_value_(m.parameters(), 10.0)
                 o.step()
-        sent = scatter(plan, handle.update(plan))
+        sent = scatter(plan, hooks.update(plan))
         after = {n: p.detach() for n, p in other.named_parameters()}
         for tensor, value in exact_difference(after, before).items():
             if tensor in sent:
@@ -176,24 +177,22 @@ def test_the_update_is_what_training_did(name: str, optimizer: str) -> None:
 
 def test_an_optimizer_made_anew_each_round_keeps_delta_exact_and_gradient_honest() -> None:
     model = Recommender()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, torch.optim.Adam(model.parameters(), lr=0.1))
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, torch.optim.Adam(model.parameters(), lr=0.1))
+    plan = engine_plan(hooks)
     for number in range(2):
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
-        handle.begin_round()
+        hooks.begin_round()
         train(model, [torch.optim.Adam(model.parameters(), lr=0.1)], [make_batch(number)])
-        sent = scatter(plan, handle.update(plan))
+        sent = scatter(plan, hooks.update(plan))
         after = {n: p.detach() for n, p in model.named_parameters()}
         for name, value in exact_difference(after, before).items():
             np.testing.assert_array_equal(sent[name], value)
-    handle.remove()
-    gradient = SubmodelEngine(source="gradient")
-    handle = gradient.attach(model, torch.optim.Adam(model.parameters()))
-    handle.begin_round()
+    hooks.remove()
+    hooks = Hooks(model, torch.optim.Adam(model.parameters()), Settings(source="gradient"))
+    hooks.begin_round()
     train(model, [torch.optim.Adam(model.parameters(), lr=0.1)], [make_batch(1)])
     with pytest.raises(ParameterError, match=r"changed during a round of source='gradient'"):
-        handle.update(plan)
+        hooks.update(plan)
 
 
 @pytest.mark.parametrize("source", ["delta", "gradient"])
@@ -202,12 +201,11 @@ def test_a_forgotten_optimizer_is_noticed(source: str) -> None:
     tables = [model.item.weight, model.user.weight, model.words.weight]
     rest = [p for p in model.parameters() if all(p is not t for t in tables)]
     sparse, dense = torch.optim.SparseAdam(tables), torch.optim.Adam(rest)
-    engine = SubmodelEngine(source=source)  # type: ignore[arg-type]
-    handle = engine.attach(model, sparse)
-    handle.begin_round()
+    hooks = Hooks(model, sparse, Settings(source=source))  # type: ignore[arg-type]
+    hooks.begin_round()
     train(model, [sparse, dense], [make_batch(1)])
     with pytest.raises(ParameterError, match=r"norm\.weight changed.*\[a, b\]"):
-        handle.update(engine_plan(engine, handle))
+        hooks.update(engine_plan(hooks))
 
 
 def test_a_wrapper_that_skips_the_constructor_is_unwrapped() -> None:
@@ -227,30 +225,26 @@ def test_a_wrapper_that_skips_the_constructor_is_unwrapped() -> None:
 
     model = Recommender()
     wrapped = Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
-    engine = SubmodelEngine(source="gradient")
-    handle = engine.attach(model, wrapped)
-    handle.begin_round()
+    hooks = Hooks(model, wrapped, Settings(source="gradient"))
+    hooks.begin_round()
     train(model, [wrapped], [make_batch(1)])
-    assert handle.status().steps == 1
-    assert scatter(p := engine_plan(engine, handle), handle.update(p))["item.weight"].any()
+    assert hooks.status().steps == 1
+    assert scatter(p := engine_plan(hooks), hooks.update(p))["item.weight"].any()
 
 
 def test_tables_may_be_named_by_their_module() -> None:
     model = Recommender()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(rows=Rows(tables=("item", "user.weight")))
-    handle = engine.attach(model, optimizer)
-    assert list(handle.exchange.segment_tensors) == ["rows4", "rest"]
-    handle.remove()
+    hooks = Hooks(model, optimizer, Settings(rows=Rows(tables=("item", "user.weight"))))
+    assert list(hooks.exchange.segment_tensors) == ["rows4", "rest"]
+    hooks.remove()
     fixed = Fixed({"item": [3, 4], "user.weight": [1], "words": [2]})
-    engine = SubmodelEngine(rows=Rows(choose=fixed, untouched="restrict"))
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle, None)
-    handle.begin_round()
+    hooks = Hooks(model, optimizer, Settings(rows=Rows(choose=fixed, untouched="restrict")))
+    plan = engine_plan(hooks, None)
+    hooks.begin_round()
     train(model, [optimizer], [make_batch(1)])
-    assert handle.update(plan)["rows4"].indices.tolist() == [3, 4, 51]
-    handle.remove()
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
+    assert hooks.update(plan)["rows4"].indices.tolist() == [3, 4, 51]
+    hooks.remove()
+    hooks = Hooks(model, optimizer)
     with pytest.raises(ParameterError, match=r"no budget of user, which shares segment 'rows4'"):
-        engine.plan(handle, max_clients=2, rows_per_client={"item": 3})
+        plan_of(hooks, max_clients=2, rows_per_client={"item": 3})

@@ -27,9 +27,10 @@ from tests.support.engine_models import (
     start_afresh,
 )
 from tests.support.engine_rounds import Task, plain_sum
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import BlockTopK, Rows
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,28 +59,27 @@ def check(
     optimize: Callable[[nn.Module], Any] = adagrad,
     rounds: int = 2,
     **options: Any,
-) -> Handle:
+) -> Hooks:
     """In every round all that changed is in the update, bit for bit, and nothing else."""
     torch.manual_seed(0)
     model = build()
     optimizer = optimize(model)
-    engine = SubmodelEngine(**options)
-    handle = engine.attach(model, optimizer)
-    plan = engine_plan(engine, handle)
+    hooks = Hooks(model, optimizer, Settings(**options))
+    plan = engine_plan(hooks)
     moved = False
     for number in range(rounds):
-        before = {n: p.detach().clone() for n, p in handle.model.named_parameters()}
-        handle.begin_round()
+        before = {n: p.detach().clone() for n, p in hooks.model.named_parameters()}
+        hooks.begin_round()
         torch.manual_seed(number)
         loop(model, optimizer)
-        sent = scatter(plan, handle.update(plan, residual=handle.residual))
-        handle.residual.discard()
-        after = {n: p.detach() for n, p in handle.model.named_parameters()}
+        sent = scatter(plan, hooks.update(plan, residual=hooks.residual))
+        hooks.residual.discard()
+        after = {n: p.detach() for n, p in hooks.model.named_parameters()}
         for name, value in exact_difference(after, before).items():
             np.testing.assert_array_equal(sent[name], value, err_msg=name)
             moved |= bool(value.any())
     assert moved
-    return handle
+    return hooks
 
 
 class Small(nn.Module):
@@ -258,21 +258,18 @@ def test_an_odd_model_is_followed_exactly(name: str) -> None:
 def test_an_odd_model_trains_through_two_servers(name: str, policy: str) -> None:
     decay = 0.01 if policy == "restrict" else 0.0
     task = Task(
-        SubmodelEngine(rows=Rows(untouched=policy), buffers="average", encoding=WIDE),
+        Settings(rows=Rows(untouched=policy), buffers="average", encoding=WIDE),
         build=MODELS.get(name, lambda: Small(torch.float16)),
         optimize=lambda m: torch.optim.SGD(m.parameters(), lr=0.001, weight_decay=decay),
         rows_per_client=60,
     )
     for number in range(2):
         link, updates = task.begin(), []
-        for client, handle in enumerate(task.handles):
+        for client, hooks in enumerate(task.hooks):
             torch.manual_seed(10 * number + client)
-            rows = {t.name: range(t.num_rows) for t in handle.inventory.all_tables} or None
-            with task.engine.round(
-                task.client(link, client), handle=handle, number=number, rows=rows
-            ) as rnd:
-                steps(handle.model, handle.optimizers[0])
-            rnd.submit()
+            rows = {t.name: range(t.num_rows) for t in hooks.inventory.all_tables} or None
+            with Round(hooks, task.client(link, client), number=number, rows=rows) as rnd:
+                steps(hooks.model, hooks.optimizers[0])
             updates.append(rnd.update)
         sums = plain_sum(task.plan, updates)
         for segment, value in task.finish().sums.items():
@@ -299,8 +296,8 @@ def test_max_norm_is_followed_in_evaluation_with_sparse_gradients_and_with_decay
 
 def test_data_parallel_goes_by_the_names_of_the_inner_model() -> None:
     inner = Small()
-    handle = check(lambda: nn.DataParallel(inner), lambda m, o: steps(lambda: m(ids(5)), o))
-    assert handle.model is inner
+    hooks = check(lambda: nn.DataParallel(inner), lambda m, o: steps(lambda: m(ids(5)), o))
+    assert hooks.model is inner
 
 
 # --- loops ---------------------------------------------------------------------------------------
@@ -476,12 +473,11 @@ def test_optimizers_that_step_inside_the_backward_pass(source: str) -> None:
         check(Small, lambda m, _: m().backward(), build_hooks)
         return
     model = Small()
-    engine = SubmodelEngine(source="gradient")
-    handle = engine.attach(model, build_hooks(model))
-    plan = engine_plan(engine, handle)
-    handle.begin_round()
+    hooks = Hooks(model, build_hooks(model), Settings(source="gradient"))
+    plan = engine_plan(hooks)
+    hooks.begin_round()
     model().backward()
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     for name, parameter in model.named_parameters():
         np.testing.assert_array_equal(sent[name], gradients[id(parameter)].double().numpy())
 
@@ -532,9 +528,12 @@ def train_the_traced(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
 @pytest.mark.parametrize(
     ("loop", "message"),
     [
-        (add_a_head, r"head\.weight .*added.*attach again"),
+        (add_a_head, r"head\.weight .*added.*make a new torchfsl\.Federated"),
         (replace_parameters, r"group 0 of Adagrad .*load_state_dict\(assign=True\) replaces"),
-        (convert, r"e\.weight was torch\.float32 .* is torch\.float64 .* attach again"),
+        (
+            convert,
+            r"e\.weight was torch\.float32 .* is torch\.float64 .*new torchfsl\.Federated",
+        ),
         (
             call_forward,
             r"e\.weight: a row changed .*module\.forward.*through the module, by calling it",
@@ -570,33 +569,32 @@ def test_a_model_compiled_as_one_graph_needs_a_scan_and_is_told_so(find: str) ->
 def test_what_is_no_model_or_no_optimizer_is_refused() -> None:
     model = Small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine()
-    with pytest.raises(ParameterError, match=r"SGD is no nn\.Module"):
-        engine.attach(optimizer, model)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"model is of type SGD: pass a torch\.nn\.Module"):
+        Hooks(optimizer, model)  # type: ignore[arg-type]
     for wrong in ("sgd", None, model.parameters(), torch.optim.lr_scheduler.StepLR(optimizer, 1)):
         with pytest.raises(ParameterError, match=r"is no torch\.optim\.Optimizer: pass"):
-            engine.attach(model, wrong)  # type: ignore[arg-type]
-    assert len(engine.attach(model, [optimizer, optimizer]).optimizers) == 1
+            Hooks(model, wrong)  # type: ignore[arg-type]
+    assert len(Hooks(model, [optimizer, optimizer]).optimizers) == 1
 
 
-def test_an_engine_does_not_keep_models_alive() -> None:
-    engine, model = SubmodelEngine(), Small()
+def test_hooks_do_not_keep_models_alive() -> None:
+    model = Small()
     gone = weakref.ref(model)
-    engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1))
     del model
     gc.collect()
     assert gone() is None
 
 
-def test_an_attached_optimizer_keeps_its_handle_alive_until_it_is_removed() -> None:
-    engine, model = SubmodelEngine(), Small()
+def test_an_optimizer_keeps_its_hooks_alive_until_they_are_removed() -> None:
+    model = Small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kept = weakref.ref(engine.attach(model, optimizer))
+    kept = weakref.ref(Hooks(model, optimizer))
     gc.collect()
-    handle = kept()
-    assert handle is not None
-    assert handle.attached
-    handle.remove()
-    del handle
+    hooks = kept()
+    assert hooks is not None
+    assert hooks.attached
+    hooks.remove()
+    del hooks
     gc.collect()
     assert kept() is None

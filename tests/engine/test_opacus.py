@@ -11,8 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.support.engine_models import engine_plan, exact_difference, parameters_of, scatter
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.policies import Fixed, Rows, TopK
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.policies import Dense, Fixed, Rows, TopK
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: it is in the test extra")
@@ -65,30 +66,27 @@ def epoch(model, optimizer, loader) -> None:
 def test_a_row_set_that_depends_on_the_data_is_refused(rows: Rows) -> None:
     _, (wrapped, optimizer, _) = build()
     with pytest.raises(ParameterError, match=r"words\.weight: Opacus.*every row.*Fixed.*servers"):
-        SubmodelEngine(rows=rows).attach(wrapped, optimizer)
+        Hooks(wrapped, optimizer, Settings(rows=rows))
 
 
 def test_rows_outside_a_fixed_set_need_a_policy() -> None:
     _, (wrapped, optimizer, _) = build()
     rows = Rows(choose=Fixed(range(10)))
     with pytest.raises(ParameterError, match=r"words\.weight: Opacus.*restrict"):
-        SubmodelEngine(rows=rows).attach(wrapped, optimizer)
+        Hooks(wrapped, optimizer, Settings(rows=rows))
 
 
 @pytest.mark.parametrize("source", ["delta", "gradient"])
 def test_a_public_row_set_carries_the_noise_and_the_rest_is_put_back(source: str) -> None:
     model, (wrapped, optimizer, loader) = build()
-    engine = SubmodelEngine(
-        rows=Rows(choose=Fixed(range(10)), untouched="restrict"),
-        source=source,  # type: ignore[arg-type]
-    )
-    handle = engine.attach(wrapped, optimizer)
-    assert list(handle.server_state()) == ["words.weight", "top.weight", "top.bias"]
-    plan = engine_plan(engine, handle, None)
+    rows = Rows(choose=Fixed(range(10)), untouched="restrict")
+    hooks = Hooks(wrapped, optimizer, Settings(rows=rows, source=source))  # type: ignore[arg-type]
+    assert list(hooks.server_state()) == ["words.weight", "top.weight", "top.bias"]
+    plan = engine_plan(hooks, None)
     before = parameters_of(model)
-    handle.begin_round()
+    hooks.begin_round()
     epoch(wrapped, optimizer, loader)
-    sent = scatter(plan, handle.update(plan))
+    sent = scatter(plan, hooks.update(plan))
     assert sent["words.weight"][8:10].any(), "noise on rows that no batch touched"
     assert not sent["words.weight"][10:].any()
     if source == "delta":
@@ -100,26 +98,25 @@ def test_a_public_row_set_carries_the_noise_and_the_rest_is_put_back(source: str
 
 def test_the_whole_table_can_be_sent() -> None:
     model, (wrapped, optimizer, loader) = build()
-    for rest in (None, TopK(20)):
-        engine = SubmodelEngine(rows=None, rest=rest)
-        handle = engine.attach(wrapped, optimizer)
-        plan = engine_plan(engine, handle, None)
+    for rest in (Dense(), TopK(20)):
+        hooks = Hooks(wrapped, optimizer, Settings(rows=None, rest=rest))
+        plan = engine_plan(hooks, None)
         before = parameters_of(model)
-        handle.begin_round()
+        hooks.begin_round()
         epoch(wrapped, optimizer, loader)
-        sent = scatter(plan, handle.update(plan))
-        if rest is None:
+        sent = scatter(plan, hooks.update(plan))
+        if rest == Dense():
             for name, value in exact_difference(parameters_of(model), before).items():
                 np.testing.assert_array_equal(sent[name], value)
-        handle.remove()
+        hooks.remove()
 
 
 def test_opacus_taking_over_after_attach_is_noticed() -> None:
     torch.manual_seed(0)
     model = Classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    handle = SubmodelEngine().attach(model, optimizer)
+    hooks = Hooks(model, optimizer)
     wrapped, noisy, loader = private(model, optimizer)
-    handle.begin_round()
+    hooks.begin_round()
     with pytest.raises(ParameterError, match=r"words\.weight: Opacus took over after attach"):
         epoch(wrapped, noisy, loader)

@@ -21,7 +21,14 @@ from torch import nn
 from torch.nn import functional
 
 from tests.support.engine_rounds import plain_sum
-from torchfsl import Client, Rows, Server, ServerModel, SubmodelEngine, begin_round, finish_round
+from tests.support.engine_setup import plan_of
+from torchfsl import Rows
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.lookups import advise
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
+from torchfsl.fsl import Client, Server, begin_round, finish_round
+from torchfsl.submodel.server_model import ServerModel
 
 CLIENTS, ROUNDS, ITEMS = 3, 3, 600
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -278,7 +285,7 @@ class Case:
     batch: Callable[[int], Any]
     train: Train = steps
     optimize: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.Adagrad(p, lr=0.1)
-    engine: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     retrieves: bool = True
 
 
@@ -308,7 +315,7 @@ CASES = {
         bert, lambda c: dict(zip(("input_ids", "labels"), classes(c, 4, 8), strict=True))
     ),
     "GPT-2, tied to its softmax": Case(
-        gpt2, lambda c: dict.fromkeys(("input_ids", "labels"), draw(c, 2, 8)), engine=TOP,
+        gpt2, lambda c: dict.fromkeys(("input_ids", "labels"), draw(c, 2, 8)), settings=TOP,
         optimize=lambda p: torch.optim.SGD(p, lr=0.1), retrieves=False,
     ),
     "GPT-2 with LoRA": Case(
@@ -320,7 +327,7 @@ CASES = {
     "DDP": Case(Bag, lambda c: classes(c, 8, 4), train=with_ddp),
     "DDP, scanned": Case(
         Bag, lambda c: classes(c, 8, 4), train=with_ddp, retrieves=False,
-        engine={"rows": Rows(find="scan", budget=40)},
+        settings={"rows": Rows(find="scan", budget=40)},
     ),
 }  # fmt: skip
 
@@ -333,14 +340,13 @@ def fresh(case: Case) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def wrapped(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     """The lines that a user writes, the round apart."""
-    engine = SubmodelEngine(**case.engine)
-    handle = engine.attach(model, optimizer)
-    wanted = {c: handle.rows_of([case.batch(c)]) for c in range(CLIENTS)} if case.retrieves else {}
-    rows = engine.advise(handle, wanted.values()).rows_per_client() if wanted else None
-    plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client=rows, above_break_even="dense")
-    state = handle.server_state()
+    hooks = Hooks(model, optimizer, Settings(**case.settings))
+    wanted = {c: hooks.rows_of([case.batch(c)]) for c in range(CLIENTS)} if case.retrieves else {}
+    rows = advise(hooks.inventory.tables, wanted.values()).rows_per_client() if wanted else None
+    plan = plan_of(hooks, max_clients=CLIENTS, rows_per_client=rows, above_break_even="dense")
+    state = hooks.server_state()
     servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
-    return engine, handle, plan, servers, wanted
+    return hooks, plan, servers, wanted
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -349,7 +355,7 @@ def test_three_clients_train_three_rounds_exactly(name: str) -> None:
     case = CASES[name]
     model, optimizer = fresh(case)
     before = copy.deepcopy(optimizer.state_dict())
-    engine, handle, plan, servers, wanted = wrapped(case, model, optimizer)
+    hooks, plan, servers, wanted = wrapped(case, model, optimizer)
     assert bool(plan.retrieving) == case.retrieves
     for number in range(ROUNDS):
         begin_round(servers, number)
@@ -357,9 +363,8 @@ def test_three_clients_train_three_rounds_exactly(name: str) -> None:
         for client in range(CLIENTS):
             optimizer.load_state_dict(copy.deepcopy(before))
             who = Client(plan, servers, client_id=client)
-            with engine.round(who, rows=wanted.get(client), handle=handle, number=number) as rnd:
+            with Round(hooks, who, rows=wanted.get(client), number=number) as rnd:
                 case.train(model, optimizer, case.batch(client))
-            rnd.submit()
             updates.append(rnd.update)
             compare(case, model, servers[0].model.state, client, rnd.rows or {})
         opened = finish_round(servers)

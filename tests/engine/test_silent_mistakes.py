@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 import torchfsl
+from tests.support.engine_setup import plan_of
 from torchfsl.engine.claim import Claim
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.plan.plan import Plan
@@ -25,7 +27,7 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.submodel.norm_bound import norm_kept, target_norm
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import ServerAdam, ServerSGD
+from torchfsl.submodel.server_optimizers import ServerAdam
 
 Source = Literal["delta", "gradient"]
 USERS, ITEMS = torch.tensor([1, 2, 3]), torch.tensor([7, 8, 9])
@@ -47,17 +49,16 @@ class Setting:
     """One model, attached, its plan and two servers."""
 
     def __init__(
-        self, *, engine: SubmodelEngine | None = None, items: int = 400, server_model: Any = None,
+        self, *, settings: Settings | None = None, items: int = 400, server_model: Any = None,
         **options: Any,
     ) -> None:  # fmt: skip
         self.model = Model(items)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.engine = SubmodelEngine() if engine is None else engine
-        self.handle = self.engine.attach(self.model, self.optimizer)
+        self.hooks = Hooks(self.model, self.optimizer, settings)
         usual: dict[str, Any] = {"max_clients": 8, "min_clients": 1, "rows_per_client": 12}
-        plan = self.engine.plan(self.handle, **{**usual, **options})
+        plan = plan_of(self.hooks, **{**usual, **options})
         assert isinstance(plan, Plan)
-        self.plan, state = plan, self.handle.server_state()
+        self.plan, state = plan, self.hooks.server_state()
         make = server_model or ServerModel
         self.servers = (
             Server(0, plan=plan, model=make(state)),
@@ -74,9 +75,8 @@ class Setting:
     def round(self, client: int = 0, number: int = 0, work: Any = None) -> Any:
         participant = Client(self.plan, self.servers, client_id=client)
         rows = IDS if self.plan.retrieving else None
-        with self.engine.round(participant, rows=rows, handle=self.handle, number=number) as rnd:
+        with Round(self.hooks, participant, rows=rows, number=number) as rnd:
             (self.step if work is None else work)()
-        rnd.submit()
         return rnd
 
 
@@ -87,39 +87,44 @@ class Setting:
 def test_servers_that_take_gradients_for_deltas_are_refused_before_the_round(sent: Source) -> None:
     taken: Source = "gradient" if sent == "delta" else "delta"
     setting = Setting(
-        engine=SubmodelEngine(source=sent), server_model=lambda s: ServerModel(s, source=taken)
+        settings=Settings(source=sent), server_model=lambda s: ServerModel(s, source=taken)
     )
     begin_round(setting.servers, 0)
-    with pytest.raises(ParameterError, match=f"sends source='{sent}'.*source='{sent}'"):
+    with pytest.raises(ParameterError, match=f"sends source='{sent}'.*both source='{taken}'"):
         setting.round()
     right = Setting(
-        engine=SubmodelEngine(source=sent), server_model=lambda s: ServerModel(s, source=sent)
+        settings=Settings(source=sent), server_model=lambda s: ServerModel(s, source=sent)
     )
     begin_round(right.servers, 0)
     right.round()
     assert finish_round(right.servers).num_clients == 1
 
 
-@pytest.mark.parametrize("aggregation", ["fsl", "plain"])
-def test_simulated_servers_take_what_the_engine_sends(
-    aggregation: Literal["fsl", "plain"],
-) -> None:
+@pytest.mark.parametrize("protocol", ["fsl", "plain"])
+def test_simulated_servers_take_what_is_sent(protocol: Literal["fsl", "plain"]) -> None:
     """By default gradients were added: the loss grew from 0.8 to 8.6e9 in eight rounds."""
 
-    def run(server_model: Any = None) -> list[float]:
-        setting = Setting(engine=SubmodelEngine(source="gradient"))
-        history = torchfsl.simulate(
-            setting.engine, setting.handle, dict.fromkeys(range(3), 0), rounds=5, progress=False,
-            train=lambda _: setting.step(), rows=lambda _: IDS, aggregation=aggregation,
-            server_model=server_model,
-        )  # fmt: skip
-        return history.column("loss")
+    def run(optimizer: Any = None) -> list[float]:
+        model = Model()
+        mine = torch.optim.SGD(model.parameters(), lr=0.1)
+        fed = torchfsl.Federated(model, mine, source="gradient")
 
-    losses = run(lambda state: ServerModel(state, ServerSGD(0.1), source="gradient"))
+        def train(_: int) -> float:
+            mine.zero_grad()
+            loss = (model() - 1).pow(2).mean()
+            loss.backward()
+            mine.step()
+            return float(loss)
+
+        result = torchfsl.simulate(
+            fed, range(3), train, rows=lambda _: IDS, rounds=5, progress=False, protocol=protocol,
+            server_optimizer=optimizer,
+        )  # fmt: skip
+        return result.column("loss")
+
+    losses = run(torchfsl.optim.SGD(0.1))
     assert losses == sorted(losses, reverse=True)
-    with pytest.raises(ParameterError, match="sends source='gradient'"):
-        run(ServerModel)
-    assert run() == run(lambda state: ServerModel(state, source="gradient"))
+    assert run() == run(torchfsl.optim.SGD())
 
 
 # --- one optimizer for both servers -------------------------------------------------------------
@@ -156,7 +161,7 @@ def test_two_threads_do_not_measure_one_model_together() -> None:
         thread.join()
 
     setting.round(client=0, work=work)
-    assert [str(error)[:35] for error in problems] == ["a round is open on this handle, whi"]
+    assert [str(error)[:35] for error in problems] == ["a round is open on this model, whic"]
     setting.round(client=1)  # in the same round, since nothing of it was sent
     assert finish_round(setting.servers).clients == (0, 1)
 
@@ -184,7 +189,7 @@ def test_a_claim_is_taken_by_one_of_many_threads() -> None:
         claim.give_back(taken.pop())
 
 
-def test_a_round_that_was_never_left_frees_its_handle_when_it_is_gone() -> None:
+def test_a_round_that_was_never_left_frees_its_model_when_it_is_gone() -> None:
     claim, owner = Claim(), Setting.__new__(Setting)
     claim.take(owner)
     with pytest.raises(ProtocolError):
@@ -199,11 +204,11 @@ def test_a_round_that_is_dropped_within_its_block_is_closed_by_the_next() -> Non
     setting = Setting()
     begin_round(setting.servers, 0)
     client = Client(setting.plan, setting.servers, client_id=0)
-    rnd = setting.engine.round(client, rows=IDS, handle=setting.handle, number=0)
+    rnd = Round(setting.hooks, client, rows=IDS, number=0)
     rnd.__enter__()
     with pytest.raises(ProtocolError, match="leave it first"):
         rnd.__enter__()
-    assert setting.handle.claim.is_of(rnd)
+    assert setting.hooks.claim.is_of(rnd)
     with pytest.raises(ProtocolError, match="begins after"):
         setting.round(client=1)
     del rnd
@@ -215,23 +220,19 @@ def test_a_round_that_asked_ahead_may_be_entered_after_the_one_that_was_open() -
     setting = Setting()
     begin_round(setting.servers, 0)
     clients = [Client(setting.plan, setting.servers, client_id=n) for n in (0, 1)]
-    first, second = (
-        setting.engine.round(one, rows=IDS, handle=setting.handle, number=0) for one in clients
-    )
-    second.ask()
+    first, second = (Round(setting.hooks, one, rows=IDS, number=0) for one in clients)
+    second.prefetch()
     with first:
         setting.step()
         with pytest.raises(ProtocolError, match="begins after"):
             second.__enter__()
-    first.submit()
     with second:
         setting.step()
-    second.submit()
     assert finish_round(setting.servers).clients == (0, 1)
 
 
 @pytest.mark.parametrize("fails", ["before", "inside", "leaving"])
-def test_a_round_that_failed_leaves_the_handle_free(
+def test_a_round_that_failed_leaves_the_model_free(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = Setting()
@@ -242,9 +243,9 @@ def test_a_round_that_failed_leaves_the_handle_free(
 
     with monkeypatch.context() as patch:
         if fails == "before":
-            patch.setattr(type(setting.handle.exchange), "load", boom)
+            patch.setattr(type(setting.hooks.exchange), "load", boom)
         if fails == "leaving":
-            patch.setattr(Handle, "update", boom)
+            patch.setattr(Hooks, "update", boom)
         with pytest.raises(ZeroDivisionError):
             setting.round(work=boom if fails == "inside" else None)
     setting.round(client=1)
@@ -259,25 +260,25 @@ def test_what_is_owed_to_rows_of_another_table_is_refused() -> None:
     small = Setting(rows_per_client=2, retrieve=False)
     begin_round(small.servers, 0)
     small.round()
-    state = small.handle.state_dict()
+    state = small.hooks.state_dict()
     assert state["residuals"]
     larger = Setting(items=500, rows_per_client=12, retrieve=False)
     with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let it go"):
-        larger.handle.load_state_dict(state)
-    assert not larger.handle.state_dict()["residuals"]
+        larger.hooks.load_state_dict(state)
+    assert not larger.hooks.state_dict()["residuals"]
     for odd in (5, {**state, "residuals": None}, {**state, "more": 1}):
-        with pytest.raises(ParameterError, match="not a Handle state"):
-            larger.handle.load_state_dict(odd)  # type: ignore[arg-type]
-    larger.handle.load_state_dict({**state, "residuals": {}})
+        with pytest.raises(ParameterError, match=r"expected what fed\.state_dict\(\) returned"):
+            larger.hooks.load_state_dict(odd)  # type: ignore[arg-type]
+    larger.hooks.load_state_dict({**state, "residuals": {}})
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     again = Setting(rows_per_client=12, retrieve=False)
-    again.handle.load_state_dict(torch.load(file, weights_only=True))
+    again.hooks.load_state_dict(torch.load(file, weights_only=True))
     read = json.loads(json.dumps(state["layout"]))
-    again.handle.load_state_dict({**state, "layout": read})
+    again.hooks.load_state_dict({**state, "layout": read})
     early = {name: part for name, part in state.items() if name != "layout"}
-    again.handle.load_state_dict(early)  # states that do not say, of versions before
+    again.hooks.load_state_dict(early)  # states that do not say, of versions before
     begin_round(again.servers, 0)
     rnd = again.round(work=lambda: None)
     assert rnd.update["rows8"].positions.tolist() == [7, 9, 401, 403]  # 8 and 402 were sent
@@ -310,10 +311,10 @@ def test_a_block_that_trains_another_model_is_told_so() -> None:
 
 
 def test_a_bound_in_the_wrong_unit_is_told() -> None:
-    """20 instead of 20 * 2**16: of a norm of 0.3 there is 0.0003 left."""
+    """20 instead of 20 * 2**20: of a norm of 0.3 there is 0.00002 left."""
     setting = Setting(l2_bound=20)
     begin_round(setting.servers, 0)
-    with pytest.warns(UserWarning, match=r"20 \* 2\*\*-16 = 0.000305.*privacy.l2_bound"):
+    with pytest.warns(UserWarning, match=r"20 \* 2\*\*-20 = 1.91e-05.*privacy.l2_bound"):
         rnd = setting.round()
     with warnings.catch_warnings():  # as errors, too, once all is done
         warnings.simplefilter("error")
@@ -351,13 +352,12 @@ def test_private_retrieval_without_a_table_is_refused_and_the_round_says_why() -
     model = nn.Sequential(
         nn.utils.parametrizations.weight_norm(nn.Embedding(20, 8)), nn.Linear(8, 1)
     )
-    engine = SubmodelEngine()
-    handle = engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    hooks = Hooks(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(ParameterError, match=r"retrieve=True.*weight_norm"):
-        engine.plan(handle, max_clients=4, rows_per_client=12, retrieve=True)
-    plan = engine.plan(handle, max_clients=4, min_clients=1, rows_per_client=12)
-    state = handle.server_state()
+        plan_of(hooks, max_clients=4, rows_per_client=12, retrieve=True)
+    plan = plan_of(hooks, max_clients=4, min_clients=1, rows_per_client=12)
+    state = hooks.server_state()
     servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
     client = Client(plan, servers, client_id=0)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match=r"no table .* by rows .*leave out rows=$"):
-        engine.round(client, rows={"0": ITEMS}, number=0)
+        Round(hooks, client, rows={"0": ITEMS}, number=0)

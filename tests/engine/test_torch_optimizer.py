@@ -14,7 +14,8 @@ from tests.support.engine_models import WIDE, loss_of, make_batch, parameters_of
 from tests.support.engine_rounds import Task, wanted
 from tests.support.federation import make_plan, make_segment, make_state
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.engine.engine import SubmodelEngine
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.engine.torch_optimizer import TorchOptimizer
 from torchfsl.errors import ParameterError
 from torchfsl.submodel import server_model
@@ -69,22 +70,18 @@ def test_the_model_is_what_torch_makes_of_the_mean_gradient(
 
 
 def test_a_round_of_gradients_steps_as_central_training_does() -> None:
-    engine = SubmodelEngine(source="gradient", encoding=WIDE)
-    task = Task(engine, server={"source": "gradient"})
+    task = Task(Settings(source="gradient", encoding=WIDE), server={"source": "gradient"})
     for server in task.servers:
         server.model.optimizer = TorchOptimizer(OPTIMIZERS["Adagrad"])
     torch.manual_seed(0)
-    central = type(task.handles[0].model)()
+    central = type(task.hooks[0].model)()
     optimizer = OPTIMIZERS["Adagrad"](central.parameters())
     for number in range(3):
         link = task.begin()
-        for client, handle in enumerate(task.handles):
+        for client, hooks in enumerate(task.hooks):
             batch = make_batch(10 * number + client)
-            with task.engine.round(
-                task.client(link, client), handle=handle, number=number, rows=wanted(batch)
-            ) as rnd:
-                train(handle.model, handle.optimizers, [batch])
-            rnd.submit()
+            with Round(hooks, task.client(link, client), number=number, rows=wanted(batch)):
+                train(hooks.model, hooks.optimizers, [batch])
         task.finish()
         optimizer.zero_grad()
         for client in range(2):

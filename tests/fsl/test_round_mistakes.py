@@ -12,30 +12,31 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.engine_setup import plan_of
 from tests.support.errors import raises
 from tests.support.federation import make_servers, mixed_plan
 from torchfsl import (
-    Client,
     Dense,
     FixedPoint,
-    Server,
-    ServerAdam,
-    SubmodelEngine,
     TopK,
     estimate,
-    explain,
 )
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.round import Round
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.fsl import Client, Server
+from torchfsl.fsl.explain import explain
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerAdam
 
 
-def attached() -> tuple[SubmodelEngine, Any, torch.nn.Module, torch.optim.Optimizer]:
+def attached() -> tuple[Hooks, torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Sequential(torch.nn.EmbeddingBag(20_000, 4), torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine(rows="auto", rest=Dense())
-    return engine, engine.attach(model, optimizer), model, optimizer
+    return Hooks(model, optimizer), model, optimizer
 
 
 def test_one_model_object_at_both_servers_is_refused() -> None:
@@ -110,30 +111,30 @@ def test_client_and_round_numbers_are_whole_numbers_below_2_to_the_64(number: An
 
 
 @pytest.mark.parametrize("number", WRONG_NUMBERS[:-1])
-def test_a_round_of_the_engine_has_such_a_number(number: Any) -> None:
-    engine, handle, _, _ = attached()
-    plan = engine.plan(handle, max_clients=5, rows_per_client=100)
-    servers = tuple(Server(b, plan=plan, model=ServerModel(handle.server_state())) for b in (0, 1))
+def test_a_round_around_training_has_such_a_number(number: Any) -> None:
+    hooks, _, _ = attached()
+    plan = plan_of(hooks, max_clients=5, rows_per_client=100)
+    servers = tuple(Server(b, plan=plan, model=ServerModel(hooks.server_state())) for b in (0, 1))
     client = Client(plan, servers, client_id=0)
     with pytest.raises(ParameterError, match=r"number is .*\[0, 2\*\*64\)"):
-        engine.round(client, rows=[1], number=number)
+        Round(hooks, client, rows=[1], number=number)
 
 
 @pytest.mark.parametrize("options", [{"rest": "dense"}, {"rest": Dense}, {"rows": TopK(3)}])
 def test_policies_are_objects(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(ParameterError, match=f"^{name} is .*: pass"):
-        SubmodelEngine(**options)
+        Settings(**options)
 
 
 @pytest.mark.parametrize(
     "options", [{"session": "x"}, {"session": b""}, {"session": bytes(15)}, {"hash_seed": "y"}]
 )
 def test_session_and_hash_seed_are_bytes(options: dict[str, Any]) -> None:
-    engine, handle, _, _ = attached()
+    hooks, _, _ = attached()
     (name,) = options
     with pytest.raises(ParameterError, match=f"^{name} is .*: give (16|32) bytes, or None"):
-        engine.plan(handle, max_clients=5, rows_per_client=100, **options)
+        plan_of(hooks, max_clients=5, rows_per_client=100, **options)
 
 
 @pytest.mark.parametrize("state", [None, [1.0], "model"])
@@ -146,55 +147,53 @@ def test_a_model_at_a_server_starts_from_a_mapping(state: Any) -> None:
 def test_a_minimum_above_the_maximum_is_refused_and_not_lowered(
     max_clients: int, min_clients: int
 ) -> None:
-    engine, handle, _, _ = attached()
+    hooks, _, _ = attached()
     with pytest.raises(ParameterError, match="min_clients"):
-        engine.plan(handle, max_clients=max_clients, min_clients=min_clients, rows_per_client=100)
+        plan_of(hooks, max_clients=max_clients, min_clients=min_clients, rows_per_client=100)
 
 
 @pytest.mark.parametrize(
     "options", [{"max_clients": 5.5}, {"min_clients": 2.5}, {"rows_per_client": 70.5}]
 )
 def test_public_numbers_are_integers(options: dict[str, Any]) -> None:
-    engine, handle, _, _ = attached()
+    hooks, _, _ = attached()
     with pytest.raises(ParameterError, match="int"):
-        engine.plan(handle, **{"max_clients": 5, "rows_per_client": 100, **options})
+        plan_of(hooks, **{"max_clients": 5, "rows_per_client": 100, **options})
 
 
 def test_loading_inside_a_round_is_refused_and_loses_nothing() -> None:
-    _, handle, model, optimizer = attached()
-    state = handle.server_state()
-    handle.begin_round()
+    hooks, model, optimizer = attached()
+    state = hooks.server_state()
+    hooks.begin_round()
     model(torch.randint(0, 20_000, (3, 2))).sum().backward()
     optimizer.step()
     trained = model[1].weight.detach().clone()
     with pytest.raises(ProtocolError, match="a round is open"):
-        handle.load(state)
+        hooks.load(state)
     assert torch.equal(model[1].weight, trained)
-    handle.close_round()
-    handle.load(state)
+    hooks.close_round()
+    hooks.load(state)
     assert not torch.equal(model[1].weight, trained)
 
 
 def test_loading_nothing_is_refused() -> None:
-    _, handle, _, _ = attached()
+    hooks, _, _ = attached()
     with pytest.raises(ParameterError, match="no tensors to load: pass ServerModel"):
-        handle.load({})
+        hooks.load({})
 
 
 def test_a_round_that_retrieves_every_tensor_downloads_none_and_goes_on() -> None:
     model = torch.nn.Sequential(torch.nn.EmbeddingBag(20_000, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=1, min_clients=1, rows_per_client=100)
-    state = handle.server_state()
+    hooks = Hooks(model, optimizer)
+    plan = plan_of(hooks, max_clients=1, min_clients=1, rows_per_client=100)
+    state = hooks.server_state()
     servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
     begin_round(servers, 0)
     client = Client(plan, servers, client_id=0)
-    with engine.round(client, rows=[3, 4], handle=handle, number=0) as rnd:
+    with Round(hooks, client, rows=[3, 4], number=0):
         model(torch.tensor([[3, 4]])).sum().backward()
         optimizer.step()
-    rnd.submit()
     finish_round(servers)
     assert not (servers[0].model.state["0.weight"][3:5] == state["0.weight"][3:5]).any()
 
@@ -214,8 +213,8 @@ def test_parts_in_anothers_place_are_refused_when_they_are_given() -> None:
         (lambda: begin_round((plan, plan), 0), "one of those given is of type Plan"),
         (lambda: begin_round(servers[:1], 0), r"in this order, and got \[0\]"),
         (lambda: finish_round(plan), "what was given is of type Plan"),
-        (lambda: explain(model), "plan is of type ServerModel: pass what engine.plan"),
-        (lambda: estimate(model), "plan is of type ServerModel: pass what engine.plan"),
+        (lambda: explain(model), "plan is of type ServerModel: pass fed.plan, of torchfsl"),
+        (lambda: estimate(model), "plan is of type ServerModel: pass fed.plan, of torchfsl"),
     ]:
         with pytest.raises(ParameterError, match=message):
             make()
@@ -272,20 +271,18 @@ def test_a_torch_optimizer_at_a_server_is_told_its_wrapper() -> None:
 
 
 def test_whole_numbers_of_numpy_make_the_same_plan() -> None:
-    engine, handle, _, _ = attached()
+    hooks, _, _ = attached()
     same: dict[str, Any] = {"session": bytes(16), "hash_seed": bytes(32)}
-    mine = engine.plan(
-        handle, max_clients=5, min_clients=2, rows_per_client=100, max_rounds=7, **same
-    )
+    mine = plan_of(hooks, max_clients=5, min_clients=2, rows_per_client=100, max_rounds=7, **same)
     for given in (100, {"rows4": 100}, {"0": 100}):
         budget = (
             {name: np.int32(value) for name, value in given.items()}
             if isinstance(given, dict)
             else np.int64(given)
         )
-        theirs = engine.plan(
-            handle, max_clients=np.int64(5), min_clients=np.uint8(2),  # type: ignore[arg-type]
-            rows_per_client=budget, max_rounds=np.int16(7), **same,  # type: ignore[arg-type]
+        theirs = plan_of(
+            hooks, max_clients=np.int64(5), min_clients=np.uint8(2), rows_per_client=budget,  # type: ignore[arg-type]
+            max_rounds=np.int16(7), **same,
         )  # fmt: skip
         assert theirs.to_json() == mine.to_json()
         assert type(theirs.max_clients) is int
@@ -304,15 +301,15 @@ def test_whole_numbers_of_numpy_make_the_same_plan() -> None:
     ],
 )
 def test_options_of_another_kind_are_named(options: dict[str, Any], message: str) -> None:
-    engine, handle, _, _ = attached()
+    hooks, _, _ = attached()
     with pytest.raises(ParameterError, match=message):
-        engine.plan(handle, **{"max_clients": 5, "rows_per_client": 100, **options})
+        plan_of(hooks, **{"max_clients": 5, "rows_per_client": 100, **options})
 
 
-@pytest.mark.parametrize("encoding", [None, {"ring_bits": 16}, 32, FixedPoint])
+@pytest.mark.parametrize("encoding", ["32", {"ring_bits": 16}, 32, FixedPoint])
 def test_an_encoding_is_a_fixed_point(encoding: Any) -> None:
     with pytest.raises(ParameterError, match=r"encoding is .*: pass FixedPoint"):
-        SubmodelEngine(encoding=encoding)
+        Settings(encoding=encoding)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from models import MLP, Sharded
-from torchfsl import Dense, FixedPoint, Rows, ServerModel, SubmodelEngine, TopK
-from torchfsl.engine.handle import Handle
+from torchfsl import Federated, FixedPoint, TopK, sesa
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.fsl import Plan
 from torchfsl.sesa import OneServer, SesaPlan, Width
 from torchfsl.submodel.plain import Plain
+from torchfsl.submodel.server_model import ServerModel
 
 INPUT, CLASSES, SHARDS = 5, 3, 4
 TAKES = (4, 1)  # shards of each layer that a client of each width takes
@@ -28,18 +30,15 @@ def network() -> Sharded:
     return Sharded(MLP(inputs=INPUT, hidden=(8, 12), classes=CLASSES), shards=SHARDS)
 
 
-def attached(net: Sharded) -> tuple[SubmodelEngine, Handle]:
-    engine = SubmodelEngine(
-        rows=Rows(), rest=Dense(), encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
+def federated(net: Sharded) -> Federated:
+    encoding = FixedPoint(ring_bits=32, frac_bits=16, clip=4.0)
+    return Federated(net, torch.optim.SGD(net.parameters(), lr=0.2), encoding=encoding)
+
+
+def clear_plan(fed: Federated) -> Plan:
+    return fed.make_plan(
+        max_clients=22, rows_per_client=SHARDS**2, above_break_even="keep", session=bytes(16)
     )
-    return engine, engine.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
-
-
-def clear_plan(engine: SubmodelEngine, handle: Handle) -> Plan:
-    return engine.plan(
-        handle, max_clients=22, rows_per_client=SHARDS**2, above_break_even="keep",
-        session=bytes(16),
-    )  # fmt: skip
 
 
 def chosen(number: int, client: int, count: int) -> list[list[int]]:
@@ -47,22 +46,22 @@ def chosen(number: int, client: int, count: int) -> list[list[int]]:
     return [sorted(choose.sample(range(SHARDS), count)) for _ in range(2)]
 
 
-def train(net: Sharded, handle: Handle, seed: int) -> None:
+def train(net: Sharded, hooks: Hooks, seed: int) -> None:
     data = torch.Generator().manual_seed(seed)
     x = torch.randn(20, INPUT, generator=data)
     y = torch.randint(CLASSES, (20,), generator=data)
-    handle.optimizers[0].zero_grad()
+    hooks.optimizers[0].zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()
-    handle.optimizers[0].step()
+    hooks.optimizers[0].step()
 
 
 def digests(protected: bool) -> list[bytes]:
     """Of the server's model after each of three rounds of ten clients, two of which drop out."""
     net = network()
-    engine, handle = attached(net)
-    drawn = clear_plan(engine, handle)
-    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
-    state = ServerModel(handle.server_state())
+    fed = federated(net)
+    drawn = clear_plan(fed)
+    plan = sesa.plan(fed, widths=WIDTHS, collusion=2, dropouts=2)
+    state = ServerModel(fed.server_state())
     widths = {client: int(client >= 18) for client in range(22)}
     aggregation = OneServer(plan, state, widths) if protected else Plain(drawn, state)
     found = []
@@ -74,9 +73,8 @@ def digests(protected: bool) -> list[bytes]:
             taken = chosen(number, client, TAKES[widths[client]])
             net.take(taken)
             participant = aggregation.participant(client)
-            with engine.round(participant, rows=net.rows(taken), number=number) as rnd:
-                train(net, handle, 100 * number + client)
-            rnd.submit()
+            with Round(fed.hooks, participant, rows=net.rows(taken), number=number):
+                train(net, fed.hooks, 100 * number + client)
         aggregation.close_round()
         found.append(aggregation.model.digest())
     assert len(set(found)) == 3
@@ -90,50 +88,49 @@ def test_the_engine_trains_the_same_model_as_in_the_clear() -> None:
 
 
 def test_the_engine_describes_a_model_to_one_server() -> None:
-    engine, handle = attached(network())
-    plan = engine.sesa_plan(handle, widths=WIDTHS, collusion=2, dropouts=2)
+    fed = federated(network())
+    plan = sesa.plan(fed, widths=WIDTHS, collusion=2, dropouts=2)
     assert {s.name: s.policy for s in plan.segments} == {
         "rows12": "rows", "rows6": "rows", "rest": "dense"
     }  # fmt: skip
     assert plan.widths == (Width((8, 16, 1), 18), Width((2, 1, 1), 4))
     assert [s.name for s in plan.segments] == ["rows12", "rows6", "rest"]
     assert SesaPlan.from_json(plan.to_json()) == plan
-    text = handle.explain(plan)
+    fed.plan = plan
+    text = fed.explain()
     assert "rows12" in text
     assert "8 / 2" in text
     assert "any 2 of 22 clients" in text
 
 
 def test_the_engine_refuses_what_one_server_cannot_take() -> None:
-    engine, handle = attached(network())
-    with pytest.raises(ParameterError, match=r"\['rows12'\]; give it some of each"):
-        engine.sesa_plan(handle, widths=[({"rows12": 8}, 22)], collusion=2)
+    fed = federated(network())
+    with pytest.raises(ParameterError, match=r"segment 'rows6' .*: how many rows"):
+        sesa.plan(fed, widths=[({"rows12": 8}, 22)], collusion=2)
     with pytest.raises(ParameterError, match="at least one class"):
-        engine.sesa_plan(handle, widths=[], collusion=2)
+        sesa.plan(fed, widths=[], collusion=2)
     with pytest.raises(ParameterError, match="owns 0 submodels"):
-        engine.sesa_plan(handle, widths=[(8, 18), (0, 4)], collusion=2)
+        sesa.plan(fed, widths=[(8, 18), (0, 4)], collusion=2)
     net = network()
-    sparse = SubmodelEngine(rows=Rows(), rest=TopK(0.5))
-    other = sparse.attach(net, torch.optim.SGD(net.parameters(), lr=0.2))
-    with pytest.raises(ParameterError, match=r"use rows=Rows\(\) and rest=Dense\(\)"):
-        sparse.sesa_plan(other, widths=[(4, 22)], collusion=2)
+    other = Federated(net, torch.optim.SGD(net.parameters(), lr=0.2), rest=TopK(0.5))
+    with pytest.raises(ParameterError, match=r"chosen after training.*rest=torchfsl\.Dense\(\)"):
+        sesa.plan(other, widths=[(4, 22)], collusion=2)
 
 
 def test_what_is_sent_of_a_network_in_shards_is_what_changed_and_no_other_row() -> None:
     torch.set_num_threads(1)
     net = network()
-    engine, handle = attached(net)
-    plan = clear_plan(engine, handle)
-    aggregation = Plain(plan, ServerModel(handle.server_state()))
+    fed = federated(net)
+    plan = clear_plan(fed)
+    aggregation = Plain(plan, ServerModel(fed.server_state()))
     taken = chosen(0, 0, 2)
     net.take(taken)
     rows = net.rows(taken)
     before = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
     aggregation.open_round(0, [0])
-    with engine.round(aggregation.participant(0), rows=rows, number=0) as rnd:
-        train(net, handle, 0)
+    with Round(fed.hooks, aggregation.participant(0), rows=rows, number=0) as rnd:
+        train(net, fed.hooks, 0)
         after = {name: p.detach().double().numpy().copy() for name, p in net.named_parameters()}
-    rnd.submit()
     assert rnd.update is not None
     assert {s.name: [t.name for t in s.tensors] for s in plan.segments} == {
         "rows12": ["units.0.weight", "units.1.weight"], "rows6": ["links.0.weight"],

@@ -13,21 +13,25 @@ import torch
 from torch import nn
 
 import torchfsl
+from torchfsl import fsl
+from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.growing import grown
 from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
-from torchfsl.submodel.server_optimizers import ServerOptimizer
+from torchfsl.submodel.server_lazy import ServerLazyAdam
+from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
 
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
-    "sgd": lambda: torchfsl.ServerSGD(0.5, momentum=0.9),
-    "adam": lambda: torchfsl.ServerAdam(0.01),
-    "lazy-adam": lambda: torchfsl.ServerLazyAdam(0.01),
+    "sgd": lambda: ServerSGD(0.5, momentum=0.9),
+    "adam": lambda: ServerAdam(0.01),
+    "lazy-adam": lambda: ServerLazyAdam(0.01),
     "ftrl": lambda: ServerFTRL(0.1, l1=0.001),
     "row-adagrad": lambda: ServerRowAdagrad(0.1),
 }
 
 
-def step(model: torchfsl.ServerModel, rows: int, seed: int) -> None:
+def step(model: ServerModel, rows: int, seed: int) -> None:
     """As a round would, of gradients in the first rows alone."""
     g = np.random.default_rng(seed).standard_normal((rows, 3))
     whole = np.zeros(model.state["w"].shape)
@@ -46,8 +50,8 @@ def step(model: torchfsl.ServerModel, rows: int, seed: int) -> None:
 def test_a_grown_model_goes_on_as_if_the_rows_had_always_been_there(name: str) -> None:
     rng = np.random.default_rng(0)
     whole = rng.standard_normal((9, 3)).astype(np.float32)
-    small = torchfsl.ServerModel({"w": whole[:5]}, OPTIMIZERS[name]())
-    large = torchfsl.ServerModel({"w": whole}, OPTIMIZERS[name]())
+    small = ServerModel({"w": whole[:5]}, OPTIMIZERS[name]())
+    large = ServerModel({"w": whole}, OPTIMIZERS[name]())
     for seed in range(3):
         step(small, 5, seed)
         step(large, 5, seed)
@@ -61,14 +65,14 @@ def test_a_grown_model_goes_on_as_if_the_rows_had_always_been_there(name: str) -
 
 
 def test_what_is_not_growing_is_refused() -> None:
-    model = torchfsl.ServerModel({"w": np.zeros((5, 3)), "b": np.zeros(2)})
+    model = ServerModel({"w": np.zeros((5, 3)), "b": np.zeros(2)})
     for state, message in [
         ({"w": np.zeros((9, 3))}, "tensors came or went: b"),
         ({"w": np.zeros((4, 3)), "b": np.zeros(2)}, "rows can be added at the end"),
         ({"w": np.zeros((9, 4)), "b": np.zeros(2)}, "rows can be added at the end"),
     ]:
         with pytest.raises(ParameterError, match=message):
-            grown(model, state, torchfsl.ServerSGD())
+            grown(model, state, ServerSGD())
 
 
 class Ranker(nn.Module):
@@ -85,29 +89,25 @@ def test_the_recipe_works_as_printed() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
     model = Ranker(1000)
     opt = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    engine = torchfsl.SubmodelEngine()
-    handle = engine.attach(model, opt)
-    plan = engine.plan(handle, max_clients=10, rows_per_client=70)
-    make = lambda: torchfsl.ServerModel(handle.server_state(), torchfsl.ServerAdam(0.01))  # noqa: E731
+    fed = torchfsl.Federated(model, opt, max_clients=10, rows_per_client=70)
+    make = lambda: ServerModel(fed.server_state(), ServerAdam(0.01))  # noqa: E731
     scope: dict[str, Any] = {
-        "torch": torch, "torchfsl": torchfsl, "Ranker": Ranker, "engine": engine,
-        "servers": tuple(torchfsl.Server(b, plan=plan, model=make()) for b in (0, 1)),
-        "handle": handle,
+        "torch": torch, "torchfsl": torchfsl, "Ranker": Ranker, "fed": fed,
+        "servers": tuple(fsl.Server(b, plan=fed.plan, model=make()) for b in (0, 1)),  # type: ignore[arg-type]
     }  # fmt: skip
 
     def one_round(number: int, low: int, high: int) -> None:
-        servers, handle = scope["servers"], scope["handle"]
-        optimizer = handle.optimizers[0]
-        torchfsl.begin_round(servers, number)
+        servers, hooks = scope["servers"], scope["fed"].hooks
+        optimizer = hooks.optimizers[0]
+        fsl.begin_round(servers, number)
         for client in (0, 1):
             ids = torch.randint(low, high, (8,))
-            who = torchfsl.Client(servers[0].plan, servers, client_id=client)
-            with engine.round(who, rows=ids, handle=handle, number=number) as rnd:
+            who = fsl.Client(servers[0].plan, servers, client_id=client)
+            with Round(hooks, who, rows=ids, number=number):
                 optimizer.zero_grad()
-                handle.model(ids).square().sum().backward()
+                hooks.model(ids).square().sum().backward()
                 optimizer.step()
-            rnd.submit()
-        torchfsl.finish_round(servers)
+        fsl.finish_round(servers)
 
     one_round(0, 0, 1000)
     before = scope["servers"][0].model.state["items.weight"].copy()

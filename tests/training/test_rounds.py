@@ -19,7 +19,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
-from training.attached import make_engine
+from training.attached import make_settings
 from training.config import Config
 from training.encoding_section import Encoding
 from training.federation import Federation, build
@@ -172,10 +172,10 @@ def test_an_odd_clip_of_a_part_is_refused(text: str) -> None:
 
 def test_other_protocols_keep_the_encoding_of_all_values() -> None:
     config = narrow("sefl")
-    assert make_engine(config, build_task(config)).encodings == {}
+    assert make_settings(config, build_task(config)).encodings == {}
     config = narrow("dense")
     parts = {part for part, _ in NARROW.parts}
-    assert set(make_engine(config, build_task(config)).encodings) == {"rest", *parts}
+    assert set(make_settings(config, build_task(config)).encodings) == {"rest", *parts}
 
 
 def test_bytes_do_not_depend_on_the_cohort() -> None:
@@ -256,7 +256,7 @@ def test_the_audit_notices_a_wrong_sum() -> None:
     close = plain.close_round
 
     def off_by_one() -> object:
-        plain._sums["rest"][0, 0] += 1  # type: ignore[attr-defined]
+        plain._sum.sums["rest"][0, 0] += 1  # type: ignore[attr-defined]
         return close()
 
     plain.close_round = off_by_one  # type: ignore[method-assign, assignment]

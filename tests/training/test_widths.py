@@ -12,7 +12,9 @@ import torch
 
 import models
 from tests.training.test_checkpoint import Interrupted, Listener
-from torchfsl import Rows, SubmodelEngine
+from torchfsl import Rows
+from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.settings import Settings
 from torchfsl.errors import ProtocolError
 from torchfsl.sesa import SesaPlan
 from torchfsl.submodel.plain import Plain
@@ -327,10 +329,10 @@ def test_a_plan_that_cannot_tell_how_likely_a_row_is_is_not_made() -> None:
     """A segment of two tables, of which clients train one row in four and one in sixteen."""
     units, links = torch.nn.Embedding(4, 6), torch.nn.Embedding(16, 6)
     tables = torch.nn.ModuleDict({"units": units, "links": links})
-    handle = SubmodelEngine(rows=Rows()).attach(tables, torch.optim.SGD(tables.parameters(), lr=1))
-    assert rows_by_segment(handle, {"units.weight": 4, "links.weight": 16}) == {"rows6": 20}
+    hooks = Hooks(tables, torch.optim.SGD(tables.parameters(), lr=1), Settings(rows=Rows()))
+    assert rows_by_segment(hooks, {"units.weight": 4, "links.weight": 16}) == {"rows6": 20}
     with pytest.raises(ConfigError, match="different shares of each"):
-        rows_by_segment(handle, {"units.weight": 1, "links.weight": 1})
+        rows_by_segment(hooks, {"units.weight": 1, "links.weight": 1})
 
 
 def test_the_collusion_of_the_paper_is_refused_by_the_isolation_limit() -> None:

@@ -8,13 +8,15 @@ and starts without gradients. Changes that the caller makes between two blocks h
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from torchfsl.engine.inventory import clean_name
 
 Mode = Literal["own", "fresh"]
 Groups = list[list[dict[str, Any]]]
@@ -57,10 +59,12 @@ class ClientState:
             starts from the state before the first block.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        """Nothing is copied before the first block."""
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[Optimizer], local: Collection[str] = ()
+    ) -> None:
+        """Nothing is copied before the first block; `local` buffers are kept by `PersonalParts`."""
         self.mode: Mode = "own"
-        self._model, self._optimizers = model, optimizers
+        self._model, self._optimizers, self._local = model, optimizers, frozenset(local)
         self._base: _State | None = None
         self._kept: dict[int, _State] = {}
         self._here: object = _NO_CLIENT
@@ -161,6 +165,7 @@ class ClientState:
             name: buffer
             for name, buffer in self._model.named_buffers()
             if not (buffer.is_floating_point() or buffer.is_complex())
+            and clean_name(name) not in self._local
         }
 
     def _now(self) -> _State:

@@ -100,7 +100,7 @@ class Hooks:
         )
         self.personal = PersonalParts(self.inventory)
         self.clips = ClipWarning()
-        self.states = ClientState(self.model, self.optimizers)
+        self.states = ClientState(self.model, self.optimizers, self.inventory.local_buffers)
         self._guards = Guards(self.model, self.optimizers, self.inventory, take)
         self.recorder = Recorder(
             self.model, self.optimizers, self.inventory, self._guards,

@@ -56,9 +56,9 @@ def _check_settings(
     Raises:
         ParameterError: names the first one and what there is.
     """
-    if rows is not None and rows != "auto" and not isinstance(rows, Rows):
+    if rows is not None and not isinstance(rows, Rows):
         raise ParameterError(f"rows is {rows!r}: pass 'auto', a Rows policy or None")
-    if rest is not None and not isinstance(rest, RestPolicy):
+    if not isinstance(rest, RestPolicy):
         raise ParameterError(
             f"rest is {rest!r}: pass a policy, Dense(), TopK(0.01), BlockTopK(0.01), "
             "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"

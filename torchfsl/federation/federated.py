@@ -40,10 +40,12 @@ from torchfsl.federation.local_servers import (
     make_servers,
 )
 from torchfsl.federation.planning import (
+    LANES,
     Average,
     PlanOptions,
     check_average,
     check_options,
+    check_plan,
     make_plan,
     settings_from,
     specs_of,
@@ -193,10 +195,7 @@ class Federated:
 
     @plan.setter
     def plan(self, plan: SubmodelPlan) -> None:
-        if not isinstance(plan, SubmodelPlan):
-            raise ParameterError(
-                f"expected a plan, such as torchfsl.sesa.plan(fed, ...), got {type(plan).__name__}"
-            )
+        check_plan(plan)
         if self._hooks.rounds:
             raise ProtocolError(
                 "rounds have begun under the present plan: make a new Federated for another one"
@@ -362,7 +361,8 @@ class Federated:
         With deltas, plain averages and momentum 0.9: a row that one of many clients changes moves
         further than its share (docs/averages.md). Else SGD with rate 1, which is the average.
         """
-        slow = self._hooks.settings.source == "delta" and self._average == "clients"
+        lane = LANES[self._average] if self._plan is None else self._plan.lane
+        slow = self._hooks.settings.source == "delta" and lane == "none"
         return OptimizerSettings(momentum=0.9 if slow else 0.0)
 
     def round(

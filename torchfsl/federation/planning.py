@@ -91,13 +91,27 @@ def make_plan(
     if encoding is None:
         counts = whole_numbers(max_clients=max_clients, max_weight=options.get("max_weight", 1))
         encoding = default_encoding(*counts)
+    # A table that is sent dense is averaged by all clients, which "rows" and "weight" do not mean.
+    default = "dense" if average == "clients" else "keep"
     plan = build_plan(
         specs, encoding=encoding, max_clients=max_clients, min_clients=min_clients,
-        lane=LANES[average], **{"above_break_even": "dense", **options},
+        lane=LANES[average], **{"above_break_even": default, **options},
     )  # fmt: skip
     if isinstance(hooks.rest, BlockSample) and REST in hooks.exchange.parts:
         block_bound(plan, plan.segment(REST))  # or rounds would find out
     return plan
+
+
+def check_plan(plan: object) -> None:
+    """Refuse what is no plan.
+
+    Raises:
+        ParameterError: with what makes one.
+    """
+    if not isinstance(plan, SubmodelPlan):
+        raise ParameterError(
+            f"expected a plan, such as torchfsl.sesa.plan(fed, ...), got {type(plan).__name__}"
+        )
 
 
 def check_average(average: object, options: Mapping[str, Any]) -> None:
@@ -138,7 +152,11 @@ def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -
         settings: of the caller.
         plan: of the task.
         rest_given: whether the caller chose a policy for the rest; else the plan's is taken.
+
+    Raises:
+        ParameterError: it is no plan.
     """
+    check_plan(plan)
     tables = {s.name for s in plan.segments if s.policy == "rows" or s.name.startswith("rows")}
     names = [s.name for s in plan.segments if s.name not in (*tables, REST, BUFFERS)]
     found: dict[str, Any] = vars(settings).copy()

@@ -161,7 +161,7 @@ class _Simulation(Generic[Data]):
             return self.fed.ids_by_table(self.rows(data))
         try:
             return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
-        except (ParameterError, TypeError, AttributeError, ValueError) as error:
+        except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
             if self.batches is not None:
                 raise
             raise ParameterError(

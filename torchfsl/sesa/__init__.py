@@ -1,9 +1,10 @@
 """One server and clients of different sizes: submodels hidden by Lagrange codes, sums exact.
 
-Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one screen), `plan`
-(what is agreed and what is refused), `isolated` (why), `planner`, `coding` (the mathematics of a
-round), `cohort`, `messages` (the wire), `channels` (from client to client through the server),
-`transport`, `client` and `client_round`, `server`; `explain` tells a plan and its costs in words.
+Secure Submodel Aggregation after Sami and Guler. Read `round` (one round on one screen),
+`sesa_plan` (what is agreed and what is refused), `isolated` (why), `planner`, `coding` (the
+mathematics of a round), `cohort`, `messages` (the wire), `channels` (from client to client through
+the server), `transport`, `client` and `client_round`, `server`; `explain` tells a plan and its
+costs in words.
 
 Invariant: the opened sums equal the plaintext sums of the survivors' updates, bit for bit, whoever
 else drops out.
