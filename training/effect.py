@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from training.config import READS, Config
@@ -115,7 +116,9 @@ def _has_images(config: Config) -> bool:
 
 
 def _is_table(config: Config) -> bool:
-    return config.data.endswith((".csv", ".tsv", ".parquet"))
+    """Also of a file that no loader reads, whose message says what to do."""
+    is_named_so = config.data.lower().endswith((".csv", ".tsv", ".parquet"))
+    return is_named_so or Path(config.data).is_file()
 
 
 def _spreads(config: Config) -> bool:

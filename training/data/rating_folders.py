@@ -21,7 +21,7 @@ import numpy.typing as npt
 from training.data.ids import Ids, ids_of, in_order
 from training.data.interaction_tables import from_columns
 from training.data.interactions import Interactions, load_interactions, rarest_attribute
-from training.data.table_files import decoding_error
+from training.data.table_files import count_lines
 
 log = logging.getLogger(__name__)
 
@@ -207,23 +207,19 @@ def _fields(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         ValueError: a line is not UTF-8.
     """
-    number = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if separator == ",":
-                rows = csv.reader(file, strict=True)
-                for row in rows:
-                    number = rows.line_num
-                    if row:
-                        yield number, row
-                return
+    count_lines(path)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        if separator != ",":
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line.rstrip("\r\n").split(separator)
-    except UnicodeDecodeError as error:
-        raise decoding_error(path, number + 1, error) from error
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {number + 1} is not CSV: {error}") from error
+            return
+        rows = csv.reader(file, strict=True)
+        try:
+            for row in filter(None, rows):
+                yield rows.line_num, row
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {rows.line_num} is not CSV: {error}") from error
 
 
 def _is_number(text: str) -> bool:

@@ -35,9 +35,11 @@ def column_names(path: Path) -> list[str]:
         FileNotFoundError: there is no such file.
         ValueError: not such a file, a name stands twice, or pyarrow is not there.
     """
-    if kind_of(path) != ".parquet":
-        _count_lines(path)  # a header that is not UTF-8 has no names
-    names = list(_open(path, None, ()).schema.names)
+    if kind_of(path) == ".parquet":
+        names = list(_open(path, None, ()).schema_arrow.names)
+    else:
+        count_lines(path)  # a header that is not UTF-8 has no names
+        names = list(_open(path, None, ()).schema.names)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"{path} has several columns named {', '.join(twice)}: give each column its own name"
@@ -68,7 +70,7 @@ def read_table(
             return file.read(), 0
         except _arrow().ArrowInvalid as error:
             raise _unreadable(path, error) from error
-    lines = _count_lines(path)
+    lines = count_lines(path)
     file = _open(path, names, texts)
     try:
         table = file.read_all()
@@ -112,22 +114,7 @@ def kind_of(path: Path) -> str:
     return suffix
 
 
-def decoding_error(path: Path, line: int, error: UnicodeDecodeError) -> ValueError:
-    """What to raise where a text file is not UTF-8."""
-    return ValueError(
-        f"{path}, line {line}: expected UTF-8, found the byte 0x{error.object[error.start]:02x}. "
-        f"Convert the file: {_conversion(path, 'ISO-8859-1')} (give the encoding that wrote the "
-        "file, if it is another)"
-    )
-
-
-def _conversion(path: Path, encoding: str) -> str:
-    """The command that makes a UTF-8 file next to one of another encoding."""
-    new = shlex.quote(str(path.with_name(f"utf8-{path.name}")))
-    return f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {new}"
-
-
-def _count_lines(path: Path) -> int:
+def count_lines(path: Path) -> int:
     """Lines of a text file.
 
     Raises:
@@ -147,11 +134,22 @@ def _count_lines(path: Path) -> int:
                 decoder.decode(block, final=len(block) < _BLOCK)
             except UnicodeDecodeError as error:
                 line = ends + error.object[: error.start].count(b"\n") + 1
-                raise decoding_error(path, line, error) from error
+                raise ValueError(
+                    f"{path}, line {line}: expected UTF-8, found the byte "
+                    f"0x{error.object[error.start]:02x}. Convert the file: "
+                    f"{_conversion(path, 'ISO-8859-1')} (give the encoding that wrote the file, if "
+                    "it is another)"
+                ) from error
             ends += block.count(b"\n")
             old_ends += block.count(b"\r")
             last = block[-1:]
     return (ends or old_ends) + (last not in (b"", b"\n", b"\r"))
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    """The command that makes a UTF-8 file next to one of another encoding."""
+    new = shlex.quote(str(path.with_name(f"utf8-{path.name}")))
+    return f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {new}"
 
 
 def _check_quotes(path: Path) -> None:
@@ -183,7 +181,7 @@ def _check_quotes(path: Path) -> None:
 
 
 def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
-    """The opened file, which has a `schema`."""
+    """The opened file."""
     arrow, kind = _arrow(), kind_of(path)
     from pyarrow import csv as reader
     from pyarrow import parquet
