@@ -87,7 +87,7 @@ def test_ids_that_look_like_equal_numbers_stay_apart(
 ) -> None:
     as_users = load(crossed(ids, ["x", "y", "z"]), tmp_path, kind)
     assert (as_users.num_users, as_users.num_items) == (len(ids), 3)
-    as_items = load(crossed(["a", "b"], [*ids, "other"]), tmp_path, kind)
+    as_items = load(crossed(["a", "b"], [*ids, "5"]), tmp_path, kind)
     assert (as_items.num_users, as_items.num_items) == (2, len(ids) + 1)
 
 
@@ -95,7 +95,7 @@ def test_ids_that_look_like_equal_numbers_stay_apart(
 def test_categories_and_clients_that_look_like_equal_numbers_stay_apart(
     ids: list[str], tmp_path: Path
 ) -> None:
-    lines = "".join(f"a,{n},{n},{name}\n" for n, name in enumerate([*ids, "other", "more"]))
+    lines = "".join(f"a,{n},{n},{name}\n" for n, name in enumerate([*ids, "5", "6"]))
     path = put(tmp_path, "events.csv", "u,i,t,c\n" + lines)
     assert load_table(path, COLUMNS + ",category=c").num_categories == len(ids) + 2
     lines = "".join(f"{n % 2},{name},x\n" for n, name in enumerate(ids))
