@@ -411,9 +411,63 @@ def test_the_log_counts_duplicates_ties_and_lines_without_an_event(
     with caplog.at_level(logging.INFO):
         load_table(path, "user=u,item=i")
     assert "2 duplicates (same user, item and time, kept), 0 ties" in caplog.text
-    path = put(tmp_path, "e.tsv", "u\ti\tt\na\t x\t1\na\ty\t2\na\tz\t3\n")
-    load_table(path, COLUMNS)
-    assert "1 ids begin or end with a blank and are kept so" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ids", "alike"),
+    [
+        (["x", " x", "y"], 1),
+        (["caf\xe9", "cafe\u0301", "b "], 1),
+        ([" x", " y", "\u212b", "\xc5"], 1),
+        (["x ", " x", "x\u00a0"], 2),
+        ([" x", "y "], 0),
+    ],
+)
+def test_ids_that_look_alike_stay_apart_and_are_told(
+    ids: list[str], alike: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = load(crossed(["1", "2"], [*ids, "other"]), tmp_path, "tsv")
+    assert data.num_items == len(ids) + 1
+    told = f"{alike} ids differ from another in blanks at an end"
+    assert (told in caplog.text) == (alike > 0)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        np.array([1.7e18, 1.7e18 + 1, 0.0]),
+        np.array([-(2.0**53), 0.0, 1.0]),
+        np.array([1.7e9, 1.7e9 + 30, 0.0], np.float32),
+        np.array([0, 1, 4096], np.float16),
+    ],
+)
+def test_times_that_floating_point_makes_equal_are_refused(times: Any, tmp_path: Path) -> None:
+    path = parquet(tmp_path, u=["a"] * 3, i=[1, 2, 3], t=times)
+    with pytest.raises(ValueError, match=r"column t holds .* neighbouring times look the same"):
+        load_table(path, COLUMNS)
+
+
+def test_times_of_more_than_63_bits_are_refused_and_large_ones_in_order(tmp_path: Path) -> None:
+    for base, fits in ((10**20, False), (2**63 - 9, True), (1_700_000_000_000_000_000, True)):
+        rows = "".join(f"a,{3 - n},{base - n}\n" for n in range(3))
+        path = put(tmp_path, "e.csv", "u,i,t\n" + rows)
+        if fits:
+            assert sequences(load_table(path, COLUMNS)) == [[0, 1, 2]]
+        else:
+            with pytest.raises(ValueError, match="line 2, in which neighbouring times"):
+                load_table(path, COLUMNS)
+
+
+def test_numbers_of_any_size_have_a_category(tmp_path: Path) -> None:
+    rows = "".join(f"1,{n}\n" for n in ("-1e30", "-1e300", "-3", "1e300", "inf"))
+    clicks = load_clicks(put(tmp_path, "c.csv", "l,n\n" + rows), "label=l,numeric=n")
+    assert clicks.values["n"].tolist() == [str(-(2**62)), str(-(2**62)), "-3", "477172", ""]
+
+
+def test_another_separator_is_named(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.csv", text_of(crossed("a", "xyz"), ";"))
+    with pytest.raises(ValueError, match="columns u;i;t alone: separate columns by commas"):
+        load_table(path, COLUMNS)
 
 
 def test_the_command_prints_the_counts(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ not named otherwise. A `.tsv` file of 40 columns without names is Criteo's as pu
 I1 to I13 (numeric) and C1 to C26.
 
 A number is a category, too: itself up to 2, then the whole part of its squared logarithm, as the
-winners of Criteo's contest had it; what is missing is a category of its own.
+winners of Criteo's contest had it; what is missing or
+not finite is a category of its own.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _bucket(column: Any, where: str) -> npt.NDArray[np.str_]:
 
 def _categories(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.str_]:
     large = np.floor(np.log(np.maximum(numbers, 3.0)) ** 2)
-    category = np.where(numbers > 2, large + 2, np.floor(numbers))
+    category = np.where(numbers > 2, large + 2, np.maximum(np.floor(numbers), -(2.0**62)))
     missing = ~np.isfinite(numbers)
     whole = np.where(missing, 0, category).astype(np.int64).astype(np.str_)
     return np.where(missing, "", whole)

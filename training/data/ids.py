@@ -6,6 +6,7 @@ Ids that are all whole numbers as Python prints them are in order of value, othe
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,9 +34,10 @@ class Ids(NamedTuple):
     of_line: npt.NDArray[np.int64]
 
     @property
-    def num_padded(self) -> int:
-        """Number of ids with blanks at an end."""
-        return sum(name != name.strip() for name in self.names)
+    def num_alike(self) -> int:
+        """Number of ids that look like another: blanks at an end, or Unicode in another form."""
+        forms = {unicodedata.normalize("NFC", name.strip()) for name in self.names}
+        return len(self.names) - len(forms)
 
 
 def is_whole(text: str) -> bool:
@@ -137,8 +139,7 @@ def _whole_numbers(column: Any, where: str, first: str) -> Any:
 
     values = column.to_numpy()
     missing = np.isnan(values)
-    largest = 2 ** (np.finfo(values.dtype).nmant + 1)
-    wrong = ~missing & ~((np.trunc(values) == values) & (np.abs(values) < largest))
+    wrong = ~missing & ~((np.trunc(values) == values) & (np.abs(values) < exact_below(values)))
     if wrong.any():
         line = np.flatnonzero(wrong)[0]
         raise ValueError(
@@ -148,6 +149,11 @@ def _whole_numbers(column: Any, where: str, first: str) -> Any:
     return pyarrow.chunked_array(
         [pyarrow.array(np.where(missing, 0, values).astype(np.int64), mask=missing)]
     )
+
+
+def exact_below(values: npt.NDArray[np.floating[Any]]) -> float:
+    """The magnitude below which neighbouring whole numbers differ in the type of an array."""
+    return float(2 ** (np.finfo(values.dtype).nmant + 1))
 
 
 def _at(first: str, line: int) -> str:

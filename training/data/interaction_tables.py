@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.data.ids import Ids, ids_of_column
+from training.data.ids import Ids, exact_below, ids_of_column
 from training.data.interactions import SHORTEST, Interactions
 from training.data.table_files import column_names, read_table
 
@@ -109,6 +109,12 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
         )
     if times.dtype.kind not in "iufM":
         raise ValueError(f"{path.name}: column {name} {_odd_time(times, path)}")
+    if times.dtype.kind == "f" and (large := np.abs(times) >= exact_below(times)).any():
+        place = np.flatnonzero(large)[0]
+        raise ValueError(
+            f"{path.name}: column {name} holds {times[place]} in {_line(path, place)}, in which "
+            "neighbouring times look the same: store times as whole numbers below 2**63 or dates"
+        )
     return times
 
 
@@ -137,20 +143,23 @@ def _log_counts(
     again = np.lexsort((items, within))
     repeated = (np.diff(within[again]) == 0) & (np.diff(items[again]) == 0)
     short = int((np.bincount(users) < SHORTEST).sum())
-    padded = sum(column.num_padded for column in ids.values())
+    alike = sum(column.num_alike for column in ids.values())
     log.info(
         "%s: %d events of %d users and %d items; %d duplicates (same user, item and time, kept), "
         "%d ties in time (in the order of the lines), %d lines without an event, %d users with "
         "fewer than %d events left out", path, len(users), len(ids["user"].names),
         len(ids["item"].names), int(repeated.sum()), ties, without_event, short, SHORTEST,
     )  # fmt: skip
-    if padded:
-        log.warning("%s: %d ids begin or end with a blank and are kept so", path, padded)
+    if alike:
+        log.warning("%s: %d ids differ from another in blanks at an end or in the form of their "
+                    "Unicode alone; each counts as an id", path, alike)  # fmt: skip
 
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     """Column by role."""
     has = f"{path.name} has the columns {', '.join(there)}"
+    if len(there) == 1:
+        raise ValueError(f"{has} alone: separate columns by commas in .csv, by tabs in .tsv")
     if not columns:
         raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
     names: dict[str, str] = {}
