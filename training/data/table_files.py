@@ -50,7 +50,7 @@ def column_names(path: Path) -> list[str]:
 def read_table(
     path: Path, *, names: Sequence[str] | None = None, texts: Sequence[str] = ()
 ) -> tuple[Any, int]:
-    """The table, by pyarrow, and how many lines of the file are no row of it.
+    """The table, by pyarrow, and the number of lines of the file without a row in it.
 
     In a CSV file `"` quotes; a quoted field may span lines. In a TSV file `"` is a character as
     others.
@@ -91,7 +91,7 @@ def kind_of(path: Path) -> str:
     """
     suffix, quoted = path.suffix.lower(), shlex.quote(str(path))
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"file not found: {path}")
     with path.open("rb") as file:
         head = file.read(8)
     for start, name, command in _OTHER_FORMATS:
@@ -156,7 +156,7 @@ def _check_quotes(path: Path) -> None:
     """Find the quoted fields that span lines, and warn of them.
 
     Raises:
-        ValueError: such a field goes on after its closing quote, so that it is none.
+        ValueError: text follows the closing quote of such a field.
     """
     start, first, spanned = 1, 0, 0
     with path.open(encoding="utf-8-sig", newline="") as file:
