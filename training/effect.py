@@ -116,9 +116,7 @@ def _has_images(config: Config) -> bool:
 
 
 def _is_table(config: Config) -> bool:
-    """Also of a file that no loader reads, whose message says what to do."""
-    is_named_so = config.data.lower().endswith((".csv", ".tsv", ".parquet"))
-    return is_named_so or Path(config.data).is_file()
+    return config.data.lower().endswith((".csv", ".tsv", ".parquet")) or Path(config.data).is_file()
 
 
 def _spreads(config: Config) -> bool:
