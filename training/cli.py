@@ -289,6 +289,8 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     from training.trackers import TRACKERS
 
     logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
+    if not options.quiet:  # how many lines, duplicates and ties a file has
+        logging.getLogger("training.data").setLevel(logging.INFO)
     limits = [limit for limit in (config.threads, config.torch_threads) if limit]
     if limits:
         torch.set_num_threads(min(limits))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from training.config import READS, Config
@@ -115,7 +116,7 @@ def _has_images(config: Config) -> bool:
 
 
 def _is_table(config: Config) -> bool:
-    return config.data.endswith((".csv", ".tsv", ".parquet"))
+    return config.data.lower().endswith((".csv", ".tsv", ".parquet")) or Path(config.data).is_file()
 
 
 def _spreads(config: Config) -> bool:

@@ -35,8 +35,9 @@ def missing(name: str) -> str:
 
 
 def stamp(figures: dict[str, Any]) -> str:
-    """Command, machine and date of a table."""
-    return f"`{command(figures)}`, {machine(figures)}, {figures['date']}.\n"
+    """Command, machine and date of a table, and of a later count of its bytes alone."""
+    again = f"; bytes counted again {day}" if (day := figures.get("bytes_counted")) else ""
+    return f"`{command(figures)}`, {machine(figures)}, {figures['date']}{again}.\n"
 
 
 def machine(figures: dict[str, Any]) -> str:

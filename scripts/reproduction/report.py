@@ -10,6 +10,7 @@ from scripts.reproduction import (
     cost_report,
     held_out_report,
     liars_report,
+    paper,
     plots,
     privhfl_report,
     recommendation_report,
@@ -26,13 +27,13 @@ from scripts.reproduction.results import read_result
 TARGET = Path("RESULTS.md")
 SOCKETS = Path("docs") / "results" / "service-load.json"
 
-OPENING = """# Results
+OPENING = f"""# Results
 
 The evaluations of four papers, run again with torchfsl, and what the papers do not have.
 
 | system | who must not collude | on this page |
 | --- | --- | --- |
-| `fsl`: "Towards Secure and Practical Federated Submodel Learning", section 7 | the two servers | [every table and figure](#table-2-which-technique-for-which-scenario), and 32-bit values, checks against malicious clients, private retrieval, error feedback |
+| `fsl`: {paper.CREDIT}, section 7 | the two servers | [every table and figure](#table-2-which-technique-for-which-scenario), and 32-bit values, checks against malicious clients, private retrieval, error feedback |
 | [`sesa`](docs/sesa.md) | the server and more than T of the clients | [clients of different sizes](#sesa-one-server-clients-of-different-sizes) |
 | [`sefl`](docs/sefl.md) | the aggregator and the key holder | [language models in block-Hankel form](#sefl-language-models-in-block-hankel-form) |
 | [`privhfl`](docs/privhfl.md) | the server and any client | [unlike models that learn from each other's answers](#privhfl-unlike-models-that-learn-from-each-others-answers) |

@@ -97,7 +97,7 @@ def test_criteo_as_published_needs_no_columns(tmp_path: Path) -> None:
         ("label=click+ip,fields=site", "are one column each"),
         ("label=price,fields=site", "must be 0 or 1 in every line"),
         ("label=click,numeric=site", "column site is not numeric"),
-        ("label=click,time=ip,fields=site", "no numbers or dates to sort by"),
+        ("label=click,time=ip,fields=site", "'a' in line 2, which is neither a number nor a date"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(columns: str, said: str, tmp_path: Path) -> None:

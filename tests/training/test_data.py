@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from training.data import partition
+from training.data.errors import DataError
 from training.data.interactions import (
     draw_untouched,
     load_interactions,
@@ -19,7 +20,6 @@ from training.data.interactions import (
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import (
-    DataError,
     LabelledData,
     Table,
     Vocabulary,

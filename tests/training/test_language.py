@@ -19,7 +19,7 @@ from training.checkpoint import CheckpointFolder
 from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
 from training.console import Console
-from training.data.tables import DataError
+from training.data.errors import DataError
 from training.data.text import Text, load_text, synthetic_text
 from training.experiment import run_experiment
 from training.federation import Federation, build

@@ -6,11 +6,13 @@ not named otherwise. A `.tsv` file of 40 columns without names is Criteo's as pu
 I1 to I13 (numeric) and C1 to C26.
 
 A number is a category, too: itself up to 2, then the whole part of its squared logarithm, as the
-winners of Criteo's contest had it; what is missing is a category of its own.
+winners of Criteo's contest had it; what is missing or
+not finite is a category of its own.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from training.data.interaction_tables import column_names, read_table
+from training.data.ids import ids_of_column, texts_of
+from training.data.interaction_tables import first_line, times_of
 from training.data.prf import Stream
+from training.data.table_files import column_names, kind_of, read_table
+
+log = logging.getLogger(__name__)
 
 Ids = npt.NDArray[np.int64]
-SUFFIXES: Final = (".csv", ".tsv", ".parquet")
 _ONE, _MANY = ("label", "client", "time"), ("fields", "numeric")
 _EXAMPLE = "label=click,client=device_ip,time=hour,fields=*"
 CRITEO: Final = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
@@ -56,29 +61,28 @@ def load_clicks(path: Path, columns: str) -> Clicks:
         FileNotFoundError: there is no such file.
         ValueError: the file or a column cannot be used; the message names it, and the columns.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path.name} is none of {', '.join(SUFFIXES)}")
-    as_published = not columns and path.suffix == ".tsv"
+    as_published = not columns and kind_of(path) == ".tsv"
     there = CRITEO if as_published else column_names(path)
     roles = _roles(_OF_CRITEO if as_published else columns, there, path)
     texts = [*roles["fields"], *roles["client"]]
-    table = read_table(path, names=CRITEO if as_published else None, texts=texts)
+    table, without_row = read_table(path, names=CRITEO if as_published else None, texts=texts)
+    log.info("%s: %d lines, %d further ones without values", path, len(table), without_row)
     (label,) = roles["label"]
     labels = _labels(table.column(label).to_numpy(), f"{path.name}: column {label}")
     order = np.arange(len(labels))
     for time in roles["time"]:
-        times = table.column(time)
-        if times.null_count or times.to_numpy().dtype.kind not in "iufM":
-            raise ValueError(f"{path.name}: column {time} holds no numbers or dates to sort by")
-        order = np.argsort(times.to_numpy(), kind="stable")
-    values = {name: _texts(table.column(name))[order] for name in roles["fields"]}
+        order = np.argsort(times_of(table.column(time), path, time), kind="stable")
+    values = {
+        name: _texts(table.column(name), f"{path.name}: column {name}")[order]
+        for name in roles["fields"]
+    }
     for name in roles["numeric"]:
         values[name] = _bucket(table.column(name), f"{path.name}: column {name}")[order]
     clients = None
     for name in roles["client"]:
-        clients = np.unique(_texts(table.column(name)), return_inverse=True)[1][order]
+        first = first_line(path)
+        where = f"{path.name}: column {name}"
+        clients = ids_of_column(table.column(name), where, first).of_line[order]
     return Clicks(labels[order], values, clients)
 
 
@@ -138,9 +142,9 @@ def _labels(values: npt.NDArray[Any], where: str) -> Ids:
     return values.astype(np.int64)
 
 
-def _texts(column: Any) -> npt.NDArray[np.str_]:
+def _texts(column: Any, where: str) -> npt.NDArray[np.str_]:
     """Values as text; what is missing is empty."""
-    texts = column.cast("string").fill_null("")
+    texts = texts_of(column, where).fill_null("")
     return np.asarray(texts.to_numpy(), dtype=np.str_)
 
 
@@ -148,14 +152,14 @@ def _bucket(column: Any, where: str) -> npt.NDArray[np.str_]:
     """Numbers as categories."""
     try:
         numbers = np.asarray(column.cast("float64").to_numpy(), dtype=np.float64)
-    except ValueError as error:  # pyarrow's are ValueErrors
+    except (ValueError, NotImplementedError) as error:  # pyarrow's are one of them
         raise ValueError(f"{where} is not numeric: {error}") from error
     return _categories(numbers)
 
 
 def _categories(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.str_]:
     large = np.floor(np.log(np.maximum(numbers, 3.0)) ** 2)
-    category = np.where(numbers > 2, large + 2, np.floor(numbers))
+    category = np.where(numbers > 2, large + 2, np.maximum(np.floor(numbers), -(2.0**62)))
     missing = ~np.isfinite(numbers)
     whole = np.where(missing, 0, category).astype(np.int64).astype(np.str_)
     return np.where(missing, "", whole)

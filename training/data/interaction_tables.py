@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from training.data.ids import Ids, exact_below, ids_of_column
 from training.data.interactions import SHORTEST, Interactions
+from training.data.table_files import column_names, read_table
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
+log = logging.getLogger(__name__)
+
 _ROLES = ("user", "item", "time", "category")
 _EXAMPLE = "user=user_id,item=item_id,time=timestamp"
 
@@ -29,8 +32,8 @@ def load_table(path: Path, columns: str) -> Interactions:
     """Read a table.
 
     Users with fewer than three events are left out, and items that only they had. Events of one
-    user at one time stay in the order of the lines. Users, items and categories are numbered by
-    increasing id.
+    user at one time stay in the order of the lines. Users, items and categories are text, numbered
+    as in `ids`. The log counts what was left out, duplicates and ties.
 
     Args:
         path: a file whose name ends in `.csv` or `.tsv` (with a line of names) or `.parquet`.
@@ -40,101 +43,123 @@ def load_table(path: Path, columns: str) -> Interactions:
         FileNotFoundError: there is no such file.
         ValueError: the file or a column cannot be used; the message names it, and the columns.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    table = read_table(path)
-    names = _mapping(columns, table.column_names, path)
-    arrays = {role: _values(table, name, path) for role, name in names.items()}
-    return from_columns(arrays, path, time_name=names.get("time", ""))
+    names = _mapping(columns, column_names(path), path)
+    time = names.pop("time", None)
+    table, without_row = read_table(path, texts=list(names.values()))
+    first = first_line(path)
+    ids = {
+        role: ids_of_column(table.column(name), f"{path.name}: column {name}", first)
+        for role, name in names.items()
+    }
+    times = None if time is None else times_of(table.column(time), path, time)
+    return from_columns(ids, path, times=times, without_event=without_row)
 
 
 def from_columns(
-    arrays: Mapping[str, npt.NDArray[Any]], path: Path, *, time_name: str = "time"
+    ids: Mapping[str, Ids],
+    path: Path,
+    *,
+    times: npt.NDArray[Any] | None = None,
+    without_event: int = 0,
 ) -> Interactions:
     """Interactions of events, one a line.
 
     Args:
-        arrays: of equal length: `user`, `item` and, if known, `time` and `category`.
+        ids: of equal length: `user`, `item` and, if known, `category`.
         path: for messages.
-        time_name: likewise.
+        times: numbers or dates `[lines]`, none of them missing.
+        without_event: lines of the file that hold none, for the log.
 
     Raises:
-        ValueError: no user has three events, times are none, or an item has two categories.
+        ValueError: no user has three events, or an item has two categories.
     """
-    users, items = arrays["user"], arrays["item"]
-    kept, user_of, counts = np.unique(users, return_inverse=True, return_counts=True)
+    user_of, items = ids["user"].of_line, ids["item"].of_line
+    counts = np.bincount(user_of)
     keep = counts[user_of] >= SHORTEST
+    order = np.lexsort((user_of,) if times is None else (times, user_of))
+    _log_counts(ids, times, order, path, without_event)
     if not keep.any():
-        raise ValueError(f"{path}: no user of {len(kept)} has {SHORTEST} events or more")
-    order = _in_time(arrays.get("time"), user_of, time_name, path)
+        raise ValueError(f"{path}: no user of {len(counts)} has {SHORTEST} events or more")
     order = order[keep[order]]
     _, first_lines, item_of = np.unique(items[order], return_index=True, return_inverse=True)
     ends = np.flatnonzero(np.diff(user_of[order])) + 1
     sequences = tuple(part.astype(np.int64) for part in np.split(item_of, ends))
-    if "category" not in arrays:
+    if "category" not in ids:
         return Interactions(sequences, np.zeros(len(first_lines), np.int64), 1)
-    return _with_categories(sequences, arrays["category"][order], first_lines, item_of, path)
+    return _with_categories(sequences, ids, order, first_lines, item_of, path)
 
 
-def column_names(path: Path) -> list[str]:
-    """Names of a table's columns.
-
-    Raises:
-        ValueError: not such a file, or pyarrow is not there.
-    """
-    return list(_open(path, None, ()).schema.names)
-
-
-def read_table(path: Path, *, names: Sequence[str] | None = None, texts: Sequence[str] = ()) -> Any:
-    """The table, by pyarrow.
-
-    Args:
-        path: of a `.csv` or `.tsv` file with a line of names, or a `.parquet` file.
-        names: of the columns of a text file that has no line of names.
-        texts: columns of a text file that are no numbers, whatever they look like.
+def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
+    """A column of pyarrow as numbers or dates `[lines]`.
 
     Raises:
-        ValueError: not such a file, or pyarrow is not there.
+        ValueError: it holds something else, or a value is missing.
     """
-    file = _open(path, names, texts)
-    try:
-        return file.read() if path.suffix == ".parquet" else file.read_all()
-    except _arrow().ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-
-
-def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
-    """The opened file, which has a `schema`."""
-    arrow = _arrow()
-    from pyarrow import csv, parquet
-
-    try:
-        if path.suffix == ".parquet":
-            return parquet.ParquetFile(path)
-        return csv.open_csv(
-            path,
-            read_options=csv.ReadOptions(column_names=names, block_size=1 << 26),
-            parse_options=csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ","),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(texts, arrow.string()), strings_can_be_null=False
-            ),
-        )
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-
-
-def _arrow() -> Any:
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
+    times: npt.NDArray[Any] = column.to_numpy()
+    missing = column.is_null().to_numpy().astype(bool)
+    if times.dtype.kind in "fM":
+        missing |= ~np.isfinite(times)
+    elif times.dtype.kind == "O":
+        missing |= times == ""
+    if missing.any():
         raise ValueError(
-            "reading tables needs pyarrow: pip install 'torchfsl[training]'"
-        ) from error
+            f"{path.name}: column {name} is empty in {missing.sum()} of {len(times)} lines, the "
+            f"first of them {_line(path, np.flatnonzero(missing)[0])}: leave these lines out, or "
+            "give them a finite time"
+        )
+    if times.dtype.kind not in "iufM":
+        raise ValueError(f"{path.name}: column {name} {_odd_time(times, path)}")
+    if times.dtype.kind == "f" and (large := np.abs(times) >= exact_below(times)).any():
+        place = np.flatnonzero(large)[0]
+        raise ValueError(
+            f"{path.name}: column {name} holds {times[place]} in {_line(path, place)}, in which "
+            "neighbouring times look the same: store times as whole numbers below 2**63 or dates"
+        )
+    return times
+
+
+def first_line(path: Path) -> str:
+    """What messages call the first event of a table."""
+    return "row 0" if path.suffix.lower() == ".parquet" else "line 2"
+
+
+def _log_counts(
+    ids: Mapping[str, Ids],
+    times: npt.NDArray[Any] | None,
+    order: npt.NDArray[np.int64],
+    path: Path,
+    without_event: int,
+) -> None:
+    """Log what may surprise: lines without an event, duplicates, ties and short users."""
+    users, items = ids["user"].of_line, ids["item"].of_line
+    ties, within = 0, np.zeros(len(order), np.int64)
+    if times is not None:
+        at = times[order]
+        same = (np.diff(users[order]) == 0) & (at[1:] == at[:-1])
+        ties = int(same.sum())
+        within[order[1:]] = np.cumsum(~same)
+    else:
+        within = users
+    again = np.lexsort((items, within))
+    repeated = (np.diff(within[again]) == 0) & (np.diff(items[again]) == 0)
+    short = int((np.bincount(users) < SHORTEST).sum())
+    alike = sum(column.num_alike for column in ids.values())
+    log.info(
+        "%s: %d events of %d users and %d items; %d duplicates (same user, item and time, kept), "
+        "%d ties in time (in the order of the lines), %d lines without an event, %d users with "
+        "fewer than %d events left out", path, len(users), len(ids["user"].names),
+        len(ids["item"].names), int(repeated.sum()), ties, without_event, short, SHORTEST,
+    )  # fmt: skip
+    if alike:
+        log.warning("%s: %d ids differ from another in blanks at an end or in the form of their "
+                    "Unicode alone; each counts as an id", path, alike)  # fmt: skip
 
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     """Column by role."""
     has = f"{path.name} has the columns {', '.join(there)}"
+    if len(there) == 1:
+        raise ValueError(f"{has} alone: separate columns by commas in .csv, by tabs in .tsv")
     if not columns:
         raise ValueError(f"{has}: say which are which, for example --columns {_EXAMPLE}")
     names: dict[str, str] = {}
@@ -154,44 +179,24 @@ def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:
     return names
 
 
-def _values(table: Any, name: str, path: Path) -> npt.NDArray[Any]:
-    column = table.column(name)
-    values: npt.NDArray[Any] = column.to_numpy()
-    is_text = values.dtype == object
-    num_empty = column.null_count + (int(np.count_nonzero(values == "")) if is_text else 0)
-    if num_empty:
-        raise ValueError(
-            f"{path.name}: column {name} is empty in {num_empty} of {len(column)} lines: "
-            "leave these lines out"
-        )
-    return values.astype(np.str_) if is_text else values
-
-
-def _in_time(
-    times: npt.NDArray[Any] | None, user_of: npt.NDArray[np.int64], name: str, path: Path
-) -> npt.NDArray[np.int64]:
-    """The lines by user, and by time for each, equal ones as they are."""
-    if times is None:
-        return np.argsort(user_of, kind="stable")
-    if times.dtype.kind not in "iufM":
-        raise ValueError(f"{path.name}: column {name} {_odd_time(times, path)}")
-    return np.lexsort((times, user_of))
-
-
 def _odd_time(times: npt.NDArray[Any], path: Path) -> str:
     """What to say of times that are read as text: the first one that does not fit."""
     forms = [_form_of(str(time)) for time in times]
     odd = next((n for n, form in enumerate(forms) if not form or form != forms[0]), -1)
     if odd < 0:
         return f"holds {forms[0]}s as text: store them in their own type"
-    line = f"line {odd + 2}" if path.suffix != ".parquet" else f"row {odd}"
-    held = f"holds {str(times[odd])!r} in {line}, which is"
+    held = f"holds {str(times[odd])!r} in {_line(path, odd)}, which is"
     if forms[odd]:
         return f"{held} a {forms[odd]}, while {str(times[0])!r} is a {forms[0]}: choose one form"
     return (
         f"{held} neither a number nor a date as 2026-11-23 or 2026-11-23 14:05:00, so that nothing "
         "says what comes first"
     )
+
+
+def _line(path: Path, place: int) -> str:
+    word, number = first_line(path).split()
+    return f"{word} {int(number) + place}"
 
 
 def _form_of(time: str) -> str:
@@ -207,7 +212,8 @@ def _form_of(time: str) -> str:
 
 def _with_categories(
     sequences: tuple[npt.NDArray[np.int64], ...],
-    categories: npt.NDArray[Any],
+    ids: Mapping[str, Ids],
+    order: npt.NDArray[np.int64],
     first_lines: npt.NDArray[np.int64],
     item_of: npt.NDArray[np.int64],
     path: Path,
@@ -217,12 +223,13 @@ def _with_categories(
     Raises:
         ValueError: an item has two.
     """
-    names, of_line = np.unique(categories, return_inverse=True)
+    names, lines = ids["category"].names, ids["category"].of_line[order]
+    kept, of_line = np.unique(lines, return_inverse=True)
     category_of = of_line[first_lines].astype(np.int64)
     if len(torn := np.flatnonzero(category_of[item_of] != of_line)):
         line = torn[0]
         raise ValueError(
-            f"{path.name}: one item has the categories {names[category_of[item_of[line]]]} and "
-            f"{names[of_line[line]]}: give each item one"
+            f"{path.name}: one item has the categories {names[lines[first_lines[item_of[line]]]]} "
+            f"and {names[lines[line]]}: give each item one"
         )
-    return Interactions(sequences, category_of, len(names))
+    return Interactions(sequences, category_of, len(kept))

@@ -7,22 +7,28 @@ the files: users in the order of their lines, items and categories by increasing
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from training.data.ids import is_whole
 from training.data.prf import Stream
+
+log = logging.getLogger(__name__)
 
 Ids = npt.NDArray[np.int64]
 SEQUENCES, ATTRIBUTES = "sequences.txt.gz", "item2attributes.json.gz"
 SHORTEST = 3
 """Items a user needs: history, target, and the one held out."""
+_DIGITS = 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +79,13 @@ def load_interactions(folder: Path) -> Interactions:
                 f"and {ATTRIBUTES}, or with files of MovieLens or RecBole, or a CSV or Parquet "
                 "file, or is 'synthetic'"
             )
-    raw = [_numbers(line, folder) for line in _lines(folder / SEQUENCES)]
-    raw = [sequence for sequence in raw if len(sequence) >= SHORTEST]
+    with _told_of(folder / SEQUENCES):
+        raw = _sequences(folder / SEQUENCES)
     if not raw:
         raise ValueError(f"{folder / SEQUENCES}: no user has {SHORTEST} items or more")
     items = np.unique(np.concatenate(raw))
-    with gzip.open(folder / ATTRIBUTES, "rt", encoding="utf-8") as file:
-        attributes = {int(item): list(map(int, ids)) for item, ids in json.load(file).items()}
+    with _told_of(folder / ATTRIBUTES):
+        attributes = _attributes(folder / ATTRIBUTES)
     chosen = rarest_attribute(items.tolist(), attributes)
     categories, category_of = np.unique(chosen, return_inverse=True)
     sequences = tuple(np.searchsorted(items, sequence).astype(np.int64) for sequence in raw)
@@ -141,16 +147,79 @@ def synthetic_interactions(
     return Interactions(tuple(sequences), category_of, categories)
 
 
-def _lines(path: Path) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [line for line in file if line.strip()]
-
-
-def _numbers(line: str, folder: Path) -> Ids:
+@contextlib.contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    """Name the file in what gzip and the decoder raise."""
     try:
-        return np.array([int(word) for word in line.split()[1:]], dtype=np.int64)
+        yield
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path}: expected UTF-8 text in gzip, but {error}: make it with `gzip -k "
+            f"{path.name.removesuffix('.gz')}` from a UTF-8 file"
+        ) from error
+
+
+def _sequences(path: Path) -> list[Ids]:
+    """Items of the users that have enough."""
+    sequences, users = [], set[str]()
+    with gzip.open(path, "rt", encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            user, *items = line.split() or [""]
+            if len(items) >= SHORTEST:
+                sequences.append(_numbers(items, f"{path}, line {number}"))
+            if user in users:
+                raise ValueError(
+                    f"{path}, line {number}: user {user} has a line already: give each user one"
+                )
+            users |= {user} - {""}
+    log.info(
+        "%s: %d users, of whom %d with fewer than %d items are left out; %d items at once more "
+        "than once", path, len(users), len(users) - len(sequences), SHORTEST,
+        sum(int((np.diff(one) == 0).sum()) for one in sequences),
+    )  # fmt: skip
+    return sequences
+
+
+def _attributes(path: Path) -> dict[int, list[int]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8-sig") as file:
+            table = json.load(file, object_pairs_hook=list)
+        return {
+            _number(item): [_number(str(one)) for one in ids]
+            for item, ids in _without_repeats(table)
+        }
+    except UnicodeDecodeError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: expected each item once with a list of whole numbers: {error}"
+        ) from error
+
+
+def _without_repeats(
+    pairs: Sequence[tuple[str, Sequence[object]]],
+) -> Sequence[tuple[str, Sequence[object]]]:
+    if not all(isinstance(ids, list) for _, ids in pairs):
+        raise TypeError("an item has no list")
+    repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]!r} stands there twice")
+    return pairs
+
+
+def _numbers(words: Sequence[str], where: str) -> Ids:
+    try:
+        return np.array([_number(word) for word in words], dtype=np.int64)
     except ValueError as error:
         raise ValueError(
-            f"{folder / SEQUENCES}: expected 'user item item ...' in whole numbers, found "
-            f"{line[:60]!r}"
+            f"{where}: expected 'user item item ...' in whole numbers, but {error}"
         ) from error
+
+
+def _number(text: str) -> int:
+    """A whole number as Python prints it: 07 would be the item 7 in other clothes."""
+    if not is_whole(text) or len(text) > _DIGITS:
+        raise ValueError(
+            f"{text[:60]!r} is not one of up to {_DIGITS} digits without leading zeros"
+        )
+    return int(text)

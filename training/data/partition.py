@@ -28,7 +28,12 @@ def label_skewed(
         num_clients: number of parts, at most n.
         alpha: concentration, > 0.
         stream: source of the mixtures and orders.
+
+    Raises:
+        ValueError: a label is negative.
     """
+    if labels.min() < 0:
+        raise ValueError(f"labels must be in [0, classes), got {labels.min()}: leave such rows out")
     classes = int(labels.max()) + 1
     pools = [np.flatnonzero(labels == c) for c in range(classes)]
     pools = [pool[stream.permutation(len(pool))] for pool in pools]

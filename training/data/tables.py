@@ -6,7 +6,7 @@ the input, the first `ClassLabel` column (or the one named) the label.
 
 from __future__ import annotations
 
-import io
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.errors import Error
+from training.data.errors import DataError
+from training.data.pictures import decode_pictures
 from training.data.prf import Stream
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped]
+
+log = logging.getLogger(__name__)
 
 Labels = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8]
@@ -90,26 +93,30 @@ def load_images(source: str, *, label: str | None = None) -> LabelledData[Images
     import datasets
 
     splits, column, target = _open(source, datasets.Image, label)
+    classes = splits[0].features[target].num_classes
     train, test = (
-        Table(_decode_images(split, column), np.array(split[target], dtype=np.int64))
+        Table(
+            decode_pictures(
+                split.select_columns(column).cast_column(column, datasets.Image(decode=False)),
+                column,
+                _where(source, split),
+            ),
+            _labels(split, target, classes, source),
+        )
         for split in splits
     )
-    return LabelledData(train, test, splits[0].features[target].num_classes)
+    return LabelledData(train, test, classes)
 
 
 def load_sentences(source: str, *, label: str | None = None) -> LabelledData[list[str]]:
     """Sentences as strings; arguments and errors as `load_images`."""
     splits, column, target = _open(source, str, label)
+    classes = splits[0].features[target].num_classes
     train, test = (
-        Table(list(split[column]), np.array(split[target], dtype=np.int64)) for split in splits
+        Table(_sentences(split, column, source), _labels(split, target, classes, source))
+        for split in splits
     )
-    return LabelledData(train, test, splits[0].features[target].num_classes)
-
-
-class DataError(Error, ValueError):
-    """A data source cannot be used. The message says what to pass instead."""
-
-    code = "data"
+    return LabelledData(train, test, classes)
 
 
 def tokenise(text: str) -> list[str]:
@@ -173,7 +180,45 @@ def _open(
             f"{'string' if kind is str else 'Image'} and a ClassLabel"
             + (f" named {label!r}" if label else "")
         )
+    for kind_of, names in (("input", inputs), ("label", labels)):
+        if len(names) > 1:
+            log.warning("%s: column %r is the %s; %s not read", source, names[0], kind_of,
+                        ", ".join(map(repr, names[1:])))  # fmt: skip
     return splits, inputs[0], labels[0]
+
+
+def _where(source: str, split: datasets.Dataset) -> str:
+    return f"{source!r}, split {split.split}"
+
+
+def _sentences(split: datasets.Dataset, column: str, source: str) -> list[str]:
+    sentences = list(split[column])
+    if None in sentences:
+        raise DataError(
+            f"{_where(source, split)}, row {sentences.index(None)}: column {column!r} is empty: "
+            "leave such rows out"
+        )
+    return sentences
+
+
+def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> Labels:
+    """Labels of a split, each in [0, classes).
+
+    Raises:
+        DataError: a row has none, which data sets write as null or -1.
+    """
+    found = split[column]
+    labels = np.array([-1 if one is None else one for one in found], dtype=np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        raise DataError(
+            f"{_where(source, split)}: column {column!r} has no label in {len(wrong)} of "
+            f"{len(labels)} rows, the first of them row {wrong[0]} with {found[int(wrong[0])]}. "
+            "Leave these rows out, for example with dataset.filter(lambda row: row["
+            f"{column!r}] in range({classes})) and to_parquet, and pass that folder; without a "
+            "test split evaluations use the validation split"
+        )
+    return labels
 
 
 def _is_input(feature: Any, kind: type) -> bool:
@@ -184,23 +229,3 @@ def _is_input(feature: Any, kind: type) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _decode_images(split: datasets.Dataset, column: str) -> npt.NDArray[np.uint8]:
-    import datasets
-    from PIL import Image
-
-    raw = split.select_columns(column).cast_column(column, datasets.Image(decode=False))
-    arrays = []
-    for row in raw:
-        picture = row[column]
-        with Image.open(
-            io.BytesIO(picture["bytes"]) if picture["bytes"] else picture["path"]
-        ) as im:
-            arrays.append(np.asarray(im if im.mode in ("L", "RGB") else im.convert("RGB")))
-    if len({array.shape for array in arrays}) != 1:
-        raise DataError(f"column {column!r} holds images of several sizes; resize them first")
-    pixels = np.stack(arrays)
-    return np.ascontiguousarray(
-        pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
-    )

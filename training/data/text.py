@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from training.data.errors import DataError
 from training.data.prf import Stream
-from training.data.tables import DataError
 
 Words = npt.NDArray[np.int32]
 END, UNKNOWN = "<eos>", "<unk>"
@@ -127,9 +127,12 @@ def _file(folder: Path, split: str) -> Path | None:
 def _lines(file: Path) -> list[str]:
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        return raw.decode("utf-8").removesuffix("\n").split("\n")
+        return raw.decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} is no UTF-8 text{_gz(file)}: {error}") from error
+        raise DataError(
+            f"{file} is no UTF-8 text{_gz(file)}: {error}. Convert it with iconv -t UTF-8"
+            + (", then gzip" if file.suffix == ".gz" else "")
+        ) from error
 
 
 def _gz(file: Path) -> str:
@@ -148,7 +151,7 @@ def _open(source: str) -> list[list[str]]:
     folder = Path(source).is_dir()
     try:
         loaded = datasets.load_dataset(source, *(() if folder else (_HUB_SUBSET,)))
-        return [list(loaded[name]["text"]) for name in ("train", "validation", "test")]
+        lines = [list(loaded[name]["text"]) for name in ("train", "validation", "test")]
     except (OSError, ValueError, KeyError, DatasetsError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         where = "folder" if folder else "Hub name (no folder is called so)"
@@ -157,3 +160,11 @@ def _open(source: str) -> list[list[str]]:
             "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or .gz), the name of a "
             f"data set on the Hugging Face Hub that has a subset {_HUB_SUBSET}, or 'synthetic'"
         ) from error
+    for name, texts in zip(("train", "validation", "test"), lines, strict=True):
+        odd = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
+        if odd is not None:
+            raise DataError(
+                f"{source!r}, split {name}, row {odd}: expected text, found {texts[odd]!r}: leave "
+                "such rows out"
+            )
+    return lines

@@ -16,11 +16,12 @@ from training.checkpoint import CheckpointFolder
 from training.config import READS, Config
 from training.data import partition
 from training.data.click_tables import load_clicks, synthetic_clicks
-from training.data.interaction_tables import SUFFIXES, load_table
+from training.data.interaction_tables import load_table
 from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
 from training.data.rating_folders import load_folder
 from training.data.synthetic import synthetic_images, synthetic_sentences
+from training.data.table_files import SUFFIXES
 from training.data.tables import (
     Inputs,
     LabelledData,
@@ -70,7 +71,7 @@ def _recommender(config: Config) -> Task:
         data = synthetic_interactions(
             config.seed, users=1000, items=1000, categories=20, length=(5, 20)
         )
-    elif Path(config.data).suffix in SUFFIXES:
+    elif Path(config.data).is_file() or Path(config.data).suffix.lower() in SUFFIXES:
         data = load_table(Path(config.data), settings.columns)
     else:
         data = load_folder(Path(config.data))

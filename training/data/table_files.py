@@ -1,0 +1,219 @@
+"""CSV, TSV and Parquet files as tables of pyarrow, after a look whether they are what they say."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import importlib
+import logging
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+log = logging.getLogger(__name__)
+
+SUFFIXES: Final = (".csv", ".tsv", ".parquet")
+
+_BLOCK: Final = 1 << 24
+_OTHER_FORMATS: Final = (
+    (b"\x1f\x8b", "gzip", "gunzip -k"),
+    (b"PK\x03\x04", "zip", "unzip"),
+    (b"BZh", "bzip2", "bunzip2 -k"),
+    (b"\xfd7zXZ", "xz", "unxz -k"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+)
+"""How a file begins, what that is, and the command that unpacks it."""
+
+_WIDE: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def column_names(path: Path) -> list[str]:
+    """Names of a table's columns.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not such a file, a name stands twice, or pyarrow is not there.
+    """
+    if kind_of(path) == ".parquet":
+        names = list(_open(path, None, ()).schema_arrow.names)
+    else:
+        count_lines(path)  # a header that is not UTF-8 has no names
+        names = list(_open(path, None, ()).schema.names)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"{path} has several columns named {', '.join(twice)}: give each column its own name"
+        )
+    return names
+
+
+def read_table(
+    path: Path, *, names: Sequence[str] | None = None, texts: Sequence[str] = ()
+) -> tuple[Any, int]:
+    """The table, by pyarrow, and the number of lines of the file without a row in it.
+
+    In a CSV file `"` quotes; a quoted field may span lines. In a TSV file `"` is a character as
+    others.
+
+    Args:
+        path: of a `.csv` or `.tsv` file with a line of names, or a `.parquet` file.
+        names: of the columns of a text file that has no line of names.
+        texts: columns of a text file that are text, whatever they look like.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not such a file, not UTF-8, a quote swallows lines, or pyarrow is not there.
+    """
+    if kind_of(path) == ".parquet":
+        file = _open(path, names, texts)
+        try:
+            return file.read(), 0
+        except _arrow().ArrowInvalid as error:
+            raise _unreadable(path, error) from error
+    lines = count_lines(path)
+    file = _open(path, names, texts)
+    try:
+        table = file.read_all()
+    except _arrow().ArrowInvalid as error:
+        raise _unreadable(path, error) from error
+    without_row = lines - len(table) - (names is None)
+    if without_row and kind_of(path) == ".csv":
+        _check_quotes(path)
+    return table, without_row
+
+
+def kind_of(path: Path) -> str:
+    """The suffix in lower case, one of `SUFFIXES`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another one; the message says how to convert the file.
+    """
+    suffix, quoted = path.suffix.lower(), shlex.quote(str(path))
+    if not path.is_file():
+        raise FileNotFoundError(f"file not found: {path}")
+    with path.open("rb") as file:
+        head = file.read(8)
+    for start, name, command in _OTHER_FORMATS:
+        if head.startswith(start):
+            raise ValueError(
+                f"{path} is compressed ({name}), expected {', '.join(SUFFIXES)}: unpack it with "
+                f"`{command} {quoted}`, or save a spreadsheet as CSV, and pass that file"
+            )
+    if suffix in (".jsonl", ".ndjson", ".json"):
+        raise ValueError(
+            f'{path} is none of {", ".join(SUFFIXES)}. Convert JSON lines: python -c "from '
+            "pyarrow import json, parquet; parquet.write_table(json.read_json("
+            f'{str(path)!r}), {str(path.with_suffix(".parquet"))!r})"'
+        )
+    if suffix not in SUFFIXES:
+        raise ValueError(
+            f"{path} is none of {', '.join(SUFFIXES)}: rename it if it is one of these, or "
+            "store the table as one"
+        )
+    return suffix
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a text file.
+
+    Raises:
+        ValueError: it is not UTF-8.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    ends, old_ends, last = 0, 0, b""
+    with path.open("rb") as file:
+        if file.read(2) in _WIDE:
+            raise ValueError(
+                f"{path}, line 1: expected UTF-8, found UTF-16. Convert the file: "
+                f"{_conversion(path, 'UTF-16')}"
+            )
+        file.seek(0)
+        while block := file.read(_BLOCK):
+            try:
+                decoder.decode(block, final=len(block) < _BLOCK)
+            except UnicodeDecodeError as error:
+                line = ends + error.object[: error.start].count(b"\n") + 1
+                raise ValueError(
+                    f"{path}, line {line}: expected UTF-8, found the byte "
+                    f"0x{error.object[error.start]:02x}. Convert the file: "
+                    f"{_conversion(path, 'ISO-8859-1')} (give the encoding that wrote the file, if "
+                    "it is another)"
+                ) from error
+            ends += block.count(b"\n")
+            old_ends += block.count(b"\r")
+            last = block[-1:]
+    return (ends or old_ends) + (last not in (b"", b"\n", b"\r"))
+
+
+def _conversion(path: Path, encoding: str) -> str:
+    """The command that makes a UTF-8 file next to one of another encoding."""
+    new = shlex.quote(str(path.with_name(f"utf8-{path.name}")))
+    return f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {new}"
+
+
+def _check_quotes(path: Path) -> None:
+    """Find the quoted fields that span lines, and warn of them.
+
+    Raises:
+        ValueError: text follows the closing quote of such a field.
+    """
+    start, first, spanned = 1, 0, 0
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            for _ in rows:
+                if rows.line_num > start:
+                    first = first or start
+                    spanned += rows.line_num - start
+                start = rows.line_num + 1
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {start}: a quote opens a field there and swallows lines that follow "
+                "it. In a quoted field of CSV a quote is written twice; or save the table with "
+                "tabs, as .tsv, where quotes are characters"
+            ) from error
+    if spanned:
+        log.warning(
+            "%s: %d lines belong to quoted fields that span lines, the first in line %d. If no "
+            "field should, a quote is open there and events are lost", path, spanned, first,
+        )  # fmt: skip
+
+
+def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:
+    """The opened file."""
+    arrow, kind = _arrow(), kind_of(path)
+    from pyarrow import csv as reader
+    from pyarrow import parquet
+
+    try:
+        if kind == ".parquet":
+            return parquet.ParquetFile(path)
+        parsing = (
+            reader.ParseOptions(delimiter="\t", quote_char=False)
+            if kind == ".tsv"
+            else reader.ParseOptions(newlines_in_values=True)
+        )
+        return reader.open_csv(
+            path,
+            read_options=reader.ReadOptions(column_names=names, block_size=1 << 26),
+            parse_options=parsing,
+            convert_options=reader.ConvertOptions(
+                column_types=dict.fromkeys(texts, arrow.string()), strings_can_be_null=False
+            ),
+        )
+    except arrow.ArrowInvalid as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} cannot be read as {path.suffix[1:].lower()}: {error}")
+
+
+def _arrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ValueError(
+            "reading tables needs pyarrow: pip install 'torchfsl[training]'"
+        ) from error
