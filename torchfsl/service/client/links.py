@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
@@ -10,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
@@ -18,15 +17,10 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.client.conversation import Conversation, HasEnded
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import INFO_BYTES, decode_info
 from torchfsl.service.net.channels import TlsFiles, channel
 
 log = logging.getLogger("torchfsl.service.links")
-
-INFO_BYTES: Final = 1 << 16
-"""Longest answer that describes a state."""
-
-PLAN_BYTES: Final = 1 << 25
-"""Longest answer that holds a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +189,15 @@ class Links:
         """
         link = self.links[party]
         answer = link.call("Info", calls.encode_request(), limit=INFO_BYTES)
-        fields: dict[str, Any] = json.loads(answer)
-        theirs = fields.get("wire_version")
+        theirs = calls.json_object(answer, INFO_BYTES).get("wire_version")
         if theirs != WIRE_VERSION:
+            theirs = theirs if isinstance(theirs, int) else "none"
             older = "this side" if isinstance(theirs, int) and theirs > WIRE_VERSION else "it"
             raise calls.VersionMismatch(
                 f"server {party} speaks wire version {theirs}, this side {WIRE_VERSION}: "
                 f"upgrade {older}"
             )
-        return fields
+        return decode_info(answer)
 
     def common_model(self) -> tuple[int, str]:
         """Version and digest of the model at both servers.
