@@ -17,6 +17,7 @@ from typing import Any
 from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service import estimating, serving
+from torchfsl.service.net.text import Plain, printable_lines, say
 from torchfsl.version import __version__
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said in our own words
         return int(options.run(options))
     except Error as error:
-        parser.exit(2, f"torchfsl: {error}\n")
+        parser.exit(2, printable_lines(f"torchfsl: {error}\n"))
     except ModuleNotFoundError as error:
         parser.exit(2, f"torchfsl: {error}; install torchfsl with its service extra\n")
     except KeyboardInterrupt:
@@ -205,7 +206,7 @@ def _serve(options: argparse.Namespace) -> int:
             reread = functools.partial(serving.reread_level, options)
             asyncio.run(serve(settings, ready=ready, reread=reread))
     except LedgerError as error:
-        print(f"torchfsl: {error}", file=sys.stderr)
+        print(printable_lines(f"torchfsl: {error}"), file=sys.stderr)
         return EXIT_STATE_REFUSED
     except (OSError, sqlite3.Error) as error:
         where = settings.state
@@ -278,7 +279,7 @@ def _backup(options: argparse.Namespace) -> int:
     size = options.file.stat().st_size / 1e6
     print(f"model {backup.version} {backup.model.digest().hex()} in {options.file}, {size:.2f} MB")
     if backup.halted:
-        print(f"this server is HALTED, its model may be its own: {backup.halted}")
+        say(f"this server is HALTED, its model may be its own: {backup.halted}")
     return int(bool(backup.halted))
 
 
@@ -304,7 +305,9 @@ def _owner(options: argparse.Namespace, *, seconds: float) -> Any:
 
 def _log_waiting() -> None:
     """Say on standard error when a server gives no answer and is asked again."""
-    logging.basicConfig(format="torchfsl: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain("torchfsl: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def _doctor(options: argparse.Namespace) -> int:

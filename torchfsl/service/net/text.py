@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 
 def printable(text: str) -> str:
     r"""The text with everything that is not printable escaped, as `\x1b`.
@@ -17,3 +19,16 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same for text of our own in several lines, in which others are quoted."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str) -> None:
+    """Print such text."""
+    print(printable_lines(text))
+
+
+class Plain(logging.Formatter):
+    """Records as lines for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record, as `printable_lines` has it."""
+        return printable_lines(super().format(record))

@@ -272,6 +272,6 @@ def _retrieve(task: asyncio.Task[None]) -> None:
         return
     error = task.exception()
     if isinstance(error, Error):
-        log.info("a relay was refused: %s", error)
+        log.debug("a relay was refused: %s", error)  # its client's call is logged as refused
     elif error is not None:
         log.error("a relay failed", exc_info=error)
