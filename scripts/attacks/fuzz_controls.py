@@ -118,7 +118,7 @@ async def send(servers: InProcessServers, found: Found, one: Drawn) -> None:
 
 async def look(servers: InProcessServers, found: Found, watching: Watching, what: str) -> None:
     """After a message: errors, readiness, and whether both servers are in one state."""
-    for station, ended in zip(servers.stations, servers.ended, strict=True):
+    for station, ended in zip(servers.stations.values(), servers.ended, strict=True):
         if ended or station.failures.unready or station.node.storage.halted:
             why = station.failures.unready or station.node.storage.halted
             found.unready.append(f"{what}: {why}")
@@ -135,7 +135,8 @@ async def look(servers: InProcessServers, found: Found, watching: Watching, what
             found.apart.append(f"{what}: {servers.states()}")
     elif running and random.Random(what).random() < 0.1:
         await abandon(servers)
-    changed = any(s.node.task is None or s.node.plan != servers.task.plan for s in servers.stations)
+    nodes = [station.node for station in servers.stations.values()]
+    changed = any(node.task is None or node.plan != servers.task.plan for node in nodes)
     if changed or max(first[0], second[0]) > 1 << 62:
         await abandon(servers)
         await servers.set_up()

@@ -22,6 +22,7 @@ import grpc.aio
 import numpy as np
 
 from scripts.checks.crash_clients import make_plan, make_update
+from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.service.client.remote import RemoteServers
@@ -98,7 +99,7 @@ class _Door:
 
 
 class _Loopback(PeerLink):
-    """One server's calls to the other in the same event loop; `altered` is what comes back."""
+    """One server's calls to the other in the same event loop; one that has ended is not there."""
 
     def __init__(self, servers: InProcessServers, party: int) -> None:
         super().__init__("https://none:1", party, servers.files(f"server-{1 - party}"))
@@ -106,7 +107,14 @@ class _Loopback(PeerLink):
 
     async def call(self, method: str, *parts: bytes | memoryview, limit: int) -> bytes:
         data = b"".join(map(bytes, parts))
-        return await self._servers.call(self._party, self._caller, method, data)
+        if self._servers.ended[self._party]:
+            raise calls.NotReady(f"server {self._party} has ended")
+        try:
+            return await self._servers.call(self._party, self._caller, method, data)
+        except (Error, asyncio.CancelledError):
+            raise
+        except Exception as error:  # gRPC says UNKNOWN, and the other server's log why
+            raise calls.NotReady(f"server {self._party}: {type(error).__name__}") from None
 
 
 class InProcessServers:
@@ -117,7 +125,7 @@ class InProcessServers:
 
     Attributes:
         stations: by party.
-        ended: by party, errors that would have ended a process.
+        ended: by party, statuses with which its process would have ended.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,9 +134,10 @@ class InProcessServers:
         make_development_certificates(self.tls, range(4))
         self.pems = {path.stem: path.read_bytes() for path in self.tls.glob("*.pem")}
         self.authorities = self.files("owner").authorities()
-        self.stations: list[Station] = []
-        self.routers: list[Router] = []
-        self.ended: list[list[BaseException]] = [[], []]
+        self.stations: dict[int, Station] = {}
+        self.routers: dict[int, Router] = {}
+        self.sides: dict[int, RoundDriver | Follower] = {}
+        self.ended: list[list[int]] = [[], []]
         for party in (0, 1):
             self._start(party)
         self.nonces = self.number = 0
@@ -175,7 +184,7 @@ class InProcessServers:
         await asyncio.gather(*(asyncio.to_thread(self._take_part, c) for c in (0, 1)))
         await self.ask("Close", round=self.number)
         await self.settle()
-        rows = [station.node.storage.ledger.last_round() for station in self.stations]
+        rows = [self.stations[p].node.storage.ledger.last_round() for p in (0, 1)]
         wanted = (self.number, "applied", 2)
         return all(row and (row.number, str(row.state), row.accepted) == wanted for row in rows)
 
@@ -192,13 +201,13 @@ class InProcessServers:
 
     def be_patient(self, seconds: float) -> None:
         """How long a call waits for the other server from now on."""
-        for station in self.stations:
+        for station in self.stations.values():
             station.limits = dataclasses.replace(LIMITS, peer_seconds=seconds)
 
     def states(self) -> list[tuple[int, str, str]]:
         """Of each server the last round, its state, and the model's digest."""
         found = []
-        for station in self.stations:
+        for station in (self.stations[0], self.stations[1]):
             row = station.node.storage.ledger.last_round()
             digest = station.node.storage.model_version.get("digest", "")
             found.append((row.number, str(row.state), digest) if row else (-1, "", digest))
@@ -206,24 +215,37 @@ class InProcessServers:
 
     async def stop(self) -> None:
         """Stop both."""
-        for station, side in zip(self.stations, self.sides, strict=True):
-            if isinstance(side, RoundDriver):
-                await side.stop()
+        for party, station in self.stations.items():
+            await self._stop_rounds(party)
             await asyncio.to_thread(station.close)
+
+    async def restart(self, party: int) -> None:
+        """Start a server again from what is on its disk, as after a kill."""
+        await self._stop_rounds(party)
+        await asyncio.to_thread(self.stations[party]._worker.close)
+        self.stations[party].node.storage.ledger.close()
+        self.ended[party].clear()
+        self._start(party)
+        if isinstance(side := self.sides[party], RoundDriver):
+            side.resume()
+
+    async def _stop_rounds(self, party: int) -> None:
+        if isinstance(side := self.sides[party], RoundDriver):
+            await side.stop()
 
     def _start(self, party: int) -> None:
         node = Node(party, self.folder / f"state{party}", self.authorities, SETTINGS)
         station = Station(node, LIMITS)
-        station.failures = Failures(self.ended[party].append)  # type: ignore[arg-type]
+        station.failures = Failures(self.ended[party].append)
         link = _Loopback(self, 1 - party)
         relays = Relays(station, link)
+        side: RoundDriver | Follower
         side = RoundDriver(station, link, relays) if party == 0 else Follower(station, relays)
-        self.sides = [*getattr(self, "sides", []), side]
         pem = self.pems[f"server-{party}-seal"]
         methods = all_methods(station, relays, FetchDesk(station, link), side, lambda: pem)
         trust = Trust(self.files(f"server-{party}"))
-        self.stations.append(station)
-        self.routers.append(Router(station, trust, methods, Observer(), _Door()))  # type: ignore[arg-type]
+        router = Router(station, trust, methods, Observer(), _Door())  # type: ignore[arg-type]
+        self.stations[party], self.routers[party], self.sides[party] = station, router, side
 
     def _take_part(self, client: int) -> None:
         """In a thread: one client's part of the open round."""
