@@ -13,11 +13,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
 from torchfsl.service.net.identity import (
     Authorities,
     Identity,
+    Role,
     days_left,
     load_certificate,
     server_name,
@@ -98,6 +99,21 @@ class TlsFiles:
             )
         return key, chain
 
+    def server_pair(self, party: int) -> tuple[bytes, bytes]:
+        """The same, if server `party` can answer with it.
+
+        Raises:
+            ParameterError: as `pair`; or the certificate is another party's.
+            NotAllowed: it is not from the authority for that party.
+        """
+        identity = self.identity()
+        if identity != Identity(Role.SERVER, party):
+            raise ParameterError(
+                f"{self.certificate} is the certificate of {identity}, not of server {party}: put "
+                "that server's there"
+            )
+        return self.pair()
+
     @property
     def seal_certificate(self) -> Path:
         """A server's certificate for seals; its key lies beside it."""
@@ -131,7 +147,9 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
     def configuration() -> grpc.ServerCertificateConfiguration:
         authorities = files.authorities()
         roots = b"".join((authorities.clients_pem, *authorities.server_pems))
-        return grpc.ssl_server_certificate_configuration([files.pair()], root_certificates=roots)
+        return grpc.ssl_server_certificate_configuration(
+            [files.server_pair(party)], root_certificates=roots
+        )
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         try:
@@ -139,8 +157,8 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
             if now == stamp[0]:
                 return None
             fresh = configuration()
-        except (OSError, ParameterError):
-            return None  # in the middle of a rotation: the old certificate goes on
+        except (OSError, Error):
+            return None  # the old certificate goes on; what stays wrong `Validity` logs
         stamp[0] = now
         return fresh
 
