@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from torchfsl.service.client.conversation import Conversation, HasEnded
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import INFO_BYTES, decode_info
 from torchfsl.service.net.channels import TlsFiles, channel
+from torchfsl.service.net.pinning import server_certificate
 
 log = logging.getLogger("torchfsl.service.links")
 
@@ -51,7 +53,10 @@ class Link:
         self.url, self.party, self.policy = url, party, policy
         self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
-        self._channel = channel(url, party, files)
+        files.pair()
+        self._files = files
+        self._pinned, self._in_doubt, self._opening = b"", True, threading.Lock()
+        self._channels: list[grpc.Channel] = []
         self._resting: list[Conversation] = []
 
     def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
@@ -70,6 +75,7 @@ class Link:
             try:
                 answer = self._attempt(method, data, limit, min(left, self.policy.attempt_seconds))
             except calls.RETRIED as error:
+                self._in_doubt |= _is_unconnected(error)
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (not a secret)
                 if time.monotonic() + wait >= deadline:
                     raise
@@ -89,7 +95,11 @@ class Link:
             Error: the refusal, or `NotReady` where there was no answer in time.
         """
         self.attempts[method] += 1
-        answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
+        try:
+            answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
+        except calls.NotReady as error:
+            self._in_doubt |= _is_unconnected(error)
+            raise
         self.counts[method] += 1
         return answer
 
@@ -97,7 +107,25 @@ class Link:
         """Close the channel."""
         while self._resting:
             self._resting.pop().close()
-        self._channel.close()
+        for one in self._channels:
+            one.close()
+
+    @property
+    def _channel(self) -> grpc.Channel:
+        """The channel to the server with the certificate that it has now.
+
+        Raises:
+            NotReady: nobody answers, or somebody else.
+        """
+        with self._opening:
+            if self._in_doubt:  # at first, and after a call without an answer
+                pem = server_certificate(
+                    self.url, self.party, self._files, self.policy.attempt_seconds
+                )
+                if pem != self._pinned:
+                    self._channels.append(channel(self.url, self.party, self._files, pem))
+                self._pinned, self._in_doubt = pem, False
+            return self._channels[-1]
 
     def _tell(self, error: Exception, left: float) -> None:
         said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
@@ -155,6 +183,11 @@ class Link:
     def _check(self, size: int, limit: int) -> None:
         if size > limit:
             raise ProtocolError(f"server {self.party} answers with more than {limit} bytes")
+
+
+def _is_unconnected(error: Exception) -> bool:
+    """Whether a call found no connection, perhaps as the server has another certificate now."""
+    return "failed to connect" in str(error)
 
 
 class Links:

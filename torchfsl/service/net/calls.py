@@ -117,6 +117,11 @@ def error_of(error: grpc.RpcError, peer: str) -> Error:
     return kind(f"{peer}: {printable(_of_tls(details) or details or code.name)}")
 
 
+def unreachable(details: str, peer: str) -> NotReady:
+    """The error where no connection to `peer` came about."""
+    return NotReady(f"{peer}: {printable(_of_tls(details) or details)}")
+
+
 def _of_tls(details: str) -> str:
     """What a failed handshake means, or empty; gRPC's own words are behind it."""
     if not details.startswith("failed to connect"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -167,21 +166,17 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
     )
 
 
-def channel(
-    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
-) -> grpc.Channel:
-    """A channel to server `party`; nothing is sent yet."""
+def channel(url: str, party: int, files: TlsFiles, certificate: bytes) -> grpc.Channel:
+    """A channel to server `party` that trusts this certificate alone; nothing is sent yet."""
     return grpc.secure_channel(
-        target(url), _client_credentials(party, files), options=_all(party, options)
+        target(url), _client_credentials(files, certificate), options=_all(party)
     )
 
 
-def aio_channel(
-    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
-) -> grpc.aio.Channel:
+def aio_channel(url: str, party: int, files: TlsFiles, certificate: bytes) -> grpc.aio.Channel:
     """The same for asyncio."""
     return grpc.aio.secure_channel(
-        target(url), _client_credentials(party, files), options=_all(party, options)
+        target(url), _client_credentials(files, certificate), options=_all(party)
     )
 
 
@@ -200,17 +195,15 @@ def target(url: str) -> str:
     return f"{host}:{port}"
 
 
-def _client_credentials(party: int, files: TlsFiles) -> grpc.ChannelCredentials:
+def _client_credentials(files: TlsFiles, certificate: bytes) -> grpc.ChannelCredentials:
     key, chain = files.pair()
-    root = files.authorities().server_pems[party]
     return grpc.ssl_channel_credentials(
-        root_certificates=root, private_key=key, certificate_chain=chain
+        root_certificates=certificate, private_key=key, certificate_chain=chain
     )
 
 
-def _all(party: int, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    override = ("grpc.ssl_target_name_override", server_name(party))
-    return [*_OPTIONS, override, *options]
+def _all(party: int) -> list[tuple[str, Any]]:
+    return [*_OPTIONS, ("grpc.ssl_target_name_override", server_name(party))]
 
 
 def read_file(path: Path) -> bytes:
