@@ -17,7 +17,7 @@ from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service import estimating, serving
 from torchfsl.service.net.addresses import user_path
-from torchfsl.service.net.text import Plain, printable_lines, say
+from torchfsl.service.net.text import Plain, printable, printable_lines, say
 from torchfsl.version import __version__
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -283,7 +283,7 @@ def _backup(options: argparse.Namespace) -> int:
     size = options.file.stat().st_size / 1e6
     print(f"model {backup.version} {backup.model.digest().hex()} in {options.file}, {size:.2f} MB")
     if backup.halted:
-        say(f"this server is HALTED, its model may be its own: {backup.halted}")
+        say(f"this server is HALTED, its model may be its own: {printable(backup.halted)}")
     return int(bool(backup.halted))
 
 

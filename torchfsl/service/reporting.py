@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import Error, ParameterError
-from torchfsl.service.net.text import say
+from torchfsl.service.net.text import printable, say
 
 if TYPE_CHECKING:
     from torchfsl.service.net.channels import TlsFiles
@@ -24,7 +24,7 @@ def show_state(folder: Path, num_rounds: int) -> int:
     try:
         party = (ledger.setting("party") or b"?").decode()
         model = (ledger.setting("model") or b"none").decode()
-        halted = (ledger.setting("halted") or b"").decode()
+        halted = printable((ledger.setting("halted") or b"").decode())
         say(f"server {party}, model {model}" + (f", HALTED: {halted}" if halted else ""))
         say("   round state       reports  accepted        MB  seconds  why")
         rounds = ledger.rounds("ORDER BY number DESC LIMIT ?", num_rounds)
@@ -32,7 +32,7 @@ def show_state(folder: Path, num_rounds: int) -> int:
             seconds = (row.ended_at or time.time()) - row.opened_at
             say(
                 f"{row.number:>8} {row.state:<10} {row.reports:>8} {row.accepted:>9} "
-                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {row.reason}"
+                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.reason)}"
             )
         for name in ("reports", "models"):
             files = [path for path in (folder / name).rglob("*") if path.is_file()]
