@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support.network import Pair, wait_until
 from torchfsl.service.local import free_ports
 from torchfsl.service.net.addresses import bound_socket
-from torchfsl.service.server import health, observation
+from torchfsl.service.server import health, observation, probes
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.observation import ObservationServer, Page
 from torchfsl.service.server.observe import Observer
@@ -232,3 +232,36 @@ def test_slow_pages_and_those_who_do_not_read_take_no_place_of_a_probe(
     assert all(probe(pages) for _ in range(20))
     for one in held:
         one.close()
+
+
+def health_answers(port: int, seconds: float) -> bool:
+    """Whether the gRPC health protocol answers a new caller before the time is over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            with contextlib.suppress(grpc.RpcError):
+                return bool(stub.Check(health_pb2.HealthCheckRequest(), timeout=1))
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("patience", "answers"), [(2000, True), (120_000, False)])
+def test_silent_callers_hold_the_places_of_grpc_probes_for_two_seconds(
+    patience: int, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120 s is what gRPC allows them by itself."""
+    options = [(n, patience if "handshake" in n else v) for n, v in probes._OPTIONS]
+    assert ("grpc.server_handshake_timeout_ms", 2000) in probes._OPTIONS
+    monkeypatch.setattr(probes, "_OPTIONS", tuple(options))
+
+    async def play() -> None:
+        served = probes.GrpcProbes("127.0.0.1:0", Health(0, 1))
+        await served.start()
+        held = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(40)]
+        assert await asyncio.to_thread(health_answers, served.port, 8.0) is answers
+        for one in held:
+            one.close()
+        await served.stop()
+
+    asyncio.run(play())

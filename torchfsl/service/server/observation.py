@@ -29,6 +29,7 @@ _REQUEST_SECONDS: Final = 2.0
 _UNFINISHED: Final = 32
 """Requests that are arriving, or whose answers are leaving."""
 
+_BACKLOG: Final = 1024
 _SLOW_PAGES: Final = 16
 _PROBES: Final = frozenset(("/livez", "/readyz"))
 _PROBES_AT_ONCE, _PROBES_WAITING = 8, 64
@@ -68,7 +69,7 @@ class ObservationServer:
         }  # by whether it is a probe
         self._told = -_TELL_SECONDS
         self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
-        listening.listen(_UNFINISHED)
+        listening.listen(_BACKLOG)
         self._thread = threading.Thread(
             target=self._loop.run_until_complete, args=(self._serve(listening),), daemon=True
         )
@@ -84,6 +85,7 @@ class ObservationServer:
         server = await asyncio.start_server(
             self._take, sock=listening, limit=_HEAD_BYTES, backlog=_UNFINISHED
         )
+        listening.listen(_BACKLOG)  # and no more than the places are accepted at once
         await self._stopped.wait()
         server.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
