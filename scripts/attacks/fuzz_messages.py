@@ -36,7 +36,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
 from torchfsl.service import task
-from torchfsl.service.net import calls
+from torchfsl.service.net import answers, calls
 from torchfsl.service.net.identity import Identity, NotAllowed
 from torchfsl.service.state import arrays, vault
 from torchfsl.submodel.segments import TensorSpec
@@ -57,6 +57,12 @@ def tiny_plan() -> Plan:
 
 
 PLAN = tiny_plan()
+_INFO = {
+    "party": 0, "library": "1", "wire_version": 4, "plan_digest": "", "model": {}, "round": -1,
+    "state": "", "open": False, "closes_at": 0.0, "complete": 0, "halted": "", "stalled": "",
+}  # fmt: skip
+_ROW = {"number": 1, "state": "open", "reports": 0, "accepted": 0, "bytes": 0, "reason": "x"}
+_PLANNED = {"nonce": "00", "coins": ["00", "11"], "plan": "{}", "certificate": "x"}
 
 
 @dataclass
@@ -102,6 +108,9 @@ def make_targets() -> list[Target]:
         Target("opened", lambda d: vault.decode_opened(_sign(d)), (parse,), [opened[:-32]]),
         Target("task", lambda d: task.decode_task(_sign(d)), (parse, ParameterError), tasks),
         Target("request", lambda d: calls.decode_request(d, round=int), (parse,), [request]),
+        Target("info", answers.decode_info, (parse,), [json.dumps(_INFO).encode()]),
+        Target("row", answers.decode_row, (parse,), [json.dumps(_ROW).encode()]),
+        Target("planned", answers.decode_plan, (parse,), [json.dumps(_PLANNED).encode()]),
         Target("identity", _identity, (NotAllowed,), [b"torchfsl:client:7", b"torchfsl:owner"]),
     ]  # fmt: skip
 

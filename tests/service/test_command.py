@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.network import HASTY
+from torchfsl.errors import ParameterError
 from torchfsl.fsl.floors import ClientPolicy
+from torchfsl.service import serving
 from torchfsl.service.client import links
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.command import main, make_parser
@@ -214,3 +216,41 @@ def test_a_server_that_refuses_for_now_is_not_said_to_give_no_answer(
     link.close()
     assert "server 1 (https://127.0.0.1:1) refuses for now, trying again" in caplog.text
     assert "server 1 (https://127.0.0.1:1) gives no answer yet, trying again" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["state", "witness", "deny", "tls", "tls-cert"])
+def test_a_tilde_in_a_setting_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "listen": "127.0.0.1:7000", "peer": "https://127.0.0.1:7001", "state": "s", "tls": "t",
+        name: "~/here",
+    }  # fmt: skip
+    if name == "tls-cert":
+        del settings["tls"]
+        settings |= dict.fromkeys(
+            ("tls-key", "tls-server-ca-0", "tls-server-ca-1", "tls-clients-ca"), "~/x"
+        )
+    config = tmp_path / "serve.toml"
+    config.write_text("party = 0\n" + "".join(f'{n} = "{v}"\n' for n, v in settings.items()))
+    read = serving.read_file(config)
+    home = tmp_path / "home" / "here"
+    found = {
+        "state": read.state, "witness": read.witness, "deny": read.deny,
+        "tls": read.tls.certificate.parent, "tls-cert": read.tls.certificate,
+    }  # fmt: skip
+    assert found[name] == home
+    config.write_text(config.read_text().replace("~/here", "~nobody-by-this-name/here"))
+    with pytest.raises(ParameterError, match="nobody-by-this-name"):
+        serving.read_file(config)
+    assert [path.name for path in tmp_path.iterdir()] == ["serve.toml"]
+
+
+def test_a_tilde_in_an_option_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["certs", "~/certs"]) == 0
+    assert (tmp_path / "certs" / "owner.pem").exists()

@@ -14,8 +14,9 @@ from tests.support.federation import wanted_rows
 from tests.support.network import CONFIG, QUICK, Pair, wait_until
 from torchfsl.errors import DecodeError, Error, RejectedSubmission
 from torchfsl.service.client.conversation import Conversation, HasEnded
-from torchfsl.service.client.links import PLAN_BYTES, Link
+from torchfsl.service.client.links import Link
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import PLAN_BYTES
 from torchfsl.service.net.calls import CHUNK_BYTES
 from torchfsl.service.net.identity import NotAllowed
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import struct
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +135,33 @@ def test_another_clients_identity_is_refused(pair: Pair) -> None:
 def test_a_client_cannot_call_what_is_not_for_clients(pair: Pair, method: str) -> None:
     with pytest.raises(NotAllowed, match=f"client 0 may not call {method}"):
         link_of(pair, pair.files("client-0")).call(method, b"{}", limit=1 << 20)
+
+
+def test_a_caller_that_is_refused_a_thousand_times_fills_no_log(pair: Pair) -> None:
+    before = len(pair.log(0))
+    call = link_of(pair, pair.files("client-0"))._channel.unary_unary(calls.path("Step"))
+    for _ in range(1000):
+        with pytest.raises(grpc.RpcError):
+            call(b"{}", timeout=HANGS_AFTER, metadata=calls.metadata())
+    lines = pair.log(0)[before:].splitlines()
+    refused = [line for line in lines if '"client 0"' in line and "PERMISSION_DENIED" in line]
+    assert 1 <= len(refused) <= 20  # a line in ten seconds, however slow this machine is
+
+
+def test_controls_and_half_pairs_in_a_reason_stop_nothing_and_reach_no_log(pair: Pair) -> None:
+    reasons = [b"\\ud800", b"\\u001b[2J", b"\\u202e", b"\\n"]
+    for name, party in (("owner", 0), ("server-0", 1)):
+        link = link_of(pair, pair.files(name), party)
+        for said in reasons:
+            request = b'{"round": 0, "reason": "' + said + b'"}'
+            with contextlib.suppress(DecodeError, ProtocolError):
+                link.call("Abandon", request, limit=1 << 20)
+        with pytest.raises(DecodeError):
+            link.call("Abandon", b'{"round": 1, "reason": "\\ud800"}', limit=1 << 20)
+    for party in (0, 1):
+        assert not {"\x1b", "\u202e"} & set(pair.log(party))
+        page = f"http://127.0.0.1:{pair.metrics_ports[party]}/readyz"
+        assert urllib.request.urlopen(page, timeout=HANGS_AFTER).status == 200
 
 
 def test_server_1_cannot_drive_server_0(pair: Pair) -> None:

@@ -50,6 +50,7 @@ def test_a_call_that_fails_leaves_the_others_alone(
         monkeypatch.setattr(
             peers, "aio_channel", lambda *_: grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         )
+        monkeypatch.setattr(peers, "server_certificate", lambda *_: b"")
         link = PeerLink("https://unused:1", 1, NO_FILES)
         under_way = asyncio.create_task(link.call("Step", b"x", limit=10))
         with pytest.raises(Error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,59 @@ def test_a_new_sealing_certificate_is_taken_if_it_is_for_the_same_key(
         Validity(TlsFiles.in_folder(folder, "server-0"), 0)
 
 
+def another_key(folder: Path) -> None:
+    """A valid key, of another certificate."""
+    shutil.copy(folder / "client-0.key", folder / "server-0.key")
+
+
+def half_a_key(folder: Path) -> None:
+    (folder / "server-0.key").write_text("-----BEGIN PRIVATE KEY-----\n")
+
+
+def no_key(folder: Path) -> None:
+    (folder / "server-0.key").unlink()
+
+
+def another_party(folder: Path) -> None:
+    for kind in ("pem", "key"):
+        shutil.copy(folder / f"server-1.{kind}", folder / f"server-0.{kind}")
+
+
+def a_client(folder: Path) -> None:
+    for kind in ("pem", "key"):
+        shutil.copy(folder / f"client-0.{kind}", folder / f"server-0.{kind}")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (another_key, "is not the key of the certificate"), (half_a_key, "holds no private key"),
+        (no_key, "cannot read"), (another_party, "is the certificate of server 1"),
+        (a_client, "is the certificate of client 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_take_the_certificates_place_is_logged_once_and_the_old_one_stays(
+    spoil: Callable[[Path], None], said: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles.in_folder(folder, "server-0")
+    good = {kind: (folder / f"server-0.{kind}").read_bytes() for kind in ("pem", "key")}
+    known = Validity(files, 0)
+    spoil(folder)
+    assert not caplog.records
+    assert [known.expired for _ in range(5)] == [""] * 5
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert lines[0].startswith("the certificates stay as they were: ")
+    assert said in lines[0]
+    assert known.is_stale
+    with pytest.raises(Error):
+        files.server_pair(0)  # which is what TLS would take
+    for kind, content in good.items():
+        (folder / f"server-0.{kind}").write_bytes(content)
+    assert known.expired == ""
+    assert not known.is_stale
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with Pair(tmp_path) as started:
@@ -156,3 +209,18 @@ def test_a_handshake_that_fails_is_explained(pair: Pair, tmp_path: Path) -> None
     assert "a server does that refuses this certificate" in answer(pair, client)
     with pytest.raises(ParameterError, match=r"client-0\.pem has EXPIRED"):
         reporting.show_servers(pair.urls, client)
+
+
+def test_a_wrong_key_in_place_is_logged_by_the_server_that_goes_on_with_the_old_one(
+    pair: Pair,
+) -> None:
+    kept = {path: path.read_bytes() for path in pair.tls.glob("server-0.*")}
+    another_key(pair.tls)
+    wait_until(lambda: "the certificates stay as they were" in pair.log(0))
+    assert answer(pair, pair.files("client-0")) == ""
+    another_party(pair.tls)
+    wait_until(lambda: "is the certificate of server 1" in pair.log(0))
+    assert answer(pair, pair.files("client-0")) == ""
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert pair.log(0).count("the certificates stay as they were") == 2

@@ -10,6 +10,7 @@ import functools
 import importlib
 import logging
 import os
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -44,8 +45,11 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
                 "environment, or set TORCHFSL_BACKEND=portable"
             ) from error
         log.warning(
-            "torchfsl uses the portable backend, many times slower than the native one, which is "
-            "missing (%s): reinstall where there is a C++20 compiler, with TORCHFSL_NATIVE=on",
+            "torchfsl in %s uses the portable backend, many times slower than the native one, "
+            "which is missing (%s): reinstall where there is a C++20 compiler, with "
+            "TORCHFSL_NATIVE=on; if that folder is a clone and torchfsl is installed elsewhere, "
+            "take the clone off PYTHONPATH",
+            Path(__file__).parents[1],
             error,
         )
         return "portable", portable

@@ -11,12 +11,13 @@ import os
 import sqlite3
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from torchfsl.errors import Error, ParameterError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service import estimating, serving
+from torchfsl.service.net.addresses import user_path
+from torchfsl.service.net.text import Plain, printable, printable_lines, say
 from torchfsl.version import __version__
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is said in our own words
         return int(options.run(options))
     except Error as error:
-        parser.exit(2, f"torchfsl: {error}\n")
+        parser.exit(2, printable_lines(f"torchfsl: {error}\n"))
     except ModuleNotFoundError as error:
         parser.exit(2, f"torchfsl: {error}; install torchfsl with its service extra\n")
     except KeyboardInterrupt:
@@ -125,7 +126,7 @@ def _add_certs(commands: Any) -> None:
     certs = commands.add_parser(
         "certs", help="make development certificates", description=_CERTS, formatter_class=_RAW
     )
-    certs.add_argument("folder", type=Path, help="where the files go")
+    certs.add_argument("folder", type=user_path, help="where the files go")
     certs.add_argument("--clients", default="", metavar="A-B,C", help="client numbers, as 0-99,200")
     certs.add_argument("--days", type=int, default=30, help="validity (default 30)")
     certs.set_defaults(run=_certs)
@@ -135,13 +136,13 @@ def _add_status(commands: Any) -> None:
     status = commands.add_parser(
         "status", help="show the rounds in a state folder, or two running servers"
     )
-    status.add_argument("--state", type=Path, metavar="DIR", help="a server's state folder")
+    status.add_argument("--state", type=user_path, metavar="DIR", help="a server's state folder")
     status.add_argument("--servers", metavar="URL0,URL1", help="running servers")
-    status.add_argument("--tls", type=Path, metavar="DIR", help="certificates, for --servers")
+    status.add_argument("--tls", type=user_path, metavar="DIR", help="certificates, for --servers")
     status.add_argument(
         "--as", dest="name", default="owner", help="owner, server-N, client-N (default owner)"
     )
-    status.add_argument("--config", type=Path, metavar="FILE.toml", help="a server's settings")
+    status.add_argument("--config", type=user_path, metavar="FILE.toml", help="a server's settings")
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
     status.add_argument(
         "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS",
@@ -158,7 +159,11 @@ def _add_ends(commands: Any) -> None:
         )
         end.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
         end.add_argument(
-            "--tls", type=Path, metavar="DIR", required=True, help="with the owner's certificate"
+            "--tls",
+            type=user_path,
+            metavar="DIR",
+            required=True,
+            help="with the owner's certificate",
         )
         end.set_defaults(run=_close if name == "close" else _abandon)
     end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
@@ -169,9 +174,9 @@ def _add_backups(commands: Any) -> None:
     backup = commands.add_parser(
         "backup", help="write a server's model to a file", description=_BACKUP, formatter_class=_RAW
     )
-    backup.add_argument("file", type=Path, help="where the backup goes; replaced in one step")
+    backup.add_argument("file", type=user_path, help="where the backup goes; replaced in one step")
     backup.add_argument(
-        "--state", type=Path, metavar="DIR", required=True, help="a server's state folder"
+        "--state", type=user_path, metavar="DIR", required=True, help="a server's state folder"
     )
     backup.set_defaults(run=_backup)
     restore = commands.add_parser(
@@ -180,10 +185,10 @@ def _add_backups(commands: Any) -> None:
         description=_RESTORE,
         formatter_class=_RAW,
     )
-    restore.add_argument("file", type=Path, help="made by torchfsl backup")
+    restore.add_argument("file", type=user_path, help="made by torchfsl backup")
     restore.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
     restore.add_argument(
-        "--tls", type=Path, metavar="DIR", required=True, help="with the owner's certificate"
+        "--tls", type=user_path, metavar="DIR", required=True, help="with the owner's certificate"
     )
     restore.set_defaults(run=_restore)
 
@@ -205,7 +210,7 @@ def _serve(options: argparse.Namespace) -> int:
             reread = functools.partial(serving.reread_level, options)
             asyncio.run(serve(settings, ready=ready, reread=reread))
     except LedgerError as error:
-        print(f"torchfsl: {error}", file=sys.stderr)
+        print(printable_lines(f"torchfsl: {error}"), file=sys.stderr)
         return EXIT_STATE_REFUSED
     except (OSError, sqlite3.Error) as error:
         where = settings.state
@@ -278,7 +283,7 @@ def _backup(options: argparse.Namespace) -> int:
     size = options.file.stat().st_size / 1e6
     print(f"model {backup.version} {backup.model.digest().hex()} in {options.file}, {size:.2f} MB")
     if backup.halted:
-        print(f"this server is HALTED, its model may be its own: {backup.halted}")
+        say(f"this server is HALTED, its model may be its own: {printable(backup.halted)}")
     return int(bool(backup.halted))
 
 
@@ -304,7 +309,9 @@ def _owner(options: argparse.Namespace, *, seconds: float) -> Any:
 
 def _log_waiting() -> None:
     """Say on standard error when a server gives no answer and is asked again."""
-    logging.basicConfig(format="torchfsl: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain("torchfsl: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def _doctor(options: argparse.Namespace) -> int:

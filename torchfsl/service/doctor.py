@@ -23,6 +23,7 @@ from torchfsl.service.net.addresses import bound_socket
 from torchfsl.service.net.certificates import file_name
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role, days_left
+from torchfsl.service.net.text import say
 from torchfsl.service.net.trust import read_deny_list
 from torchfsl.version import __version__
 
@@ -47,14 +48,14 @@ class Report:
     def check(self, what: str, look: Callable[[], str]) -> None:
         """Print what `look` says, or its complaint."""
         try:
-            print(f"ok      {what}: {look()}")
+            say(f"ok      {what}: {look()}")
         except (Error, OSError) as error:
             self.failed = True
-            print(f"FAILED  {what}: {error}")
+            say(f"FAILED  {what}: {error}")
 
     def note(self, text: str) -> None:
         """Something to know."""
-        print(f"note    {text}")
+        say(f"note    {text}")
 
 
 def examine(options: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def examine(options: argparse.Namespace) -> int:
         try:
             settings, _ = serving.read_settings(options)
         except Error as error:
-            print(f"FAILED  settings: {error}")
+            say(f"FAILED  settings: {error}")
             return 1
         _server(report, settings)
     elif options.tls is not None:

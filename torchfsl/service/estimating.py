@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.net.addresses import user_path
 
 _DESCRIPTION = """\
 Say what a round will take: bytes, core-hours, memory, disk and machines of each server. Of a plan
@@ -26,7 +26,7 @@ def add_command(commands: Any) -> None:
         description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--plan", type=Path, metavar="FILE.json", help="a plan, in place of a table"
+        "--plan", type=user_path, metavar="FILE.json", help="a plan, in place of a table"
     )
     parser.add_argument("--rows", type=int, help="of the table")
     parser.add_argument("--width", type=int, help="values a row")

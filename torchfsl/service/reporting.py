@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import Error, ParameterError
+from torchfsl.service.net.text import printable, say
 
 if TYPE_CHECKING:
     from torchfsl.service.net.channels import TlsFiles
@@ -25,20 +26,20 @@ def show_state(folder: Path, num_rounds: int) -> int:
     try:
         party = (ledger.setting("party") or b"?").decode()
         model = (ledger.setting("model") or b"none").decode()
-        halted = (ledger.setting("halted") or b"").decode()
-        print(f"server {party}, model {model}" + (f", HALTED: {halted}" if halted else ""))
-        print("   round state       reports  accepted        MB  seconds  why")
+        halted = printable((ledger.setting("halted") or b"").decode())
+        say(f"server {party}, model {model}" + (f", HALTED: {halted}" if halted else ""))
+        say("   round state       reports  accepted        MB  seconds  why")
         rounds = ledger.rounds("ORDER BY number DESC LIMIT ?", num_rounds)
         for row in reversed(rounds):
             seconds = (row.ended_at or time.time()) - row.opened_at
-            print(
+            say(
                 f"{row.number:>8} {row.state:<10} {row.reports:>8} {row.accepted:>9} "
-                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {row.reason}"
+                f"{row.bytes / 1e6:>9.2f} {seconds:>8.1f}  {printable(row.reason)}"
             )
         for name in ("reports", "models"):
             files = [path for path in (folder / name).rglob("*") if path.is_file()]
             size = sum(path.stat().st_blocks * 512 for path in files)
-            print(f"{name}: {len(files)} files, {size / 1e6:.2f} MB")
+            say(f"{name}: {len(files)} files, {size / 1e6:.2f} MB")
     finally:
         ledger.close()
     return 1 if halted else 0
@@ -59,15 +60,15 @@ def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) ->
         try:
             info = links.info(party)
         except Error as error:
-            print(error)  # it names the server
+            say(str(error))  # it names the server
             failed = 1
             continue
-        print(
+        say(
             f"server {party}: torchfsl {info['library']}, wire {info['wire_version']}, plan "
             f"{info['plan_digest'][:16] or 'none'}, model {info['model'].get('version', 'none')} "
             f"{info['model'].get('digest', '')[:16]}"
         )
-        print(f"  {of_round(info)}")
+        say(f"  {of_round(info)}")
         failed |= bool(info["halted"] or info.get("unready"))
     links.close()
     return failed

@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchfsl.errors import ParameterError
-from torchfsl.service.net.addresses import split_address
+from torchfsl.service.net.addresses import split_address, user_path
 from torchfsl.service.server.logs import LEVELS, set_level
 
 if TYPE_CHECKING:
@@ -63,26 +63,26 @@ Every option can be given in a TOML file instead (--config), options win:
   reserve_bytes = 268435456
 """
 
-_OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
+_OPTIONS: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("party", "0|1", int, "which of the two servers this is"),
     ("listen", "HOST:PORT", str, "address for clients and the other server"),
     ("peer", "URL", str, "the other server, https://HOST:PORT"),
-    ("state", "DIR", Path, "folder of the durable state, made when missing"),
+    ("state", "DIR", user_path, "folder of the durable state, made when missing"),
     (
         "witness",
         "FILE",
-        Path,
+        user_path,
         "how far the state has come, by which older copies of its folder are "
         "known; outside of it, never copied back (default DIR.witness)",
     ),
-    ("tls", "DIR", Path, "folder made by `torchfsl certs`, instead of the five files below"),
-    ("tls-cert", "FILE", Path, "this server's certificate"),
-    ("tls-key", "FILE", Path, "its private key"),
-    ("tls-server-ca-0", "FILE", Path, "authority of server 0"),
-    ("tls-server-ca-1", "FILE", Path, "authority of server 1"),
-    ("tls-clients-ca", "FILE", Path, "authority of clients and owner"),
+    ("tls", "DIR", user_path, "folder made by `torchfsl certs`, instead of the five files below"),
+    ("tls-cert", "FILE", user_path, "this server's certificate"),
+    ("tls-key", "FILE", user_path, "its private key"),
+    ("tls-server-ca-0", "FILE", user_path, "authority of server 0"),
+    ("tls-server-ca-1", "FILE", user_path, "authority of server 1"),
+    ("tls-clients-ca", "FILE", user_path, "authority of clients and owner"),
     ("replace", "owner|nobody", str, "who may replace a task that has a model (default nobody)"),
-    ("deny", "FILE", Path, "clients and owners that are shut out, see the manual"),
+    ("deny", "FILE", user_path, "clients and owners that are shut out, see the manual"),
     ("metrics", "HOST:PORT", str, "where to answer /metrics, /livez, /readyz; none by default"),
     ("grpc-health", "HOST:PORT", str, "where to answer gRPC health checks; none by default"),
     ("min-clients", "N", int, "refuse plans that open sums over fewer reports (default 2)"),
@@ -96,7 +96,7 @@ _OPTIONS: tuple[tuple[str, str, type[Any], str], ...] = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `torchfsl serve`."""
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings, see above")
+    parser.add_argument("--config", type=user_path, metavar="FILE.toml", help="settings, see above")
     for name, metavar, kind, text in _OPTIONS:
         if kind is bool:
             parser.add_argument(f"--{name}", action="store_const", const=True, help=text)
@@ -195,11 +195,12 @@ def _read_given(options: argparse.Namespace) -> tuple[dict[str, Any], Any, Any, 
     return given, limits, storage, floors
 
 
-def _of_kind(name: str, value: Any, kind: type[Any]) -> Any:
+def _of_kind(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
     """A setting of the file; raises ParameterError if it is of another type."""
     wanted = kind if kind in (int, bool) else str
     if type(value) is not wanted:
-        word = {int: "a whole number", bool: "true or false"}.get(kind, "text in quotes")
+        words: dict[object, str] = {int: "a whole number", bool: "true or false"}
+        word = words.get(kind, "text in quotes")
         raise ParameterError(f"{name} = {value!r} in the settings file: it is {word}")
     return kind(value)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from torchfsl.errors import Error
+from torchfsl.service.net.text import say
 
 _HOME = "\x1b[H\x1b[2J"
 """Sends a terminal's cursor home and empties the screen."""
@@ -34,7 +35,7 @@ def watch(show: Callable[[], int], seconds: float) -> int:
             try:
                 status = show()
             except Error as error:
-                print(error)
+                say(str(error))
                 status = 1
             sys.stdout.flush()
             time.sleep(seconds)

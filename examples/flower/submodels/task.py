@@ -1,7 +1,7 @@
 """What is learnt: a classifier of made-up texts, or DIN on users' purchases.
 
 Both have `build_model`, `work` (rows and batches of a client in a round) and `rows_per_client`, as
-`training.tasks.task.Task` has. DIN comes from the clone: start Flower with the clone on PYTHONPATH.
+`training.tasks.task.Task` has. DIN comes from the clone, see "Try it" in docs/flower.md.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.integrations.flower.records import Call
 from torchfsl.service.client.remote import Connection, connect
+from torchfsl.service.net.addresses import user_path
 from torchfsl.service.net.channels import TlsFiles
 
 URLS_FILE = "servers"
@@ -49,7 +50,7 @@ def connect_as(context: Context, call: Call) -> Connection:
     folder = config.get("torchfsl-tls")
     if folder is None:
         return _connect_here(context, call)
-    files = _files(Path(str(folder)), config.get("torchfsl-name"))
+    files = _files(user_path(str(folder)), config.get("torchfsl-name"))
     own = config.get("torchfsl-servers")
     servers = tuple(str(own).split(",")) if own else call.servers
     if len(servers) != 2:
@@ -58,7 +59,7 @@ def connect_as(context: Context, call: Call) -> Connection:
             "pass it servers=[URL0, URL1], or --node-config 'torchfsl-servers=\"URL0,URL1\"'"
         )
     policy = config.get("torchfsl-require")
-    require = None if policy is None else Path(str(policy))
+    require = None if policy is None else user_path(str(policy))
     return connect(servers, files, files.identity().number, require=require)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
@@ -18,15 +18,11 @@ from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.client.conversation import Conversation, HasEnded
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import INFO_BYTES, decode_info
 from torchfsl.service.net.channels import TlsFiles, channel
+from torchfsl.service.net.pinning import server_certificate
 
 log = logging.getLogger("torchfsl.service.links")
-
-INFO_BYTES: Final = 1 << 16
-"""Longest answer that describes a state."""
-
-PLAN_BYTES: Final = 1 << 25
-"""Longest answer that holds a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,10 @@ class Link:
         self.url, self.party, self.policy = url, party, policy
         self.counts: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
-        self._channel = channel(url, party, files)
+        files.pair()
+        self._files = files
+        self._pinned, self._in_doubt, self._opening = b"", True, threading.Lock()
+        self._channels: list[grpc.Channel] = []
         self._resting: list[Conversation] = []
 
     def call(self, method: str, data: bytes, *, limit: int, seconds: float = 0.0) -> bytes:
@@ -76,6 +75,7 @@ class Link:
             try:
                 answer = self._attempt(method, data, limit, min(left, self.policy.attempt_seconds))
             except calls.RETRIED as error:
+                self._in_doubt |= _is_unconnected(error)
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (not a secret)
                 if time.monotonic() + wait >= deadline:
                     raise
@@ -95,7 +95,11 @@ class Link:
             Error: the refusal, or `NotReady` where there was no answer in time.
         """
         self.attempts[method] += 1
-        answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
+        try:
+            answer = self._attempt(method, data, limit, self.policy.attempt_seconds)
+        except calls.NotReady as error:
+            self._in_doubt |= _is_unconnected(error)
+            raise
         self.counts[method] += 1
         return answer
 
@@ -103,7 +107,25 @@ class Link:
         """Close the channel."""
         while self._resting:
             self._resting.pop().close()
-        self._channel.close()
+        for one in self._channels:
+            one.close()
+
+    @property
+    def _channel(self) -> grpc.Channel:
+        """The channel to the server with the certificate that it has now.
+
+        Raises:
+            NotReady: nobody answers, or somebody else.
+        """
+        with self._opening:
+            if self._in_doubt:  # at first, and after a call without an answer
+                pem = server_certificate(
+                    self.url, self.party, self._files, self.policy.attempt_seconds
+                )
+                if pem != self._pinned:
+                    self._channels.append(channel(self.url, self.party, self._files, pem))
+                self._pinned, self._in_doubt = pem, False
+            return self._channels[-1]
 
     def _tell(self, error: Exception, left: float) -> None:
         said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
@@ -165,6 +187,11 @@ class Link:
             )
 
 
+def _is_unconnected(error: Exception) -> bool:
+    """Whether a call found no connection, perhaps as the server has another certificate now."""
+    return "failed to connect" in str(error)
+
+
 class Links:
     """Both servers."""
 
@@ -197,15 +224,15 @@ class Links:
         """
         link = self.links[party]
         answer = link.call("Info", calls.encode_request(), limit=INFO_BYTES)
-        fields: dict[str, Any] = json.loads(answer)
-        theirs = fields.get("wire_version")
+        theirs = calls.json_object(answer, INFO_BYTES).get("wire_version")
         if theirs != WIRE_VERSION:
+            theirs = theirs if isinstance(theirs, int) else "none"
             older = "this side" if isinstance(theirs, int) and theirs > WIRE_VERSION else "it"
             raise calls.VersionMismatch(
                 f"server {party} speaks wire version {theirs}, this side {WIRE_VERSION}: "
                 f"upgrade {older}"
             )
-        return fields
+        return decode_info(answer)
 
     def common_model(self) -> tuple[int, str]:
         """Version and digest of the model at both servers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +14,9 @@ from torchfsl.fsl.plan import coin
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service import task
-from torchfsl.service.client.links import INFO_BYTES, PLAN_BYTES, Links, RetryPolicy
+from torchfsl.service.client.links import Links, RetryPolicy
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import INFO_BYTES, PLAN_BYTES, decode_plan, decode_row
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.state import vault
 from torchfsl.service.state.steps import OPEN_STATES, StoredState
@@ -216,7 +216,7 @@ class Owner:
         """The plan of the task at server 0."""
         link = self.links.links[0]
         answer = link.call("Plan", calls.encode_request(), limit=PLAN_BYTES)
-        return Plan.from_json(json.loads(answer)["plan"])
+        return Plan.from_json(decode_plan(answer)["plan"])
 
     def close(self) -> None:
         """Close the channels."""
@@ -266,5 +266,4 @@ class Owner:
     def _lead(self, method: str, **fields: Any) -> dict[str, Any]:
         link = self.links.links[0]
         answer = link.call(method, calls.encode_request(**fields), limit=INFO_BYTES)
-        row: dict[str, Any] = json.loads(answer)
-        return row
+        return decode_row(answer)

@@ -8,7 +8,6 @@ round is sent once: its keys are good for one answer, and who wants another make
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -25,9 +24,10 @@ from torchfsl.fsl.client.fetch import Fetched
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service.client.links import PLAN_BYTES, Links, RetryPolicy
+from torchfsl.service.client.links import Links, RetryPolicy
 from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.task import decode_coins
@@ -353,7 +353,7 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
         ParameterError: it is below a floor.
     """
     answers = links.both(lambda link: link.call("Plan", calls.encode_request(), limit=PLAN_BYTES))
-    fields, other = (json.loads(answer) for answer in answers)
+    fields, other = map(decode_plan, answers)
     certificates = [told.pop("certificate").encode() for told in (fields, other)]
     if fields != other:
         raise ProtocolError("the two servers have different plans: tell their operators")

@@ -1,9 +1,10 @@
-"""`HOST:PORT` as settings write it, sockets bound to it, and what counts as one caller."""
+"""`HOST:PORT` and paths as settings write them, sockets, and what counts as one caller."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from pathlib import Path
 
 from torchfsl.errors import ParameterError
 
@@ -26,6 +27,18 @@ def split_address(text: str) -> tuple[str, int]:
             f"{text!r} is no address: write HOST:PORT, as 127.0.0.1:7000", code="invalid-address"
         )
     return host, int(port)
+
+
+def user_path(text: str) -> Path:
+    """A path of a setting or an option: `~` stands for the home folder, as in a shell.
+
+    Raises:
+        ParameterError: the user that it names has none.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ParameterError(f"{text!r}: {error} Write the whole path") from error
 
 
 def bound_socket(text: str) -> socket.socket:

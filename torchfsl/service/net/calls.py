@@ -26,6 +26,7 @@ from torchfsl.errors import (
 )
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.identity import NotAllowed
+from torchfsl.service.net.text import printable
 from torchfsl.service.state.records import StoreFull
 from torchfsl.version import __version__
 
@@ -33,6 +34,9 @@ SERVICE: Final = "torchfsl.v1"
 CHUNK_BYTES: Final = 1 << 20
 MAX_REQUEST_BYTES: Final = 4096
 """Longest JSON request."""
+
+NUMBERS: Final = range(1 << 64)
+"""Of rounds and clients."""
 
 FRAME_LIMIT: Final = CHUNK_BYTES + 4096
 """gRPC refuses longer frames before it allocates them."""
@@ -116,7 +120,12 @@ def error_of(error: grpc.RpcError, peer: str) -> Error:
     kind = _ERRORS.get(code, ProtocolError)
     if code is grpc.StatusCode.UNIMPLEMENTED and details == _UNKNOWN_METHOD:
         details = "it does not know this call, it is older: upgrade it"
-    return kind(f"{peer}: {_of_tls(details) or details or code.name}")
+    return kind(f"{peer}: {printable(_of_tls(details) or details or code.name)}")
+
+
+def unreachable(details: str, peer: str) -> NotReady:
+    """The error where no connection to `peer` came about."""
+    return NotReady(f"{peer}: {printable(_of_tls(details) or details)}")
 
 
 def _of_tls(details: str) -> str:
@@ -214,22 +223,49 @@ def encode_request(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-def decode_request(data: bytes, **kinds: type[Any]) -> dict[str, Any]:
-    """A small request with exactly these fields, each of its type; numbers are not negative.
+def decode_request(data: bytes, **kinds: type[Any] | range) -> dict[str, Any]:
+    """A small request with exactly these fields, each of its type or in its range.
+
+    Numbers lie in [0, 2**64) unless a range is given; text is what UTF-8 can encode.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    what = f"a request with the fields {sorted(kinds)}"
+    fields = json_object(data, MAX_REQUEST_BYTES, what)
+    if set(fields) != set(kinds):
+        raise DecodeError(f"not {what}")
+    for name, kind in kinds.items():
+        fields[name] = checked(name, fields[name], kind)
+    return fields
+
+
+def json_object(data: bytes, limit: int, what: str = "an answer") -> dict[str, Any]:
+    """The JSON object that came as at most `limit` bytes, in UTF-8 throughout.
 
     Raises:
         DecodeError: it is none.
     """
     try:
-        fields = json.loads(data) if len(data) <= MAX_REQUEST_BYTES else None
+        fields = json.loads(data.decode()) if len(data) <= limit else None
+        if b"\\ud" in data.lower():  # perhaps half a surrogate pair, which has no UTF-8
+            json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         fields = None
-    if not isinstance(fields, dict) or set(fields) != set(kinds):
-        raise DecodeError(f"not a request with the fields {sorted(kinds)}")
-    for name, kind in kinds.items():
-        value: Any = fields[name]
-        if kind is float and type(value) is int:
-            fields[name] = value = float(value)
-        if type(value) is not kind or (kind in (int, float) and not 0 <= value < 1 << 64):
-            raise DecodeError(f"{name} is not a valid {kind.__name__}")
+    if not isinstance(fields, dict):
+        raise DecodeError(f"not {what}: a JSON object of at most {limit} bytes in UTF-8")
     return fields
+
+
+def checked(name: str, value: Any, kind: type[Any] | range) -> Any:
+    """A field of a request; raises DecodeError if it is of another type or out of range."""
+    wanted, limits = (int, kind) if isinstance(kind, range) else (kind, NUMBERS)
+    if wanted is float and type(value) is int and value in limits:
+        value = float(value)
+    if type(value) is not wanted:
+        raise DecodeError(f"{name} is not a valid {wanted.__name__}")
+    if wanted in (int, float) and not limits.start <= value < limits.stop:
+        raise DecodeError(
+            f"{name} is {str(value)[:40]}: it lies in [{limits.start}, {limits.stop})"
+        )
+    return value

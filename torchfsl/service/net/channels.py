@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +12,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.calls import CHUNK_BYTES, FRAME_LIMIT
 from torchfsl.service.net.identity import (
     Authorities,
     Identity,
+    Role,
     days_left,
     load_certificate,
     server_name,
@@ -98,6 +98,21 @@ class TlsFiles:
             )
         return key, chain
 
+    def server_pair(self, party: int) -> tuple[bytes, bytes]:
+        """The same, if server `party` can answer with it.
+
+        Raises:
+            ParameterError: as `pair`; or the certificate is another party's.
+            NotAllowed: it is not from the authority for that party.
+        """
+        identity = self.identity()
+        if identity != Identity(Role.SERVER, party):
+            raise ParameterError(
+                f"{self.certificate} is the certificate of {identity}, not of server {party}: put "
+                "that server's there"
+            )
+        return self.pair()
+
     @property
     def seal_certificate(self) -> Path:
         """A server's certificate for seals; its key lies beside it."""
@@ -131,7 +146,9 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
     def configuration() -> grpc.ServerCertificateConfiguration:
         authorities = files.authorities()
         roots = b"".join((authorities.clients_pem, *authorities.server_pems))
-        return grpc.ssl_server_certificate_configuration([files.pair()], root_certificates=roots)
+        return grpc.ssl_server_certificate_configuration(
+            [files.server_pair(party)], root_certificates=roots
+        )
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         try:
@@ -139,8 +156,8 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
             if now == stamp[0]:
                 return None
             fresh = configuration()
-        except (OSError, ParameterError):
-            return None  # in the middle of a rotation: the old certificate goes on
+        except (OSError, Error):
+            return None  # the old certificate goes on; what stays wrong `Validity` logs
         stamp[0] = now
         return fresh
 
@@ -149,21 +166,17 @@ def server_credentials(files: TlsFiles, party: int) -> grpc.ServerCredentials:
     )
 
 
-def channel(
-    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
-) -> grpc.Channel:
-    """A channel to server `party`; nothing is sent yet."""
+def channel(url: str, party: int, files: TlsFiles, certificate: bytes) -> grpc.Channel:
+    """A channel to server `party` that trusts this certificate alone; nothing is sent yet."""
     return grpc.secure_channel(
-        target(url), _client_credentials(party, files), options=_all(party, options)
+        target(url), _client_credentials(files, certificate), options=_all(party)
     )
 
 
-def aio_channel(
-    url: str, party: int, files: TlsFiles, options: Sequence[tuple[str, Any]] = ()
-) -> grpc.aio.Channel:
+def aio_channel(url: str, party: int, files: TlsFiles, certificate: bytes) -> grpc.aio.Channel:
     """The same for asyncio."""
     return grpc.aio.secure_channel(
-        target(url), _client_credentials(party, files), options=_all(party, options)
+        target(url), _client_credentials(files, certificate), options=_all(party)
     )
 
 
@@ -184,17 +197,15 @@ def target(url: str) -> str:
     return f"{host}:{port}"
 
 
-def _client_credentials(party: int, files: TlsFiles) -> grpc.ChannelCredentials:
+def _client_credentials(files: TlsFiles, certificate: bytes) -> grpc.ChannelCredentials:
     key, chain = files.pair()
-    root = files.authorities().server_pems[party]
     return grpc.ssl_channel_credentials(
-        root_certificates=root, private_key=key, certificate_chain=chain
+        root_certificates=certificate, private_key=key, certificate_chain=chain
     )
 
 
-def _all(party: int, options: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    override = ("grpc.ssl_target_name_override", server_name(party))
-    return [*_OPTIONS, override, *options]
+def _all(party: int) -> list[tuple[str, Any]]:
+    return [*_OPTIONS, ("grpc.ssl_target_name_override", server_name(party))]
 
 
 def read_file(path: Path) -> bytes:

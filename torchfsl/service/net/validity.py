@@ -1,7 +1,8 @@
 """A server's own certificates and the authorities as their files are now: which have run out.
 
 TLS reads them again by itself (`channels.server_credentials`), and tells nobody why it refuses. So
-a server looks, too: where one has run out no caller gets in, and only the server can say so.
+a server looks, too: where one has run out no caller gets in, and only the server can say so. Where
+a new one cannot be used the old one goes on, and the log says why.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Validity:
         files: of the server, which can be used now.
         party: of the server.
 
+    Attributes:
+        is_stale: a file has changed and cannot be used: what was read before stays in force.
+
     Raises:
         ParameterError: a file cannot be read, or the sealing certificate is of another key.
         NotAllowed: the sealing certificate is not this server's, or out of date.
@@ -41,7 +45,7 @@ class Validity:
         self._key = key.public
         if files.authorities().seal_key(party, self._seal) != self._key:
             raise ParameterError("the sealing certificate is of another key than the one beside it")
-        self._refused = b""
+        self._refused, self._wrong, self.is_stale = b"", "", False
         self._ends = self._read()
         self._looked = time.monotonic()
         path, left = self.first
@@ -73,8 +77,18 @@ class Validity:
         try:
             self._ends = self._read()
             self._renew(read_file(self._files.seal_certificate))
-        except (Error, OSError):
-            return  # in the middle of a rotation; what stays so is TLS's and `trust`'s to log
+        except (Error, OSError) as error:
+            self._complain(str(error))
+            return
+        self._wrong, self.is_stale = "", False
+
+    def _complain(self, wrong: str) -> None:
+        """Log once what is wrong for two looks in a row: for a moment any rotation is."""
+        if wrong == self._wrong and not self.is_stale:
+            self.is_stale = True
+            log.error("the certificates stay as they were: %s", wrong)
+        elif wrong != self._wrong:
+            self._wrong, self.is_stale = wrong, False
 
     def _renew(self, seal: bytes) -> None:
         if seal in (self._seal, self._refused):
@@ -92,6 +106,7 @@ class Validity:
     def _read(self) -> dict[Path, float]:
         """When each file runs out, in seconds of the epoch; of several authorities the last one."""
         files = self._files
+        files.server_pair(self._party)
         paths = (files.certificate, files.seal_certificate, *files.server_authorities)
         ends = {path: load_certificates(read_file(path))[0] for path in paths}
         clients = load_certificates(read_file(files.clients_authority))

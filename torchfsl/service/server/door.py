@@ -182,9 +182,14 @@ class Door:
     # --- who goes -----------------------------------------------------------------------------
 
     def gone(self, guest: Guest) -> None:
-        """A connection has ended by itself; a stranger's, perhaps for want of a certificate."""
+        """A connection has ended by itself; a stranger's, perhaps for want of a certificate.
+
+        Who leaves after the handshake has looked at this server's certificate, as callers do.
+        """
         if self.guests.leave(guest):
-            if guest.caller is None:
+            if guest.caller is None and guest.has_left and guest.steps == 2:
+                self.dropped["left"] += 1
+            elif guest.caller is None:
                 self._note(guest, "handshake")
             self._passages.pop(guest.name).close()
 

@@ -2,9 +2,10 @@
 
 A state that cannot be written leaves memory ahead of the disk, and nothing may leave a server that
 is not on its disk. So the process ends there and then: no answer, no clean-up. Started again it
-goes on from what is stored, as after any crash, and callers try again meanwhile. Any other error is
-a bug: the call or round ends with it, the log has the traceback, and the server says that it is
-not ready until somebody has looked and started it again.
+goes on from what is stored, as after any crash, and callers try again meanwhile. The same holds for
+any error that nobody expects in a step that writes. Elsewhere such an error is a bug: the call or
+round ends with it, the log has the traceback, and the server says that it is not ready until
+somebody has looked and started it again.
 """
 
 from __future__ import annotations
@@ -69,16 +70,17 @@ class Failures:
         log.error("a %s failed, which is a bug", kind, exc_info=error)
 
     def end(self, error: BaseException) -> None:
-        """The state cannot be used: end the process."""
+        """The state cannot be used, or a step that writes has failed: end the process."""
         if self._stopping:
             log.warning("while stopping: %s", error)
             return
         self.counts["state"] += 1
         self.unready = "the state cannot be read or written"
+        if not isinstance(error, STATE_ERRORS):
+            self.unready = f"a step that writes failed with {type(error).__name__}, a bug"
         log.critical(
-            "the state cannot be read or written: this process ends with status %d, and goes on "
-            "from what is stored when it is started again: %s", EXIT_STATE_FAILED, error,
-            exc_info=error,
+            "%s: this process ends with status %d, and goes on from what is stored when it is "
+            "started again: %s", self.unready, EXIT_STATE_FAILED, error, exc_info=error,
         )  # fmt: skip
         self._end(EXIT_STATE_FAILED)
 

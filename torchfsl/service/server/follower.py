@@ -29,12 +29,12 @@ class Follower:
             DecodeError, ProtocolError: see `Node.exchange`. A step that is refused changes nothing.
         """
         station = self._station
-        await station.run(station.node.check, number, kind, theirs)
+        await station.write(station.node.check, number, kind, theirs)
         if kind is Kind.ROUND_STATE:
             await self.end_before(number, f"server 0 went on to round {number}")
         if kind is Kind.REPORT_SET:
             await station.gate.close()
-        ours = await station.run(station.node.exchange, number, kind, theirs)
+        ours = await station.write(station.node.exchange, number, kind, theirs)
         counting = asyncio.create_task(self._count(number, kind))
         self._counting.add(counting)
         counting.add_done_callback(self._counted)
@@ -46,7 +46,7 @@ class Follower:
         running = node.storage.running()
         if running is not None and running.number < number:
             with contextlib.suppress(ProtocolError):
-                await station.run(node.abandon, running.number, reason, forced=True)
+                await station.write(node.abandon, running.number, reason, forced=True)
             self._relays.stop()
             await station.gate.close()
             await station.tell()

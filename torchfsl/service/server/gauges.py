@@ -51,8 +51,8 @@ def watch_certificates(observer: Observer, validity: Validity, trust: Trust) -> 
         lambda: validity.first[1],
     )  # fmt: skip
     observer.watch(
-        "trust_stale", "1 while changed authorities or deny list cannot be read.",
-        lambda: float(trust.is_stale),
+        "trust_stale", "1 while changed certificates, authorities or deny list cannot be used.",
+        lambda: float(trust.is_stale or validity.is_stale),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Guest:
         steps: 0 when nothing has come, 1 after the first bytes, 2 once it has answered gRPC.
         caller: by certificate, once a call was admitted.
         calls: under way.
+        has_left: whether the caller has closed the connection.
         used: when the last call began or ended, in seconds of the loop's clock.
     """
 
@@ -39,6 +40,7 @@ class Guest:
     steps: int = 0
     caller: Identity | None = None
     calls: int = 0
+    has_left: bool = False
     used: float = 0.0
 
 

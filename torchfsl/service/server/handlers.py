@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.errors import ProtocolError
@@ -27,6 +28,9 @@ from torchfsl.service.server.streams import Stream
 from torchfsl.service.state.steps import steps_of
 from torchfsl.service.task import Task
 from torchfsl.submodel.plan import check_hex
+
+_REPORTS: Final = range(1 << 63)
+"""Numbers of reports that a ledger can hold."""
 
 
 def all_methods(
@@ -210,13 +214,13 @@ class _Owner:
         """A commitment to this server's coin."""
         fields = await stream.request(template=str)
         template = _digest("template", fields["template"])
-        await stream.send(await self._station.run(self._coins.toss, template))
+        await stream.send(await self._station.write(self._coins.toss, template))
 
     async def _reveal(self, _: Identity, stream: Stream) -> None:
         """The coin, for who brings the other server's commitment."""
         fields = await stream.request(template=str, peer=str)
         template, peer = (_digest(name, fields[name]) for name in ("template", "peer"))
-        await stream.send(await self._station.run(self._coins.reveal, template, peer))
+        await stream.send(await self._station.write(self._coins.reveal, template, peer))
 
     async def _set_up(self, _: Identity, stream: Stream) -> None:
         await self._take_task(stream, replace=False)
@@ -227,11 +231,11 @@ class _Owner:
 
     async def _take_task(self, stream: Stream, *, replace: bool) -> None:
         data = await stream.blob(MAX_MESSAGE_BYTES)
-        await self._station.run(self._station.node.set_up, data, replace=replace)
+        await self._station.write(self._station.node.set_up, data, replace=replace)
         await stream.answer(await self._station.info())
 
     async def _open(self, _: Identity, stream: Stream) -> None:
-        fields = await stream.request(round=int, expected=int, seconds=float)
+        fields = await stream.request(round=int, expected=_REPORTS, seconds=float)
         row = await self._leader().open(fields["round"], fields["expected"], fields["seconds"])
         await stream.answer(row)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import IO, Any, Final
 
 from torchfsl.errors import ParameterError
+from torchfsl.service.net.text import printable, printable_lines
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -38,11 +39,12 @@ class JsonLines(logging.Formatter):
             "time": when.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage()),
         }
-        fields |= {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
+        known = {name: record.__dict__[name] for name in _FIELDS if name in record.__dict__}
+        fields |= {n: printable(v) if isinstance(v, str) else v for n, v in known.items()}
         if record.exc_info:
-            fields["trace"] = self.formatException(record.exc_info)
+            fields["trace"] = printable_lines(self.formatException(record.exc_info))
         return json.dumps(fields)
 
 

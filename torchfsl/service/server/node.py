@@ -59,11 +59,10 @@ class Node:
         self._ledger = self.storage.ledger
         self.transcript = Transcript(self._ledger, party)
         self.task: Task | None = recovery.stored_task(self.storage)
-        self._server: Server | None = None
-        self._restore()
+        self._server: Server | None = None if self.task is None else self._restore()
         self.storage.begin()
         if (running := self.storage.running()) is not None:
-            self._replay(running)
+            recovery.go_through(self.storage, running, self._replay, self._restore)
 
     @property
     def server(self) -> Server:
@@ -297,10 +296,11 @@ class Node:
 
     # --- after a start ------------------------------------------------------------------------
 
-    def _restore(self) -> None:
-        if self.task is not None:
-            self.task.check(self._authorities)
-            self._server = recovery.restored_server(self.storage, self.task, self._key)
+    def _restore(self) -> Server:
+        assert self.task is not None
+        self.task.check(self._authorities)
+        self._server = recovery.restored_server(self.storage, self.task, self._key)
+        return self._server
 
     def _replay(self, row: RoundRow) -> None:
         """Go through what is stored of the running round."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from torchfsl.errors import Error
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import INFO_BYTES, decode_info
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.page import View, render
 from torchfsl.service.server.peers import PeerLink
@@ -83,8 +83,8 @@ class Overview:
     async def _other(self) -> Mapping[str, Any] | str:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)
-            return dict(json.loads(answer))
+                answer = await self._link.call("Info", calls.encode_request(), limit=INFO_BYTES)
+            return decode_info(answer)
         except TimeoutError:
             return f"nothing came in {_ASK_SECONDS:.0f} seconds"
         except Error as error:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from torchfsl.service.net.text import printable
 from torchfsl.service.server.problems import Problem, without_clients
 from torchfsl.service.state.ledger import RoundRow
 
@@ -179,7 +180,7 @@ def _table(
 
 
 def _text(text: str) -> str:
-    return html.escape(without_clients(text))
+    return html.escape(printable(without_clients(text)))
 
 
 def _megabytes(size: float) -> str:

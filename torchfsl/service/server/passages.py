@@ -48,7 +48,7 @@ class Passage:
         asyncio.get_running_loop().remove_reader(self._outside.fileno())
         self._inside = inside
         back = _Way(inside, self._outside, self._ended)
-        self._ways = _Way(self._outside, inside, self._ended, self._step), back
+        self._ways = _Way(self._outside, inside, self._leave, self._step), back
 
     def stop_timer(self) -> None:
         """The connection may stay."""
@@ -81,6 +81,11 @@ class Passage:
         """What was left in one direction has gone out."""
         if not any(way.has_rest for way in self._ways):
             self.abort()
+
+    def _leave(self) -> None:
+        """The caller has closed its end."""
+        self._guest.has_left = True
+        self._ended()
 
     def _step(self) -> None:
         """The caller has sent something: it goes on if gRPC had answered before."""

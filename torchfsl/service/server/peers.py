@@ -16,6 +16,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles, aio_channel
+from torchfsl.service.net.pinning import server_certificate
 from torchfsl.service.server.station import Station
 
 log = logging.getLogger("torchfsl.service.peers")
@@ -46,6 +47,7 @@ class PeerLink:
         self._url, self._party, self._files = url, party, files
         self._seconds = attempt_seconds
         self._channel: grpc.aio.Channel | None = None
+        self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._resting: list[Any] = []
         self.unreachable = False
@@ -56,7 +58,7 @@ class PeerLink:
         Raises:
             Error: the peer refused, cannot be reached, or answers with more than `limit` bytes.
         """
-        channel = self._channel or self._open()
+        channel = self._channel or await self._open()
         metadata = grpc.aio.Metadata(*calls.metadata())
         one = calls.one_chunk(*parts, limit=limit)
         answer: bytes
@@ -154,18 +156,27 @@ class PeerLink:
                 f"server {self._party} answers with too many bytes", code="answer-too-long"
             )
 
-    def _open(self) -> grpc.aio.Channel:
-        """A channel with key and certificate as they are now.
+    async def _open(self) -> grpc.aio.Channel:
+        """A channel with keys and certificates, the other server's too, as they are now.
 
         Raises:
-            NotReady: they cannot be read, as in the middle of a rotation: to be tried again.
+            NotReady: they cannot be read, as in the middle of a rotation, or somebody else
+                answers: to be tried again.
         """
-        try:
-            self._channel = aio_channel(self._url, self._party, self._files)
-        except ParameterError as error:
-            log.warning("no call to the other server: %s", error)
-            raise calls.NotReady(str(error)) from None
-        return self._channel
+        to = self._url, self._party, self._files
+        async with self._opening:
+            if self._channel is not None:  # of another call
+                return self._channel
+            try:
+                certificate = await asyncio.to_thread(server_certificate, *to)
+                self._channel = aio_channel(*to, certificate)
+            except ParameterError as error:
+                log.warning("no call to the other server: %s", error)
+                raise calls.NotReady(str(error)) from None
+            except calls.NotReady:
+                self.unreachable = True
+                raise
+            return self._channel
 
     def _leave(self, channel: grpc.aio.Channel) -> None:
         """Close a channel once the other calls on it have ended."""
@@ -276,6 +287,6 @@ def _retrieve(task: asyncio.Task[None]) -> None:
         return
     error = task.exception()
     if isinstance(error, Error):
-        log.info("a relay was refused: %s", error)
+        log.debug("a relay was refused: %s", error)  # its client's call is logged as refused
     elif error is not None:
         log.error("a relay failed", exc_info=error)

@@ -22,6 +22,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_allowed_incoming_connections", 32),
     ("grpc.max_concurrent_streams", 8),
+    ("grpc.server_handshake_timeout_ms", 2000),  # who says nothing holds no place for longer
     ("grpc.max_receive_message_length", 1024),
 )
 

@@ -23,6 +23,7 @@ from torchfsl.service.net.addresses import bound_socket, split_address
 from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
+from torchfsl.service.net.text import printable
 from torchfsl.service.net.trust import Trust
 from torchfsl.service.net.validity import Validity
 from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
@@ -35,7 +36,8 @@ from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
-from torchfsl.service.server.observe import ObservationServer, Observer, Page
+from torchfsl.service.server.observation import ObservationServer, Page
+from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.overview import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.probes import GrpcProbes
@@ -174,6 +176,7 @@ class ServerProcess:
         server.add_secure_port(f"unix:{door.inside}", credentials)
         self._ending.push_async_callback(server.stop, grace=5.0)
         self._ending.callback(router.conversations.end)
+        self._ending.callback(router.refusals.close)
         await server.start()
         self._ending.callback(door.close_listening)
         door.open(self._listening)
@@ -232,7 +235,11 @@ async def serve(
 
 
 def _told(good: bool, why: str) -> Page:
-    return (200, "text/plain", b"ok\n") if good else (503, "text/plain", f"{why}\n".encode())
+    return (
+        (200, "text/plain", b"ok\n")
+        if good
+        else (503, "text/plain", f"{printable(why)}\n".encode())
+    )
 
 
 def _described(state: Mapping[str, Any]) -> Page:

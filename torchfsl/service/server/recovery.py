@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from torchfsl.crypto.hpke import SealKey
-from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, Error, ProtocolError, RejectedSubmission
 from torchfsl.fsl.plan.headroom import with_headroom
 from torchfsl.fsl.server.server import Server
+from torchfsl.service.server.failures import STATE_ERRORS
 from torchfsl.service.server.storage import Storage
 from torchfsl.service.state.ledger import REMEDY, LedgerError, RoundRow
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT
@@ -97,6 +99,31 @@ def stored_model(storage: Storage, task: Task) -> ServerModel:
             f"the current model in {storage.folder / 'models'} cannot be used ({error}): {REMEDY}"
         ) from error
     return model
+
+
+def go_through(
+    storage: Storage,
+    row: RoundRow,
+    replay: Callable[[RoundRow], None],
+    restore: Callable[[], Server],
+) -> None:
+    """Go through what is stored of the running round; end it unopened if that cannot be done.
+
+    Args:
+        storage: with the round.
+        row: of the round.
+        replay: goes through it.
+        restore: makes the server anew, as it was before the round.
+    """
+    try:
+        replay(row)
+    except (Error, *STATE_ERRORS):
+        raise
+    except Exception as error:
+        log.error("round %d cannot be recovered, which is a bug", row.number, exc_info=error)
+        why = f"a stored message of the round made this server fail: {type(error).__name__}"
+        storage.end_unopened(row.number, why, restore())
+        restore()
 
 
 def file_again(storage: Storage, server: Server, row: RoundRow) -> bool:

@@ -7,7 +7,6 @@ After a crash of either, the same exchange is made again with the same bytes.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from torchfsl.errors import Error, ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.net import calls
+from torchfsl.service.net.answers import INFO_BYTES, decode_info
 from torchfsl.service.server.peers import PeerLink, Relays
 from torchfsl.service.server.station import Station
 from torchfsl.service.state.ledger import RoundRow
@@ -63,7 +63,7 @@ class RoundDriver:
             ProtocolError: another round is running, or this one ended at once.
         """
         node = self._station.node
-        await self._station.run(
+        await self._station.write(
             node.begin, number, expected=expected, closes_at=time.time() + seconds
         )
         if self._driver is not None and self._driven != number:
@@ -99,7 +99,7 @@ class RoundDriver:
         row = self._ledger.round(number)
         knows = row is not None or station.node.storage.running() is not None
         if knows and (row is None or row.state is not StoredState.UNOPENED):
-            await station.run(station.node.abandon, number, reason)
+            await station.write(station.node.abandon, number, reason)
             await self.stop()
             await self._over(number)
         request = calls.encode_request(round=number, reason=reason)
@@ -165,7 +165,7 @@ class RoundDriver:
             return
         if kind is Kind.REPORT_SET:
             await self._collect(number)
-        ours = await station.run(node.exchange, number, kind)
+        ours = await station.write(node.exchange, number, kind)
         limit = messages.max_bytes(node.plan, kind)
         slow = asyncio.get_running_loop().call_later(_STALLED_SECONDS, self._stalled, kind)
         try:
@@ -173,7 +173,7 @@ class RoundDriver:
         finally:
             slow.cancel()
         station.stalled = ""
-        await station.run(node.exchange, number, kind, theirs)
+        await station.write(node.exchange, number, kind, theirs)
         await station.count(number, kind)
 
     async def _collect(self, number: int) -> None:
@@ -196,11 +196,12 @@ class RoundDriver:
         if await station.run(station.num_complete) < expected:
             return False
         try:
-            answer = await self._link.call("Info", calls.encode_request(), limit=1 << 16)
+            answer = await self._link.call("Info", calls.encode_request(), limit=INFO_BYTES)
+            complete = decode_info(answer)["complete"]
         except Error:
             return False
         await asyncio.sleep(0.02)
-        return bool(json.loads(answer).get("complete", 0) >= expected)
+        return bool(complete >= expected)
 
     def _patient(self, kind: Kind) -> Callable[[], bool]:
         """Keep trying for ever; from the second attempt on say so in the state."""
@@ -229,7 +230,7 @@ class RoundDriver:
         if row is None or row.state.has_ended:
             return
         try:
-            await station.run(station.node.abandon, number, str(error), forced=True)
+            await station.write(station.node.abandon, number, str(error), forced=True)
         except ProtocolError:
             station.stalled = f"round {number} cannot be finished: {error}"
 

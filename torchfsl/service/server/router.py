@@ -19,11 +19,10 @@ from torchfsl.service.net.trust import Trust, fingerprint
 from torchfsl.service.server.conversations import Conversations
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.observe import Observer
+from torchfsl.service.server.refusals import Refusals
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Context, Stream
 from torchfsl.service.state.records import StoreDamaged
-
-log = logging.getLogger("torchfsl.service.router")
 
 Method = Callable[[Identity, Stream], Awaitable[None]]
 Methods = Mapping[str, Method]
@@ -39,6 +38,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         methods: by role; under None what this server's own certificate may call.
         observer: hears of every call.
         door: by which callers came.
+
+    Attributes:
+        conversations: streams of several calls.
+        refusals: calls that were refused, for the log.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._station, self._trust = station, trust
         self._methods, self._observer, self._door = methods, observer, door
         self.conversations = Conversations(station.limits, station.budget)
+        self.refusals = Refusals()
 
     def service(self, details: Any) -> Any:
         """The handler of a method, for gRPC; None for an unknown one."""
@@ -119,7 +123,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
         fields = {"method": name, "caller": said, "code": code.name}
         fields["peer"] = self._door.address_of(context.peer())
-        log.log(level, "refused: %s", error, extra=fields)
+        self.refusals.note(level, error, fields)
         await context.abort(code, str(error)[:1000])
 
     def _identify(self, pem: bytes) -> Identity:

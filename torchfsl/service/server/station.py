@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import Error, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.states import RoundState
@@ -69,6 +69,7 @@ class Station:
         """Call the node in its thread; calls are made one after the other, in this order.
 
         A call that cannot read or write the state ends the process, before anybody hears of it.
+        What changes the state goes through `write`.
         """
 
         def call() -> T:
@@ -79,6 +80,24 @@ class Station:
                 raise
 
         return await self._worker.call(call)
+
+    async def write(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for a step that writes: any error that nobody expects ends the process.
+
+        The step may have changed memory and not the disk, or the reverse. A server that is started
+        again goes on from the disk alone.
+        """
+
+        def step() -> T:
+            try:
+                return function(*args, **kwargs)
+            except (Error, *STATE_ERRORS):
+                raise
+            except Exception as error:
+                self.failures.end(error)
+                raise
+
+        return await self.run(step)
 
     async def wait_for_begin(self) -> None:
         """Hold a caller that is early until the servers have compared their models.
@@ -126,7 +145,7 @@ class Station:
         if kind is Kind.ROUND_STATE and self.is_opening:
             self.gate.open()  # before the node takes messages, so that none is too late already
         try:
-            await self.run(self.node.count, number, kind)
+            await self.write(self.node.count, number, kind)
             self._tell_round(number, kind)
         finally:
             await self.tell()
@@ -177,7 +196,7 @@ class Station:
                 self.failures.end(error)
                 raise
             try:
-                await self.run(lambda: self.node.open_server().receive(view))
+                await self.write(lambda: self.node.open_server().receive(view))
             finally:
                 await self.tell(messages.peek(message).client)
 

@@ -38,7 +38,7 @@ class Stream:
         self.client: Identity | None = None
         self._waited = 0.0
 
-    async def request(self, **kinds: type) -> dict[str, Any]:
+    async def request(self, **kinds: type | range) -> dict[str, Any]:
         """A small request; see `calls.decode_request`."""
         return calls.decode_request(await self._chunk(), **kinds)
 

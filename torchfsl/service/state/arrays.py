@@ -86,7 +86,8 @@ def _description(text: bytes) -> tuple[list[tuple[str, str, tuple[int, ...]]], d
         raise DecodeError(f"arrays: no valid description: {error}") from error
     for name, dtype, shape in found:
         sizes_fit = all(type(n) is int and 0 <= n < 1 << 40 for n in shape) and len(shape) <= 32
-        if not isinstance(name, str) or dtype not in _DTYPES or not sizes_fit:
+        is_named = isinstance(name, str) and isinstance(dtype, str) and dtype in _DTYPES
+        if not is_named or not sizes_fit:
             raise DecodeError("arrays: a name, dtype or shape is not valid")
     if not isinstance(meta, dict):
         raise DecodeError("arrays: settings are not an object")
