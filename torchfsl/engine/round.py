@@ -108,7 +108,9 @@ class Round:
         hooks.exchange.check_plan(client.plan)
         check_policies(hooks.settings, client.plan, hooks.exchange.parts)
         hooks.check_row_by_row(self._retrieving)
-        self.weight = weight if weight == 1 else check_weight(client.plan, weight)
+        self.weight = weight
+        if weight != 1 and not (client.plan.lane == "weight" and is_whole(weight)):
+            check_weight(client.plan, weight)  # its range is checked in `_enter`: it is private
         self._absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
         self._fixed = hooks.exchange.fixed_positions(hooks.rows, hooks.rest)
         if rows is not None and self._retrieving and self._fixed is not None:
@@ -299,6 +301,7 @@ class Round:
             hooks.exchange.load(clear)
             held = self._retrieving or self._absent == 0.0
             present = self._fetch_rows(self._indices) if held else None
+            check_weight(self._client.plan, self.weight)  # refused by a report like any other
             hooks.begin_round(present, self._asked)
         except BaseException:
             before.put_back()
