@@ -24,8 +24,8 @@ def main(servers: str, folder: str, name: str, number: str) -> None:
     message = Message(RecordDict({"torchfsl": call}), 100, "train")
     fed = build()
     with (
-        client_servers(message, context, fed) as servers,
-        fed.round(servers, rows={"words": words_of(0)}),
+        client_servers(message, context, fed) as both,
+        fed.round(both, rows={"words": words_of(0)}),
     ):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -231,7 +231,7 @@ def for_two_servers(
     """The plan and the servers' optimizer, both of kinds that running servers take.
 
     Raises:
-        ParameterError: there is no plan, it is for another protocol, or the optimizer is torch's.
+        ParameterError: the plan is missing or for another protocol, or the optimizer is torch's.
     """
     plan = fed.plan
     chosen = fed.default_optimizer() if server_optimizer is None else server_optimizer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from submodels.task import Batches, federate, make_task, train
+from submodels.task import Batches, Task, federate, make_task, train
 from torchfsl.integrations.flower import client_servers
 
 app = ClientApp()
@@ -40,7 +38,7 @@ def evaluate(message: Message, context: Context) -> Message:
     return servers.reply({"loss": loss.item()})
 
 
-def batches_of(task: Any, message: Message, context: Context) -> Batches:
+def batches_of(task: Task, message: Message, context: Context) -> Batches:
     """The data of this client; simulations number their nodes by `partition-id`."""
     number = int(message.content["config"]["server-round"])
     return task.batches(number, int(context.node_config["partition-id"]))

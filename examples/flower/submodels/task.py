@@ -67,13 +67,16 @@ class Purchases:
         return [(*batch.inputs, batch.labels) for batch in made]
 
 
-def make_task(config: Mapping[str, Any]) -> Classifier | Purchases:
+Task = Classifier | Purchases
+
+
+def make_task(config: Mapping[str, Any]) -> Task:
     """The task that the run configuration names."""
     return Classifier() if config["task"] == "classifier" else Purchases(str(config["data"]))
 
 
 def federate(
-    task: Classifier | Purchases, config: Mapping[str, Any]
+    task: Task, config: Mapping[str, Any]
 ) -> tuple[torchfsl.Federated, torch.optim.Optimizer]:
     """The federated model with the task's first weights, and the optimizer of a client."""
     model = task.build_model()

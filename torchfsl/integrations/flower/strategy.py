@@ -54,7 +54,7 @@ class SubmodelAveraging(FedAvg):
         opened: of the last round: exact sums and the clients in them; None if it did not open.
 
     Raises:
-        ParameterError: servers and certificates do not go together, there is no plan, it is for
+        ParameterError: servers and certificates do not go together, the plan is missing or for
             another protocol, or the optimizer is torch's.
     """
 
@@ -83,7 +83,7 @@ class SubmodelAveraging(FedAvg):
     def model_sha256(self) -> str:
         """Digest of the model that both servers hold, in hex; bit-identical models share it."""
         if self.model is None:
-            raise ProtocolError("there is no model before the strategy was started")
+            raise ProtocolError("expected a model, got none: call start() first")
         return self.model.digest().hex()
 
     def start(
