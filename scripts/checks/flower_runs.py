@@ -14,8 +14,8 @@ Starts a SuperLink, two SuperNodes and two `torchfsl serve`, all on loopback, an
     restart        server 1 is killed there and started again
     simulation     four nodes in Flower's simulation, with servers of its own
 
-In every run the servers' model must have the bits of `torchfsl.run_round` on the updates that were
-sent, the rounds must hold whom they should, and no Message may hold an array.
+In every run the servers' model must have the bits of `torchfsl.fsl.run_round` on the updates that
+were sent, the rounds must hold whom they should, and no Message may hold an array.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def test_a_folder_that_others_may_enter_or_that_is_a_link_is_not_private(tmp_pat
 
 
 def test_what_a_client_owes_comes_back_as_it_was_and_its_own_tensors_too() -> None:
-    _, handle = build()
-    context = Context(1, 2, {}, RecordDict(), {})
-    residual = memory.recall(context, handle, 5)
+    fed, context = build(), Context(1, 2, {}, RecordDict(), {})
+    memory.recall(context, fed.hooks, 5)
+    residual = fed.hooks.residuals.of(5)
     assert not residual.state_dict()["parts"]
     rows = SparseRows(torch.tensor([3, 9]), torch.rand(2, 4).double(), torch.tensor([True, False]))
     for name, part in (("rows4", rows), ("rest", torch.rand(6, 1).double())):
@@ -83,10 +83,11 @@ def test_what_a_client_owes_comes_back_as_it_was_and_its_own_tensors_too() -> No
     nothing = {n: RawSegment(np.empty(0, np.int64), np.zeros((0, w))) for n, w in SHAPES.items()}
     residual.settle(nothing, {n: part.values for n, part in nothing.items()})
     with torch.no_grad():
-        handle.model.own.add_(2.0)
-    memory.keep(context, handle, residual)
-    _, fresh = build()
-    again = memory.recall(context, fresh, 5)
+        fed.model.own.add_(2.0)
+    memory.keep(context, fed.hooks, 5)
+    fresh = build()
+    memory.recall(context, fresh.hooks, 5)
+    again = fresh.hooks.residuals.of(5)
     assert fresh.model.own.tolist() == [2.0, 2.0]
     before, after = (r.state_dict()["parts"] for r in (residual, again))
     assert set(before) == set(after) == set(SHAPES)
@@ -96,8 +97,7 @@ def test_what_a_client_owes_comes_back_as_it_was_and_its_own_tensors_too() -> No
 
 
 def test_personal_tensors_of_another_model_are_refused() -> None:
-    _, handle = build()
     context = Context(1, 2, {}, RecordDict(), {})
     context.state["torchfsl-personal"] = ArrayRecord({"own": Array(np.zeros(3, np.float32))})
     with pytest.raises(ParameterError, match="of another model"):
-        memory.recall(context, handle, 5)
+        memory.recall(context, build().hooks, 5)

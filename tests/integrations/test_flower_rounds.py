@@ -7,19 +7,29 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from tests.support.flower_grid import HereGrid, quiet
-from tests.support.flower_task import WORDS, Recorder, build, plan_of, replayed, words_of
-from torchfsl import Fixed, Rows
+from tests.support.flower_task import (
+    WORDS,
+    Recorder,
+    build,
+    build_planned,
+    participate,
+    replayed,
+)
+from torchfsl import Federated, Rows, optim, sesa
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.integrations.flower import SubmodelAveraging, client_round
+from torchfsl.integrations.flower import NodeServers, SubmodelAveraging, client_servers
 from torchfsl.integrations.flower.node import local_folder
+from torchfsl.policies import Fixed
 from torchfsl.service import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,14 +44,13 @@ class Run:
     """One run of a strategy on a grid of this process; the opened rounds."""
 
     def __init__(self, recorder: Recorder, grid: HereGrid, **options: Any) -> None:
-        engine, handle = build(recorder.rows)
-        self.state = handle.server_state()
+        fed = build_planned(recorder.rows, **options.pop("plan", {}))
+        self.state = fed.server_state()
         where = {"servers": "local"} | {
             k: options.pop(k) for k in ("servers", "tls") if k in options
         }
-        plan = plan_of(engine, handle, **options.pop("plan", {}))
         self.recorder, self.grid = recorder, grid
-        self.strategy = SubmodelAveraging(engine, handle, plan, **where, **options)
+        self.strategy = SubmodelAveraging(fed, **where, **options)
         self.opened: dict[int, tuple[int, ...]] = {}
 
     def start(self, rounds: int, **options: Any) -> Any:
@@ -54,11 +63,11 @@ class Run:
         if self.strategy.opened is not None:
             self.opened[number] = self.strategy.opened.clients
 
-    def assert_exact(self) -> None:
+    def assert_exact(self, optimizer: Any = optim.SGD(momentum=0.9)) -> None:  # noqa: B008
         """Both servers' model is that of `run_round` on what the clients sent."""
         plan = dataclasses.replace(self.strategy.plan, server_keys=())
         rounds = {n: (who, self.recorder.sent.get(n, {})) for n, who in self.opened.items()}
-        assert self.strategy.model_sha256 == replayed(plan, self.state, rounds)
+        assert self.strategy.model_sha256 == replayed(plan, self.state, rounds, optimizer)
 
 
 def test_a_run_ends_with_the_model_of_run_round_and_sends_no_arrays(run_id: int) -> None:
@@ -112,7 +121,7 @@ def test_words_of_errors_in_a_round_stay_at_the_node(
     weights = {2: 4711, 3: 2}
     recorder = Recorder(inside=fail, weighted=True, weights=weights)
     grid = HereGrid(recorder.app, [{}] * 4, run_id=run_id)
-    plan = {"lane": "weight", "max_weight": 3, "min_clients": 1}
+    plan = {"average": "weight", "max_weight": 3, "min_clients": 1}
     run = Run(recorder, grid, plan=plan, fraction_evaluate=0.0)
     run.start(1)
     assert len(grid.told) == 3
@@ -159,7 +168,7 @@ def test_a_round_that_does_not_open_leaves_the_model_and_the_next_goes_on(run_id
 def test_weights_of_clients_are_those_of_the_plans_lane(run_id: int) -> None:
     recorder = Recorder(weighted=True)
     grid = HereGrid(recorder.app, [{}] * 3, run_id=run_id)
-    run = Run(recorder, grid, plan={"lane": "weight", "max_weight": 3}, fraction_evaluate=0.0)
+    run = Run(recorder, grid, plan={"average": "weight", "max_weight": 3}, fraction_evaluate=0.0)
     run.start(1)
     assert run.strategy.opened is not None
     assert run.strategy.opened.num_clients == 3
@@ -188,6 +197,109 @@ def test_what_a_client_owes_and_what_is_its_own_outlive_its_process(run_id: int)
         assert {key.split("\x1f")[1] for key in owed} >= {"ids", "values"}
         own = context.state["torchfsl-personal"]["own"].numpy()
         assert abs(own).max() > 0
+
+
+def test_a_failure_after_the_round_does_not_send_a_residual_twice(run_id: int) -> None:
+    """Both servers have the update by then, so the residual must be that after it."""
+
+    def fail(client: int) -> None:
+        raise RuntimeError("the disk for metrics is full")
+
+    kept = []
+    for after in (fail, lambda client: None):
+        recorder = Recorder(after=after)
+        grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+        run = Run(recorder, grid, plan={"rows_per_client": 12}, fraction_evaluate=0.0)
+        run.start(2)
+        assert run.opened == {1: (0, 1), 2: (0, 1)}
+        run.assert_exact()
+        kept.append([
+            {key: {n: a.numpy().tolist() for n, a in record.items()}
+             for key, record in context.state.items()} for context in grid.contexts
+        ])  # fmt: skip
+    assert len(grid.told) == 0
+    assert kept[0] == kept[1]
+    assert all(set(one) == {"torchfsl-residual", "torchfsl-personal"} for one in kept[0])
+
+
+def app_of(answer: Callable[[Federated, NodeServers, int], object], kind: str) -> ClientApp:
+    """A ClientApp that calls `answer` with a fresh model, its servers and its number."""
+    app = ClientApp()
+
+    def reply(message: Message, context: Context) -> Message:
+        fed = build()
+        with client_servers(message, context, fed) as servers:
+            answer(fed, servers, int(context.node_config["partition-id"]))
+        return servers.reply()
+
+    (app.train() if kind == "train" else app.evaluate())(reply)
+    return app
+
+
+def test_the_block_of_servers_in_one_process_gives_the_same_model(run_id: int) -> None:
+    """Clients have new processes under Flower, and share one model in this process."""
+    grid = HereGrid(app_of(participate, "train"), [{}] * 3, run_id=run_id)
+    fed = build_planned()
+    strategy = SubmodelAveraging(fed, servers="local", fraction_evaluate=0.0)
+    with quiet():
+        strategy.start(grid, num_rounds=3, timeout=60)
+    assert grid.told == []
+    servers = fed.local_servers()
+    for _ in range(3):
+        with servers.round():
+            for client in range(3):
+                participate(fed, servers, client)
+    assert servers.model.digest().hex() == strategy.model_sha256
+    fed.load(strategy)
+    assert all((fed.server_state()[n] == v).all() for n, v in servers.model.state.items())
+
+
+def test_a_client_that_withdraws_keeps_its_state(run_id: int) -> None:
+    def withdraw(fed: Federated, servers: NodeServers, client: int) -> None:
+        with fed.round(servers, rows={"words": [1]}) as rnd:
+            with torch.no_grad():
+                fed.model.own.add_(1.0)
+            rnd.withdraw()
+
+    grid = HereGrid(app_of(withdraw, "train"), [{}] * 2, run_id=run_id)
+    strategy = SubmodelAveraging(build_planned(), servers="local", fraction_evaluate=0.0)
+    with quiet():
+        strategy.start(grid, num_rounds=1, timeout=60)
+    assert strategy.opened is not None
+    assert strategy.opened.clients == (0, 1)
+    assert not any(value.any() for value in strategy.opened.sums.values())
+    assert not any(context.state for context in grid.contexts)
+
+
+def test_an_evaluation_starts_no_round(run_id: int, caplog: pytest.LogCaptureFixture) -> None:
+    grid = HereGrid(app_of(participate, "evaluate"), [{}] * 2, run_id=run_id)
+    strategy = SubmodelAveraging(build_planned(), servers="local", fraction_train=0.0)
+    with quiet():
+        strategy.start(grid, num_rounds=1, timeout=60)
+    assert len(grid.told) == 2
+    assert all("this client's evaluation failed" in words for words in grid.told)
+    assert "use fed.evaluating(servers, batches=batches)" in caplog.text
+
+
+def test_the_servers_step_by_the_optimizer_that_the_strategy_is_given(run_id: int) -> None:
+    recorder, chosen = Recorder(), optim.Adam(0.1)
+    grid = HereGrid(recorder.app, [{}] * 2, run_id=run_id)
+    run = Run(recorder, grid, server_optimizer=chosen, fraction_evaluate=0.0)
+    run.start(2)
+    run.assert_exact(chosen)
+
+
+def test_what_running_servers_do_not_take_is_refused_before_anything_is_sent() -> None:
+    local: Any = {"servers": "local"}
+    with pytest.raises(ParameterError, match=r"there is no plan yet: pass max_clients="):
+        SubmodelAveraging(build(), **local)
+    torch_optimizer: Any = optim.from_torch(lambda p: torch.optim.Adagrad(p))
+    with pytest.raises(ParameterError, match=r"choose torchfsl\.optim\.SGD.*got FromTorch"):
+        SubmodelAveraging(build_planned(), server_optimizer=torch_optimizer, **local)
+    fed = build()
+    fed.plan = sesa.plan(fed, widths=[(12, 80)], collusion=1)
+    with pytest.raises(ParameterError, match="got a SesaPlan"):
+        SubmodelAveraging(fed, **local)
 
 
 def test_clients_of_a_deployment_take_certificates_from_their_node_and_urls_from_the_message(
@@ -247,9 +359,8 @@ def test_more_nodes_than_the_plan_allows_are_refused_before_the_round_opens(run_
               {"servers": ["https://a:1"], "tls": Path("x")}, {"servers": "https://a:1"}],
 )  # fmt: skip
 def test_servers_and_certificates_that_do_not_go_together_are_refused(where: Any) -> None:
-    engine, handle = build()
     with pytest.raises(ParameterError, match="servers"):
-        SubmodelAveraging(engine, handle, plan_of(engine, handle), **where)
+        SubmodelAveraging(build_planned(), **where)
 
 
 def message_of(content: RecordDict, run_id: int) -> Message:
@@ -269,7 +380,7 @@ def test_a_message_of_another_strategy_or_with_arrays_is_refused(run_id: int) ->
         RecordDict({"torchfsl": ConfigRecord({"round": 1, "servers": "https://a:1"})}),
     ):
         with pytest.raises(DecodeError):
-            client_round(message_of(content, run_id), context, build()[0], rows=words_of(0))
+            client_servers(message_of(content, run_id), context, build()).__enter__()
 
 
 def test_a_node_does_not_follow_a_message_to_servers_that_it_has_no_certificate_for(
@@ -283,7 +394,7 @@ def test_a_node_does_not_follow_a_message_to_servers_that_it_has_no_certificate_
         call = ConfigRecord({"round": 1, "servers": "https://127.0.0.1:1,https://127.0.0.1:2"})
         message = message_of(RecordDict({"torchfsl": call}), run_id)
         with pytest.raises(ParameterError, match="no certificate"):
-            client_round(message, context, build()[0], rows=words_of(0)).__enter__()
+            client_servers(message, context, build()).__enter__()
     finally:
         local_folder(run_id).rmdir()
 

@@ -1,4 +1,4 @@
-"""What the app template learns, without Flower: it comes from parts of the clone that change."""
+"""The tasks of the app template, without Flower: they use parts of the clone that change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_the_templates_tasks_train(name: str, monkeypatch: pytest.MonkeyPatch) -
     template = importlib.import_module("submodels.task")
     settings = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     task = template.make_task(settings | {"task": name})
-    _, handle = template.attach(task)
-    work = task.work(1, 0)
-    assert 0 < sum(map(len, work.rows.values())) <= task.rows_per_client
-    losses = [template.train(handle, work.batches) for _ in range(3)]
+    fed, optimizer = template.federate(task, settings)
+    batches = task.batches(1, 0)
+    assert 0 < sum(map(len, fed.rows_of(batches).values())) <= task.rows_per_client
+    losses = [template.train(fed.model, optimizer, batches) for _ in range(3)]
     assert losses[-1] < losses[0]

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from tests.support.flower_grid import HereGrid
 from tests.support.flower_task import Recorder, build, words_of
-from torchfsl.integrations.flower import client_round
+from torchfsl.integrations.flower import client_servers
 
 
 def main(servers: str, folder: str, name: str, number: str) -> None:
@@ -22,7 +22,11 @@ def main(servers: str, folder: str, name: str, number: str) -> None:
     context = HereGrid(Recorder().app, [config], run_id=1).contexts[0]
     call = ConfigRecord({"round": int(number), "servers": servers})
     message = Message(RecordDict({"torchfsl": call}), 100, "train")
-    with client_round(message, context, build()[0], rows={"words": words_of(0)}):
+    fed = build()
+    with (
+        client_servers(message, context, fed) as both,
+        fed.round(both, rows={"words": words_of(0)}),
+    ):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -10,11 +10,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from torchfsl import Rows, SubmodelEngine
-from torchfsl.engine import Handle
+from torchfsl import Federated, Rows
 from torchfsl.fsl import Plan, Server, run_round
-from torchfsl.integrations.flower import client_evaluation, client_round
+from torchfsl.integrations.flower import client_servers
+from torchfsl.optim import SGD
 from torchfsl.submodel import ServerModel, Update
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.update import SegmentUpdate
 from torchfsl.types import Array
 
@@ -34,32 +35,38 @@ class Model(torch.nn.Module):
         return out
 
 
-def build(rows: Rows | None = None) -> tuple[SubmodelEngine, Handle]:
-    """A fresh model, as a ClientApp has in a process of its own; `own` stays at the client."""
+def build(rows: Rows | None = None) -> Federated:
+    """A fresh model without a plan, as in a new process of a ClientApp; `own` stays there."""
     model = Model()
-    engine = SubmodelEngine(rows=rows or "auto")
-    return engine, engine.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), local=["own"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return Federated(model, optimizer, rows=rows or "auto", local=["own"])
 
 
-def plan_of(engine: SubmodelEngine, handle: Handle, **options: Any) -> Plan:
-    return engine.plan(
-        handle,
-        above_break_even="keep",
-        **{"max_clients": 4, "min_clients": 1, "rows_per_client": 12, **options},
-    )
+def build_planned(rows: Rows | None = None, **options: Any) -> Federated:
+    """The same with a plan, as a ServerApp has it."""
+    fed = build(rows)
+    default = {"max_clients": 4, "min_clients": 1, "rows_per_client": 12}
+    fed.make_plan(above_break_even="keep", **{**default, **options})
+    return fed
 
 
 def words_of(client: int) -> torch.Tensor:
     return torch.randint(0, WORDS, (6, 2), generator=torch.Generator().manual_seed(client))
 
 
-def train(handle: Handle, client: int) -> float:
-    words = words_of(client)
-    handle.optimizers[0].zero_grad()
-    loss = torch.nn.functional.cross_entropy(handle.model(words), words[:, 0] % 2)
+def train(fed: Federated, client: int) -> float:
+    words, (optimizer,) = words_of(client), fed.hooks.optimizers
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(fed.model(words), words[:, 0] % 2)
     loss.backward()
-    handle.optimizers[0].step()
+    optimizer.step()
     return loss.item()
+
+
+def participate(fed: Federated, servers: Any, client: int) -> None:
+    """The block of a client, with any servers."""
+    with fed.round(servers, client, batches=[words_of(client)]):
+        train(fed, client)
 
 
 class Recorder:
@@ -69,6 +76,8 @@ class Recorder:
         rows: policy of tables.
         weighted: client n has weight n + 1, or that of `weights`.
         inside: called with the client's number inside its round, after training.
+        after: called with the client's number between its round and the end of `client_servers`.
+        judging: called with the client's number inside its evaluation.
 
     Attributes:
         sent: by round, then by client, the updates as they were sent.
@@ -79,11 +88,12 @@ class Recorder:
         rows: Rows | None = None,
         inside: Callable[[int], None] = lambda client: None,
         *,
+        after: Callable[[int], None] = lambda client: None,
         weighted: bool = False,
         weights: Mapping[int, int] | None = None,
         judging: Callable[[int], None] = lambda client: None,
     ) -> None:
-        self.judging = judging
+        self.after, self.judging = after, judging
         self.sent: dict[int, dict[int, Update]] = {}
         self.rows, self.inside, self.weighted = rows, inside, weighted
         self.weights = weights or {}
@@ -92,33 +102,38 @@ class Recorder:
         self.app.evaluate()(self._evaluate)
 
     def _train(self, message: Message, context: Context) -> Message:
-        engine, handle = build(self.rows)
+        fed = build(self.rows)
         client = int(context.node_config["partition-id"])
-        asked = {"words": words_of(client)}
         weight = self.weights.get(client, client + 1) if self.weighted else 1
-        with client_round(message, context, engine, rows=asked, weight=weight) as rnd:
-            loss = train(handle, client)
-            self.inside(client)
-        assert rnd.update is not None
-        number = int(message.content["torchfsl"]["round"])
-        self.sent.setdefault(number, {})[client] = rnd.update
-        return rnd.reply({"loss": loss, "num-examples": 6} if client % 2 else None)
+        with client_servers(message, context, fed) as servers:
+            batches = None if fed.has_fixed_rows else [words_of(client)]
+            with fed.round(servers, batches=batches, weight=weight) as rnd:
+                loss = train(fed, client)
+                self.inside(client)
+            assert rnd.update is not None
+            self.sent.setdefault(rnd.number, {})[client] = rnd.update
+            self.after(client)
+        return servers.reply({"loss": loss, "num-examples": 6} if client % 2 else None)
 
     def _evaluate(self, message: Message, context: Context) -> Message:
-        engine, handle = build(self.rows)
+        fed = build(self.rows)
         client = int(context.node_config["partition-id"])
         words = words_of(client)
-        asked = {"words": words}
-        with client_evaluation(message, context, engine, rows=asked) as evaluation, torch.no_grad():
-            right = handle.model(words).argmax(1) == words[:, 0] % 2
+        with (
+            client_servers(message, context, fed) as servers,
+            fed.evaluating(servers, batches=[words]),
+            torch.no_grad(),
+        ):
+            right = fed.model(words).argmax(1) == words[:, 0] % 2
             self.judging(client)
-        return evaluation.reply({"accuracy": float(right.float().mean()), "num-examples": 6})
+        return servers.reply({"accuracy": float(right.float().mean()), "num-examples": 6})
 
 
 def replayed(
     plan: Plan,
     state: Mapping[str, Array],
     rounds: Mapping[int, tuple[tuple[int, ...], Mapping[int, Update]]],
+    optimizer: OptimizerSettings = SGD(momentum=0.9),  # noqa: B008 - frozen
 ) -> str:
     """The model's digest after `run_round` on the same updates in this process.
 
@@ -127,8 +142,10 @@ def replayed(
         state: of the model before.
         rounds: by number, who is in the sum, and the updates that were sent; who is in the sum and
             sent none has added nothing.
+        optimizer: of the servers, by default the one of plain averages.
     """
-    servers = tuple(Server(p, plan=plan, model=ServerModel(state)) for p in (0, 1))
+    models = [ServerModel(state, optimizer.build()) for _ in (0, 1)]
+    servers = tuple(Server(p, plan=plan, model=model) for p, model in enumerate(models))
     for number, (clients, sent) in sorted(rounds.items()):
         updates = {c: sent[c] if c in sent else nothing(plan) for c in clients}
         run_round((servers[0], servers[1]), updates, round_number=number)

@@ -308,6 +308,7 @@ class Round:
             hooks.exchange.load(clear)
             held = self._retrieving or self._absent == 0.0
             present = self._fetch_rows(self._indices) if held else None
+            check_weight(self._client.plan, self.weight)  # refused by a report like any other
             hooks.begin_round(present, self._asked)
         except BaseException:
             before.put_back()

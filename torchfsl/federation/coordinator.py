@@ -102,15 +102,8 @@ class Coordinator:
             ParameterError: the plan is for another protocol, or the optimizer is torch's.
             ProtocolError: the servers hold another task.
         """
-        plan, source = fed.plan, fed.hooks.settings.source
-        chosen = fed.default_optimizer() if server_optimizer is None else server_optimizer
-        if not isinstance(plan, Plan):
-            raise ParameterError(f"two servers run plans of fsl, got a {type(plan).__name__}")
-        if not isinstance(chosen, OptimizerSettings):
-            raise ParameterError(
-                "running servers do not load torch: choose torchfsl.optim.SGD, Adam, LazyAdam, "
-                f"FTRL or RowAdagrad, got {type(chosen).__name__}"
-            )
+        plan, chosen = for_two_servers(fed, server_optimizer)
+        source = fed.hooks.settings.source
         held = self._owner.task()
         if held is not None and _same(held, plan, chosen, source):
             self._task = held
@@ -230,6 +223,26 @@ class Coordinator:
             number, opened.clients, opened.num_clients, opened.sums, opened.lanes,
             upload_bytes=cost.upload_bytes, download_bytes=cost.download_bytes, seconds=seconds,
         )  # fmt: skip
+
+
+def for_two_servers(
+    fed: Federated, server_optimizer: OptimizerSettings | None
+) -> tuple[Plan, OptimizerSettings]:
+    """The plan and the servers' optimizer, both of kinds that running servers take.
+
+    Raises:
+        ParameterError: the plan is missing or for another protocol, or the optimizer is torch's.
+    """
+    plan = fed.plan
+    chosen = fed.default_optimizer() if server_optimizer is None else server_optimizer
+    if not isinstance(plan, Plan):
+        raise ParameterError(f"two servers run plans of fsl, got a {type(plan).__name__}")
+    if not isinstance(chosen, OptimizerSettings):
+        raise ParameterError(
+            "running servers do not load torch: choose torchfsl.optim.SGD, Adam, LazyAdam, "
+            f"FTRL or RowAdagrad, got {type(chosen).__name__}"
+        )
+    return plan, chosen
 
 
 def _same(held: Task, plan: Plan, optimizer: OptimizerSettings, source: str) -> bool:

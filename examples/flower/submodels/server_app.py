@@ -1,4 +1,4 @@
-"""The part of the owner: it makes the plan, opens rounds at both servers and closes them."""
+"""The owner: it makes the plan, opens rounds at both servers and closes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from submodels.task import attach, make_task
+from submodels.task import federate, make_task
 from torchfsl.integrations.flower import SubmodelAveraging
 
 app = ServerApp()
@@ -18,21 +18,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """All rounds."""
     config = context.run_config
-    task = make_task(config)
-    engine, handle = attach(task)
+    fed, _ = federate(make_task(config), config)
     nodes = int(config["nodes"])
-    plan = engine.plan(
-        handle,
-        max_clients=nodes,
-        min_clients=min(2, nodes),
-        rows_per_client=task.rows_per_client,
-        above_break_even="dense",
-    )
     where: dict[str, Any] = {"servers": "local"}
     if config["servers"] != "local":
         where = {"servers": str(config["servers"]).split(","), "tls": Path(str(config["tls"]))}
     strategy = SubmodelAveraging(
-        engine, handle, plan, **where,
+        fed, **where,
         fraction_train=0.001, min_train_nodes=nodes,
         fraction_evaluate=0.001, min_evaluate_nodes=nodes, min_available_nodes=nodes,
     )  # fmt: skip

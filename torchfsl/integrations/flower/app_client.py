@@ -1,187 +1,119 @@
-"""A ClientApp's part: its round through both servers, and its evaluation.
+"""The two servers as a ClientApp sees them while it answers one Message.
 
 @app.train()
 def train(message, context):
-    ...
-    with client_round(message, context, engine, rows=rows) as rnd:
-        loss = train_one_epoch(model, optimizer, batches)
-    return rnd.reply()  # or rnd.reply({"loss": loss}), in the clear
+    fed, optimizer, batches = ...
+    with client_servers(message, context, fed) as servers:
+        with fed.round(servers, batches=batches):
+            loss = train_one_epoch(fed.model, optimizer, batches)
+    return servers.reply()  # or servers.reply({"loss": loss}), in the clear
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 
-import torch
 from flwr.app import Context, Message
 
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.fetched import fetched_model
-from torchfsl.engine.handle import Handle
-from torchfsl.engine.wanted import RowIds
-from torchfsl.errors import ParameterError
+from torchfsl.engine.round import Round
+from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.federation.federated import Federated
+from torchfsl.federation.remote_servers import RemoteServers
+from torchfsl.fsl.client.client import Client
 from torchfsl.integrations.flower import memory
 from torchfsl.integrations.flower.node import connect_as
 from torchfsl.integrations.flower.records import Call, reply_content
 from torchfsl.integrations.flower.words import kept_here
-from torchfsl.submodel.aggregation import Receipt
-from torchfsl.submodel.update import Update
-
-_ROUND = "this client's round"
+from torchfsl.service.client.remote import Connection
 
 
-class FlowerRound:
-    """One round of a ClientApp, as a context manager; made by `client_round`.
+class NodeServers(RemoteServers):
+    """The two servers of the task, for one Message. Made by `client_servers`.
 
     Attributes:
-        receipt: after the block, what the report has cost.
-        update: after the block, the quantised update as it was sent.
+        plan: of the task.
+        client_id: number in the certificate of this node.
+        number: of the round that the Message names; None in an evaluation.
     """
 
     def __init__(
-        self, message: Message, context: Context, engine: SubmodelEngine, *,
-        rows: RowIds | None, handle: Handle | None, weight: int,
-    ) -> None:  # fmt: skip
-        """Read the Message; nothing is sent."""
-        self.receipt: Receipt | None = None
-        self.update: Update | None = None
-        self._message, self._context, self._engine = message, context, engine
-        self._handle = engine.the_handle(handle)
-        self._rows, self._weight = rows, weight
-        self._call = Call.of(message.content)
-        self._number = self._call.round_number()
-
-    def __enter__(self) -> FlowerRound:
-        self._connection = connect_as(self._context, self._call)
-        try:
-            client = self._connection.client
-            if client.plan.max_epochs > 1:
-                raise ParameterError(
-                    "the plan has max_epochs above 1: a ClientApp is a new process for every "
-                    "Message and could not keep a session's secrets: plan with max_epochs=1"
-                )
-            with kept_here(_ROUND):
-                self._residual = memory.recall(self._context, self._handle, client.client_id)
-                self._round = self._engine.round(
-                    client, rows=self._rows, handle=self._handle, number=self._number,
-                    residual=self._residual,
-                )  # fmt: skip
-                self._round.__enter__()
-        except BaseException:
-            self._connection.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, connection: Connection, message: Message, context: Context, fed: Federated
     ) -> None:
-        with self._connection, kept_here(_ROUND):
-            self._round.__exit__(kind, error, trace)
-            if error is not None:
-                raise error
-            self.receipt = self._round.submit(weight=self._weight)
-            self.update = self._round.update
-            memory.keep(self._context, self._handle, self._residual)
-
-    def reply(self, metrics: Mapping[str, float] | None = None) -> Message:
-        """The reply to the SuperLink. The report went to the two servers when the block was left.
-
-        Args:
-            metrics: single numbers that the SuperLink shall see **in the clear**, a loss or how
-                many examples; they are protected by nothing. None by default.
+        """Read the Message; nothing is sent.
 
         Raises:
-            ParameterError: something else than numbers, an array above all.
+            ParameterError: the plan has sessions, and the Message asks for a round.
+        """
+        super().__init__(connection, connection.client.client_id)
+        self.number = Call.of(message.content).round_number
+        self._message, self._context, self._fed = message, context, fed
+        if self.number is not None and self.plan.max_epochs > 1:
+            raise ParameterError(
+                "the plan has max_epochs above 1: a ClientApp is a new process for every Message "
+                "and cannot keep the secrets of a session: plan with max_epochs=1"
+            )
+
+    def participant(self, client_id: int) -> Client:
+        """This client.
+
+        Raises:
+            ParameterError: another number than that of the certificate.
+            ProtocolError: the Message asks for an evaluation.
+        """
+        if self.number is None:
+            raise ProtocolError(
+                "this Message asks for an evaluation, got a round: use "
+                "fed.evaluating(servers, batches=batches)"
+            )
+        return super().participant(client_id)
+
+    def submitted(self, finished: Round) -> None:
+        """Store the residual and the personal parts: both servers have the update."""
+        memory.keep(self._context, self._fed.hooks, self.client_id)
+
+    def reply(self, metrics: Mapping[str, float] | None = None) -> Message:
+        """The reply to the SuperLink; call it after the block.
+
+        Args:
+            metrics: single numbers that the SuperLink sees **in the clear**, such as a loss or the
+                number of examples; nothing protects them. None by default.
+
+        Raises:
+            ParameterError: something other than numbers, such as an array.
         """
         return Message(content=reply_content(metrics), reply_to=self._message)
 
 
-def client_round(
-    message: Message,
-    context: Context,
-    engine: SubmodelEngine,
-    *,
-    rows: RowIds | None = None,
-    handle: Handle | None = None,
-    weight: int = 1,
-) -> FlowerRound:
-    """One round around a ClientApp's own training, as a context manager.
+@contextlib.contextmanager
+def client_servers(message: Message, context: Context, fed: Federated) -> Iterator[NodeServers]:
+    """Connect to both servers while a ClientApp answers one Message.
 
-    Entering connects to both servers with the node's own certificate, reads the model and fetches
-    the rows. Leaving sends the report to both. If the block raises, both servers get a report like
-    any other that adds nothing, and Flower tells the SuperLink that this ClientApp failed, but not
-    why: the error, which may name rows and counts, is in this node's log.
+    Entering connects with the node's own certificate. It restores the residual and the personal
+    parts of this client from the Context. Inside the block use the servers as all others:
+    `fed.round(servers, batches=batches)` to train, `fed.evaluating(servers, batches=batches)` to
+    evaluate. Once the update is sent, the residual and the personal parts are stored again.
+
+    If the block raises, Flower tells the SuperLink that this ClientApp failed, but not why. The
+    error may name rows and counts; it is in the log of this node.
 
     Args:
         message: from `SubmodelAveraging`.
-        context: of the ClientApp; what this client owes is kept in its state, at the node.
-        engine: the model of the task is attached to it.
-        rows: ids to fetch, see `SubmodelEngine.round`.
-        handle: which attached model, where there are several.
-        weight: of this client, under a plan with a weight lane; 1..max_weight, so pass
-            `min(examples, plan's max_weight)`.
+        context: of the ClientApp. Flower keeps its state at the node.
+        fed: the federated model. It needs no plan.
+
+    Yields:
+        The servers; their `reply` answers the Message.
 
     Raises:
         DecodeError: the Message is from another strategy.
-        ParameterError: settings of the node are missing, or the plan is below its floors; raised on
-            entering.
-        ProtocolError: the block raised, or the round failed; without any words of the error.
+        ParameterError: settings of the node are missing, or the plan is below its floors.
+        ProtocolError: the block raised; without any words of the error.
     """
-    return FlowerRound(message, context, engine, rows=rows, handle=handle, weight=weight)
-
-
-class FlowerEvaluation:
-    """An evaluation of a ClientApp; made by `client_evaluation`.
-
-    Attributes:
-        rows: by table name the ids at hand: int64, increasing.
-    """
-
-    def __init__(self, message: Message, rows: dict[str, torch.Tensor]) -> None:
-        """Made inside the block."""
-        self.rows, self._message = rows, message
-
-    def reply(self, metrics: Mapping[str, float] | None = None) -> Message:
-        """See `FlowerRound.reply`."""
-        return Message(content=reply_content(metrics), reply_to=self._message)
-
-
-@contextlib.contextmanager
-def client_evaluation(
-    message: Message,
-    context: Context,
-    engine: SubmodelEngine,
-    *,
-    rows: RowIds | None = None,
-    handle: Handle | None = None,
-) -> Iterator[FlowerEvaluation]:
-    """The servers' model in the ClientApp's module, while the block runs; nothing is reported.
-
-    The rows are fetched privately from both servers, see `torchfsl.Client.fetch`; what lies beyond
-    the plan's budget, or was not asked for, is NaN. Personal tensors are this client's own.
-
-    Args:
-        message: from `SubmodelAveraging`.
-        context: of the ClientApp.
-        engine: the model of the task is attached to it.
-        rows: ids to fetch, see `SubmodelEngine.round`.
-        handle: which attached model, where there are several.
-
-    Raises:
-        DecodeError, ParameterError: see `client_round`.
-        ProtocolError: the block raised, or this client has fetched from this model as often as it
-            may; the node's log says which.
-    """
-    mine = engine.the_handle(handle)
-    with (
-        connect_as(context, Call.of(message.content)) as connection,
-        kept_here("this client's evaluation"),
-    ):
-        memory.recall(context, mine, connection.client.client_id)
-        with fetched_model(mine, connection.client, rows) as ids:
-            yield FlowerEvaluation(message, ids)
+    call = Call.of(message.content)
+    with connect_as(context, call) as connection:
+        servers = NodeServers(connection, message, context, fed)
+        what = "evaluation" if servers.number is None else "round"
+        with kept_here(f"this client's {what}"):
+            memory.recall(context, fed.hooks, servers.client_id)
+            yield servers

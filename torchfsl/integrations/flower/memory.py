@@ -1,7 +1,7 @@
-"""What a client keeps between rounds: a ClientApp may be a new process for every Message.
+"""The state of a client between rounds: each Message may start a new process of the ClientApp.
 
-What it owes (residuals) and what stays with it (`attach(local=)`) go into the node's Context, which
-Flower keeps at the node and sends nowhere.
+Residual and personal parts (`Federated(local=)`) are in the Context of the node. Flower keeps it at
+the node and sends it nowhere.
 """
 
 from __future__ import annotations
@@ -12,42 +12,40 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context
 
-from torchfsl.engine.handle import Handle
-from torchfsl.engine.residual import Residual
+from torchfsl.engine.hooks import Hooks
 from torchfsl.errors import ParameterError
 from torchfsl.integrations.flower.records import RECORD
 
-_OWED, _PERSONAL = f"{RECORD}-residual", f"{RECORD}-personal"
+_RESIDUAL, _PERSONAL = f"{RECORD}-residual", f"{RECORD}-personal"
 _BETWEEN = "\x1f"
 """Between a segment's name and a field of its residual."""
 
 
-def recall(context: Context, handle: Handle, client_id: int) -> Residual:
-    """Put this client's own tensors into the model; returns what it owes.
+def recall(context: Context, hooks: Hooks, client_id: int) -> None:
+    """Give the hooks the residual of this client, and the model its personal parts.
 
     Raises:
         ParameterError: the node keeps the state of another model.
     """
-    handle.personal.switch_to(client_id)
+    hooks.personal.switch_to(client_id)
     own = context.state.get(_PERSONAL)
     if own is not None:
-        _write_personal(handle, _tensors(own))
-    residual, parts = Residual(), dict[str, dict[str, Any]]()
-    for name, tensor in _tensors(context.state.get(_OWED, ArrayRecord())).items():
+        _write_personal(hooks, _tensors(own))
+    parts = dict[str, dict[str, Any]]()
+    for name, tensor in _tensors(context.state.get(_RESIDUAL, ArrayRecord())).items():
         segment, _, field = name.partition(_BETWEEN)
         parts.setdefault(segment, {})[field] = tensor
-    residual.load_state_dict({"format": 1, "parts": parts})
-    return residual
+    hooks.residuals.load_state_dict({client_id: {"format": 1, "parts": parts}})
 
 
-def keep(context: Context, handle: Handle, residual: Residual) -> None:
-    """Store both in the node's Context."""
-    owed = {
+def keep(context: Context, hooks: Hooks, client_id: int) -> None:
+    """Store both in the Context of the node."""
+    residual = {
         f"{segment}{_BETWEEN}{field}": tensor
-        for segment, fields in residual.state_dict()["parts"].items()
+        for segment, fields in hooks.residuals.of(client_id).state_dict()["parts"].items()
         for field, tensor in fields.items()
     }
-    for key, tensors in ((_OWED, owed), (_PERSONAL, handle.personal.tensors)):
+    for key, tensors in ((_RESIDUAL, residual), (_PERSONAL, hooks.personal.tensors)):
         context.state.pop(key, None)
         if tensors:
             context.state[key] = ArrayRecord({n: _array(t) for n, t in tensors.items()})
@@ -62,11 +60,11 @@ def _tensors(record: Any) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def _write_personal(handle: Handle, tensors: dict[str, torch.Tensor]) -> None:
-    mine = handle.personal.tensors
+def _write_personal(hooks: Hooks, tensors: dict[str, torch.Tensor]) -> None:
+    mine = hooks.personal.tensors
     if {n: t.shape for n, t in mine.items()} != {n: t.shape for n, t in tensors.items()}:
         raise ParameterError(
-            "the node keeps personal tensors of another model: attach with the same local=, or "
+            "the node keeps personal tensors of another model: pass Federated the same local=, or "
             "begin a new run"
         )
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""What Messages hold: the number of a round and two URLs down, numbers in the clear up."""
+"""Contents of Messages: the number of a round and two URLs down, numbers in the clear up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.submodel.plan import check_number
 
 RECORD: Final = "torchfsl"
 """Key of the ConfigRecord below; and of what stays at a node, in its Context."""
@@ -20,7 +19,7 @@ _EVALUATES: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a Message asks of a client.
+    """The request of a Message to a client.
 
     Attributes:
         number: of the open round; -1 where no round is asked for.
@@ -70,15 +69,10 @@ class Call:
             raise DecodeError(f"the Message names {len(urls)} servers, there are two")
         return cls(number, urls)
 
-    def round_number(self) -> int:
-        """The number of the round.
-
-        Raises:
-            DecodeError: the Message asks for an evaluation.
-        """
-        if self.number == _EVALUATES:
-            raise DecodeError("the Message is to evaluate: use client_evaluation for it")
-        return check_number("round", self.number)
+    @property
+    def round_number(self) -> int | None:
+        """The number of the open round; None if the Message asks for an evaluation."""
+        return None if self.number == _EVALUATES else self.number
 
 
 def reply_content(metrics: Mapping[str, Any] | None) -> RecordDict:

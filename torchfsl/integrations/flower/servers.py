@@ -73,7 +73,7 @@ class TaskServers:
             yield
 
     def set_up(
-        self, plan: Plan, state: Mapping[str, Array], optimizer: OptimizerSettings | None,
+        self, plan: Plan, state: Mapping[str, Array], optimizer: OptimizerSettings,
         source: Literal["delta", "gradient"], *, replace: bool,
     ) -> Plan:  # fmt: skip
         """Give both servers a task; returns its plan, which names them."""

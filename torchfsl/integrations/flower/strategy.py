@@ -17,10 +17,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from torchfsl.engine.engine import SubmodelEngine
-from torchfsl.engine.handle import Handle
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fsl.plan.plan import Plan
+from torchfsl.federation.coordinator import for_two_servers
+from torchfsl.federation.federated import Federated
 from torchfsl.integrations.flower.records import Call, mean_metrics
 from torchfsl.integrations.flower.servers import TaskServers
 from torchfsl.service.net.channels import TlsFiles
@@ -34,17 +33,16 @@ log = logging.getLogger("flwr.torchfsl")  # shown where Flower shows its own lin
 class SubmodelAveraging(FedAvg):
     """Federated submodel learning under Flower; see the page on Flower.
 
-    Weights of clients are those of the plan's weight lane, not of a metric: `weighted_by_key` names
-    the metric that weighs other metrics.
+    Weights of clients are those that they pass to `fed.round` under `average="weight"`;
+    `weighted_by_key` names the metric that weighs other metrics.
 
     Args:
-        engine: with the model attached.
-        handle: from `engine.attach`.
-        plan: from `engine.plan`; at most `max_clients` nodes are sampled a round.
+        fed: the federated model, with a plan; at most its `max_clients` nodes are sampled a round.
+            Its present values are the initial model.
         servers: URLs of both servers, or `local` in a simulation: two processes on this machine
             while the strategy runs.
         tls: the owner's files, or a folder with `owner.pem`; None for `local`.
-        optimizer: of the servers; plain SGD of rate 1 when None.
+        server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
         replace: begin also where the servers hold a task that has been trained; both operators must
             permit that.
         **sampling: arguments of Flower's `FedAvg` that say how nodes are sampled, and how metrics
@@ -53,21 +51,20 @@ class SubmodelAveraging(FedAvg):
     Attributes:
         plan: once started, bound to these two servers.
         model: what both servers hold; None before the start.
-        opened: of the last round: exact sums, who took part; None where it did not open.
+        opened: of the last round: exact sums and the clients in them; None if it did not open.
 
     Raises:
-        ParameterError: servers and certificates do not go together.
+        ParameterError: servers and certificates do not go together, the plan is missing or for
+            another protocol, or the optimizer is torch's.
     """
 
     def __init__(
         self,
-        engine: SubmodelEngine,
-        handle: Handle,
-        plan: Plan,
+        fed: Federated,
         *,
         servers: Literal["local"] | Sequence[str],
         tls: Path | TlsFiles | None = None,
-        optimizer: OptimizerSettings | None = None,
+        server_optimizer: OptimizerSettings | None = None,
         replace: bool = False,
         **sampling: Any,
     ) -> None:
@@ -76,18 +73,17 @@ class SubmodelAveraging(FedAvg):
         sampling.setdefault("evaluate_metrics_aggr_fn", mean_metrics)
         super().__init__(**sampling)
         self._servers = TaskServers(servers, tls)
-        self._engine, self._handle = engine, engine.the_handle(handle)
-        self._optimizer, self._replace = optimizer, replace
+        self.plan, self._optimizer = for_two_servers(fed, server_optimizer)
+        self._fed, self._replace = fed, replace
         self._timeout, self._sampled = 0.0, 0
-        self.plan = plan
         self.model: ServerModel | None = None
         self.opened: Opened | None = None
 
     @property
     def model_sha256(self) -> str:
-        """Digest of the model that both servers hold, in hex; equal bits have equal digests."""
+        """Digest of the model that both servers hold, in hex; bit-identical models share it."""
         if self.model is None:
-            raise ProtocolError("there is no model before the strategy was started")
+            raise ProtocolError("expected a model, got none: call start() first")
         return self.model.digest().hex()
 
     def start(
@@ -104,7 +100,7 @@ class SubmodelAveraging(FedAvg):
 
         Args:
             grid: from the ServerApp.
-            initial_arrays: the model to begin with; that of the handle when None.
+            initial_arrays: the model to begin with; that of `fed` when None.
             num_rounds: how many.
             timeout: seconds to wait for nodes in a round; then it closes without the others.
             train_config: str, int, float and bool for ClientApps.
@@ -115,14 +111,15 @@ class SubmodelAveraging(FedAvg):
             ParameterError: the arrays are not the plan's, or more nodes are sampled than it allows.
             ProtocolError: the servers hold another task, or a round cannot be opened.
         """
-        state = self._handle.server_state()
+        state = self._fed.server_state()
         if initial_arrays is not None:
             state = {name: array.numpy() for name, array in initial_arrays.items()}
         self.model, self._timeout = ServerModel(state), timeout
         self.model.check(self.plan)
         with self._servers.running(grid.run.run_id):
+            source = self._fed.hooks.settings.source
             self.plan = self._servers.set_up(
-                self.plan, state, self._optimizer, self._engine.source, replace=self._replace
+                self.plan, state, self._optimizer, source, replace=self._replace
             )
             arrays = _arrays(self.model)
             settings = (train_config, evaluate_config, evaluate_fn)
@@ -149,7 +146,8 @@ class SubmodelAveraging(FedAvg):
         if self._sampled > self.plan.max_clients:
             raise ParameterError(
                 f"{self._sampled} nodes are sampled, the plan has max_clients = "
-                f"{self.plan.max_clients}: plan for more, or lower fraction_train"
+                f"{self.plan.max_clients}: pass Federated a larger max_clients=, or lower "
+                "fraction_train"
             )
         if messages:
             self._servers.open(server_round, self._timeout)

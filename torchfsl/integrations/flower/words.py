@@ -1,4 +1,4 @@
-"""What an app's errors tell the SuperLink: nothing.
+"""Errors of an app tell the SuperLink nothing.
 
 Flower sends the words of an exception that a ClientApp raises to the SuperLink. Errors inside a
 round may name rows, counts and weights, which are the client's own, and so may those of its data.

@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from tests.support.flower_task import build, train, words_of
-from torchfsl.integrations.flower import client_evaluation, client_round
+from torchfsl.integrations.flower import client_servers
 
 _PATIENCE = 300.0
 
@@ -28,13 +28,16 @@ def train_round(message: Message, context: Context) -> Message:
     fault = str(config["fault"]) if (number, client) == (1, 0) else "none"
     if fault == "raise-before":
         raise RuntimeError("told to fail before the round")
-    engine, handle = build()
-    with client_round(message, context, engine, rows={"words": words_of(client)}) as rnd:
-        train(handle, client)
+    fed = build()
+    with (
+        client_servers(message, context, fed) as servers,
+        fed.round(servers, batches=[words_of(client)]) as rnd,
+    ):
+        train(fed, client)
         _fail(fault, out)
     with (out / f"sent-{number}-{client}.pickle").open("wb") as file:
         pickle.dump(rnd.update, file)
-    return rnd.reply()
+    return servers.reply()
 
 
 def _fail(fault: str, out: Path) -> None:
@@ -53,10 +56,12 @@ def _fail(fault: str, out: Path) -> None:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Rows that come back must be numbers."""
-    engine, handle = build()
+    fed = build()
     words = words_of(int(context.node_config["partition-id"]))
-    with client_evaluation(message, context, engine, rows={"words": words}):
-        loss = float(handle.model(words).detach().mean())
-    with client_evaluation(message, context, engine, rows={"words": words}) as evaluation:
-        assert loss == float(handle.model(words).detach().mean())
-    return evaluation.reply({"mean": loss})
+    with client_servers(message, context, fed) as servers:
+        losses = []
+        for _ in range(2):
+            with fed.evaluating(servers, batches=[words]):
+                losses.append(float(fed.model(words).detach().mean()))
+    assert losses[0] == losses[1]
+    return servers.reply({"mean": losses[0]})

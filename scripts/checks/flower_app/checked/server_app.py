@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from tests.support.flower_grid import array_bytes, size_of
-from tests.support.flower_task import build, plan_of
+from tests.support.flower_task import build_planned
 from torchfsl.integrations.flower import SubmodelAveraging
 
 app = ServerApp()
@@ -67,16 +67,16 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, context: Context) -> None:
     config, out = context.run_config, Path(str(context.run_config["out"]))
     nodes = int(config["nodes"])
-    engine, handle = build()
+    fed = build_planned(max_clients=nodes)
     where: dict[str, Any] = {"servers": "local"}
     if config["servers"] != "local":
         where = {"servers": str(config["servers"]).split(","), "tls": Path(str(config["tls"]))}
         where["replace"] = True  # one run after the other on the same two servers
     strategy = _Counted(
-        engine, handle, plan_of(engine, handle, max_clients=nodes), **where,
+        fed, **where,
         min_available_nodes=nodes, min_train_nodes=nodes, min_evaluate_nodes=nodes,
     )  # fmt: skip
-    (out / "state.pickle").write_bytes(pickle.dumps(handle.server_state()))
+    (out / "state.pickle").write_bytes(pickle.dumps(fed.server_state()))
     opened: dict[int, tuple[int, ...]] = {}
 
     def note(number: int, arrays: ArrayRecord) -> None:
