@@ -279,12 +279,12 @@ def test_a_face_is_under_forty_lines_of_code(room: str) -> None:
 
 @pytest.mark.parametrize(
     ("package", "file_lines", "function_lines"),
-    [("torchfsl", 330, 40), ("training", 330, 40), ("scripts", 330, 60)],
+    [("torchfsl", 500, 40), ("training", 500, 40), ("scripts", 500, 60)],
 )
 def test_files_functions_and_classes_fit_on_their_screens(
     package: str, file_lines: int, function_lines: int
 ) -> None:
-    """Functions count lines of code; a class has at most 20 methods and properties."""
+    """Functions count lines of code; a class has at most 25 methods and properties."""
     large = []
     for path in sorted((ROOT / package).rglob("*.py")):
         text = path.read_text()
@@ -302,7 +302,7 @@ def test_files_functions_and_classes_fit_on_their_screens(
                 methods = sum(
                     isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) for m in node.body
                 )
-                if methods > 20:
+                if methods > 25:
                     large.append(f"{where}:{node.name}: {methods} methods")
     assert not large, "\n".join(large)
 

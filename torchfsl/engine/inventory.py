@@ -173,13 +173,12 @@ def take_inventory(
             tables.append(table)
         else:
             rest[name] = parameter
-    buffers = _float_buffers(model)
     mine = {clean_name(n): b for n, b in model.named_buffers() if _is_within(clean_name(n), stays)}
+    buffers = {name: b for name, b in _float_buffers(model).items() if name not in mine}
     _check_local(stays, [*local, *mine], [clean_name(n) for n, _ in model.named_parameters()])
     _check_wanted(rows, tables, frozen, rest)
     if rows is not None and rows.find == "hooks":
         _check_not_shared(model, tables, optimizers, rows)
-    buffers = {name: b for name, b in buffers.items() if name not in mine}
     idle = [name for name, p in bystanders.items() if id(p) in lookups]
     return Inventory(_group(tables), rest, buffers, frozen, bystanders, idle, hidden, local, mine)
 

@@ -114,9 +114,14 @@ class Round:
             check_weight(client.plan, weight)
         self._absent = 0.0 if hooks.rows is not None and hooks.rows.absent == "zero" else np.nan
         self._fixed = hooks.exchange.fixed_positions(hooks.rows, hooks.rest)
-        if rows is not None and self._retrieving and self._fixed is not None:
+        self._check_given(rows is not None)
+
+    def _check_given(self, has_rows: bool) -> None:
+        """Refuse rows that the plan does not fetch, their lack, and servers of another source."""
+        hooks, client = self._hooks, self._client
+        if has_rows and self._retrieving and self._fixed is not None:
             raise ParameterError("the row set is fixed by Rows(choose=Fixed(...)): leave out rows=")
-        if self._retrieving and rows is None and self._fixed is None:
+        if self._retrieving and not has_rows and self._fixed is None:
             raise ParameterError(
                 "the plan fetches rows privately: pass batches=, what the client trains on, or "
                 "rows=, the ids that it uses"
@@ -125,7 +130,7 @@ class Round:
         transport = getattr(client, "servers", None)
         check_source(hooks.recorder.source, getattr(transport, "source", None))
         whole = any(s.is_dense and s.name in tables for s in client.plan.segments)
-        if rows is not None and not self._retrieving and not whole:
+        if has_rows and not self._retrieving and not whole:
             remedy = ", or make the plan with retrieve=True" if tables else ""
             why = "clients hold whole tables" if tables else NO_TABLE
             raise ParameterError(f"the plan fetches no rows, {why}: leave out rows={remedy}")
@@ -341,7 +346,8 @@ class Round:
 
         A client that has withdrawn from the round, and one without servers, sends none.
         """
-        self._explain(error)
+        absent = "zero" if self._absent == 0.0 else "NaN"
+        hints.note_held_rows(error, self._retrieving, self._hooks.inventory, self.rows, absent)
         if self._put_back():
             error.add_note(
                 "torchfsl sent an all-zero report in place of this client's update, so it has "
@@ -388,11 +394,6 @@ class Round:
                 keep_only(table, ids, table.weight.detach().index_select(0, ids), None)
                 self._hooks.held_rows.lack(table, table.num_rows - len(ids), zero=False)
             self._hooks.held_rows.note(table, ids)
-
-    def _explain(self, error: BaseException) -> None:
-        """See `hints.note_held_rows`."""
-        absent = "zero" if self._absent == 0.0 else "NaN"
-        hints.note_held_rows(error, self._retrieving, self._hooks.inventory, self.rows, absent)
 
     def _abort(self) -> None:
         if self._session is not None:

@@ -30,7 +30,7 @@ from torchfsl.engine.lookups import Call, RowAdvice, advise
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
-from torchfsl.engine.wanted import RowIds, by_table
+from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.federation.local_servers import (
@@ -40,13 +40,12 @@ from torchfsl.federation.local_servers import (
     make_servers,
 )
 from torchfsl.federation.planning import (
-    LANES,
     Average,
+    Planner,
     PlanOptions,
     check_average,
     check_options,
     check_plan,
-    make_plan,
     settings_from,
     specs_of,
 )
@@ -115,6 +114,10 @@ class Federated:
         **options: more options of the plan, see `torchfsl.fsl.build_plan`; and `retrieve`, whether
             clients fetch their rows privately.
 
+    Attributes:
+        hooks: on the model; for tools that extend torchfsl.
+        planner: options of the plan.
+
     Raises:
         ParameterError: it cannot work; the message names parameter, reason and remedy.
         TypeError: an unknown option.
@@ -152,32 +155,28 @@ class Federated:
         )  # fmt: skip
         if plan is not None:
             settings = settings_from(settings, plan, rest_given=rest is not None)
-        self._hooks = Hooks(model, optimizer, settings, local=local)
-        self._average = average
-        self._options: dict[str, Any] = {
-            "max_clients": max_clients, "rows_per_client": rows_per_client, "average": average,
-            "min_clients": min_clients, "retrieve": retrieve, **options,
-        }  # fmt: skip
-        self._plan: SubmodelPlan | None = None
-        self._is_known = plan is not None
+        self.hooks = Hooks(model, optimizer, settings, local=local)
+        self.planner = Planner(
+            self.hooks,
+            {"max_clients": max_clients, "rows_per_client": rows_per_client, "average": average,
+             "min_clients": min_clients, "retrieve": retrieve, **options},
+        )  # fmt: skip
         if plan is not None:
             self.plan = plan
-        elif max_clients is not None and (rows_per_client is not None or not self._asks_rows()):
+        elif max_clients is not None and not self.planner.needs_rows:
             self.make_plan()
 
     def __repr__(self) -> str:
-        plan = "no plan yet" if self._plan is None else f"{len(self._plan.segments)} segments"
-        return f"Federated({type(self.model).__name__}, {plan})"
+        plan = self.planner.plan
+        return (
+            f"Federated({type(self.model).__name__}, "
+            f"{'no plan yet' if plan is None else repr(plan)})"
+        )
 
     @property
     def model(self) -> nn.Module:
         """The torch model, without wrappers."""
-        return self._hooks.model
-
-    @property
-    def hooks(self) -> Hooks:
-        """The hooks on the model; for tools that extend torchfsl."""
-        return self._hooks
+        return self.hooks.model
 
     # --- the plan -----------------------------------------------------------------------------
 
@@ -189,19 +188,19 @@ class Federated:
             ParameterError: there is none yet, or it is for another model.
             ProtocolError: set after the first round.
         """
-        if self._plan is None:
-            raise ParameterError(self._missing())
-        return self._plan
+        if self.planner.plan is None:
+            raise ParameterError(self.planner.missing())
+        return self.planner.plan
 
     @plan.setter
     def plan(self, plan: SubmodelPlan) -> None:
         check_plan(plan)
-        if self._hooks.rounds:
+        if self.hooks.rounds:
             raise ProtocolError(
                 "rounds have begun under the present plan: make a new Federated for another one"
             )
-        self._hooks.exchange.check_plan(plan)
-        self._plan = plan
+        self.hooks.exchange.check_plan(plan)
+        self.planner.plan = plan
 
     def make_plan(self, **changes: Any) -> Plan:
         """Make the plan from the options of this object and `changes` of them.
@@ -212,17 +211,11 @@ class Federated:
         Raises:
             ParameterError: `max_clients` or a budget is missing, or a limit exceeded.
         """
-        check_options("make_plan", changes, [*self._options, *_OPTIONS])
-        options = {**self._options, **changes}
-        if options["max_clients"] is None:
-            raise ParameterError("pass max_clients=, the most clients of a round")
-        names = ("max_clients", "rows_per_client", "retrieve", "average", "min_clients")
-        named = {name: options.pop(name) for name in names}
-        named["min_clients"] = min(named["min_clients"], max(1, named["max_clients"]))
-        made = make_plan(self._hooks, **named, options=options)
+        check_options("make_plan", changes, [*self.planner.options, *_OPTIONS])
+        made = self.planner.make(changes)
         self.plan = made
-        self._options, self._average = {**named, **options}, named["average"]
-        self._log_disclosure()
+        if made.lane != "none":
+            log.warning("%s", made.discloses())
         return made
 
     def suggest_rows(
@@ -247,7 +240,7 @@ class Federated:
         """
         every: Iterable[Any] = clients.values() if isinstance(clients, Mapping) else clients
         found: list[Any] = [one if isinstance(one, Mapping) else self.rows_of(one) for one in every]
-        return advise(self._hooks.inventory.tables, found)
+        return advise(self.hooks.inventory.tables, found)
 
     def rows_of(self, batches: Iterable[Any], *, call: Call | None = None) -> dict[str, Any]:
         """See `Hooks.rows_of`: by table name the distinct ids that batches look up.
@@ -257,7 +250,7 @@ class Federated:
                 out.
             call: how the model is called with a batch where that is different.
         """
-        return self._hooks.rows_of(batches, call)
+        return self.hooks.rows_of(batches, call)
 
     def segment_specs(
         self,
@@ -271,37 +264,12 @@ class Federated:
             rows_per_client: see the constructor.
             retrieve: whether clients fetch their rows privately.
         """
-        return specs_of(self._hooks, rows_per_client=rows_per_client, retrieve=retrieve)
-
-    @property
-    def has_plan(self) -> bool:
-        """Whether there is a plan."""
-        return self._plan is not None
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether a plan needs a number of rows that was not given and no policy has."""
-        return self._options["rows_per_client"] is None and self._asks_rows()
-
-    @property
-    def has_fixed_rows(self) -> bool:
-        """Whether clients fetch a fixed set of rows, whatever their batches use."""
-        return self._hooks.rows is not None and self._hooks.rows.fixed is not None
-
-    @property
-    def max_clients(self) -> int | None:
-        """Most clients of a round, as given; None if not."""
-        found: int | None = self._options["max_clients"]
-        return found
-
-    def ids_by_table(self, rows: RowIds) -> dict[str, torch.Tensor]:
-        """Ids by table name, of ids of the only table or by table."""
-        return by_table(rows, self._hooks.inventory.all_tables, [])
+        return specs_of(self.hooks, rows_per_client=rows_per_client, retrieve=retrieve)
 
     @property
     def encoding(self) -> FixedPoint | None:
         """The encoding that was given, None for the default of each planner."""
-        return self._hooks.settings.encoding
+        return self.hooks.settings.encoding
 
     def estimate(self, batches: Iterable[Any], *, rates: Rates | None = None) -> RoundEstimate:
         """The cost of a round for a client with these batches, before the first one.
@@ -319,7 +287,7 @@ class Federated:
                 f"estimate() is for plans of two servers, got a {type(plan).__name__}: its "
                 "explain() has the bytes"
             )
-        counts = advise(self._hooks.inventory.tables, [self.rows_of(batches)]).counts
+        counts = advise(self.hooks.inventory.tables, [self.rows_of(batches)]).counts
         found = estimate(plan, rates=rates)
         return RoundEstimate(
             {n: (int(c[0]), plan.segment(n).k_max) for n, c in counts.items()},
@@ -348,9 +316,9 @@ class Federated:
             ParameterError: there is no plan, or the model holds NaN or infinite values.
         """
         chosen = self.default_optimizer() if server_optimizer is None else server_optimizer
-        state = self._hooks.server_state()
+        state = self.hooks.server_state()
         home = make_servers(
-            self.plan, state, optimizer=chosen, source=self._hooks.settings.source,
+            self.plan, state, optimizer=chosen, source=self.hooks.settings.source,
             protocol=protocol, widths=widths,
         )  # fmt: skip
         return LocalServers(home)
@@ -361,8 +329,7 @@ class Federated:
         With deltas, plain averages and momentum 0.9: a row that one of many clients changes moves
         further than its share (docs/averages.md). Else SGD with rate 1, which is the average.
         """
-        lane = LANES[self._average] if self._plan is None else self._plan.lane
-        slow = self._hooks.settings.source == "delta" and lane == "none"
+        slow = self.hooks.settings.source == "delta" and self.planner.lane == "none"
         return OptimizerSettings(momentum=0.9 if slow else 0.0)
 
     def round(
@@ -408,7 +375,7 @@ class Federated:
         if batches is not None and any(s.retrieve for s in servers.plan.segments):
             found = functools.partial(self.rows_of, batches)
         return Round(
-            self._hooks, servers.participant(client_id), rows=found, number=servers.number,
+            self.hooks, servers.participant(client_id), rows=found, number=servers.number,
             weight=weight, rounding_seed=rounding_seed, submitted=servers.submitted,
         )  # fmt: skip
 
@@ -428,7 +395,7 @@ class Federated:
         """
         if batches is not None:
             rows = self.rows_of(batches)
-        with fetched_model(self._hooks, servers, rows) as present:
+        with fetched_model(self.hooks, servers, rows) as present:
             yield present
 
     # --- the model ----------------------------------------------------------------------------
@@ -439,7 +406,7 @@ class Federated:
         Raises:
             ParameterError: a tensor holds NaN, as tables do after a private fetch, or inf.
         """
-        return self._hooks.server_state()
+        return self.hooks.server_state()
 
     def load(self, servers: Any, *, only_missing: bool = False) -> None:
         """Write the servers' model into the torch model, in place.
@@ -454,9 +421,9 @@ class Federated:
         """
         state = _state_of(servers)
         if only_missing:
-            self._hooks.complete(state)
+            self.hooks.complete(state)
         else:
-            self._hooks.load(state)
+            self.hooks.load(state)
 
     def export(self, path: Any = None) -> dict[str, torch.Tensor]:
         """The whole model as a plain `state_dict`, buffers included, copied to the CPU.
@@ -482,8 +449,8 @@ class Federated:
 
     def state_dict(self) -> dict[str, Any]:
         """The rest of a checkpoint, next to the model: residuals, local parts, states by client."""
-        plan = None if self._plan is None else self._plan.to_json()
-        return {**self._hooks.state_dict(), "plan": plan}
+        plan = None if self.planner.plan is None else self.planner.plan.to_json()
+        return {**self.hooks.state_dict(), "plan": plan}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a `state_dict`.
@@ -492,42 +459,21 @@ class Federated:
             ParameterError: it is another object's, or of tables of other shapes.
         """
         rest = {name: value for name, value in state.items() if name != "plan"}
-        self._hooks.load_state_dict(rest)
-        if isinstance(state.get("plan"), str) and isinstance(self._plan, Plan):
-            self._plan = Plan.from_json(state["plan"])
+        self.hooks.load_state_dict(rest)
+        if isinstance(state.get("plan"), str) and isinstance(self.planner.plan, Plan):
+            self.planner.plan = Plan.from_json(state["plan"])
 
     def detach(self) -> None:
         """Take all hooks away; the model and the optimizers are as before."""
-        self._hooks.remove()
+        self.hooks.remove()
 
     # --- in words -----------------------------------------------------------------------------
 
     def explain(self) -> str:
         """`plan.explain()`, and below it what rounds keep in a client's memory."""
-        memory = self._hooks.explain_memory(self.plan)
+        memory = self.hooks.explain_memory(self.plan)
         lines = [self.plan.explain(), "memory of a client, next to its model:", *memory]
         return "\n".join(lines)
-
-    def _asks_rows(self) -> bool:
-        """Whether a plan needs a number of rows that no policy gives."""
-        rows = self._hooks.rows
-        named = rows is not None and (rows.budget is not None or rows.choice is not None)
-        return bool(self._hooks.inventory.tables) and not named
-
-    def _missing(self) -> str:
-        if self._options["max_clients"] is None:
-            return (
-                "there is no plan yet: pass max_clients= (and rows_per_client= for tables) to "
-                "Federated, or set fed.plan"
-            )
-        return (
-            "there is no plan yet: how many rows may a client send? Call "
-            "fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))"
-        )
-
-    def _log_disclosure(self) -> None:
-        if self._plan is not None and self._plan.lane != "none":
-            log.warning("%s", self._plan.discloses())
 
 
 def _state_of(servers: Any) -> State:

@@ -114,6 +114,60 @@ def check_plan(plan: object) -> None:
         )
 
 
+class Planner:
+    """The options of a model's plan, and the plan once there is one.
+
+    Attributes:
+        options: as given, later as made.
+        plan: the public plan; None before it is made.
+    """
+
+    def __init__(self, hooks: Hooks, options: dict[str, Any]) -> None:
+        """Nothing is made yet."""
+        self._hooks, self.options = hooks, options
+        self.plan: SubmodelPlan | None = None
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether a plan needs a number of rows that was not given and no policy has."""
+        rows = self._hooks.rows
+        has_budget = rows is not None and (rows.budget is not None or rows.choice is not None)
+        tables = self._hooks.inventory.tables
+        return bool(tables) and not has_budget and self.options["rows_per_client"] is None
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the plan, or of the one that would be made."""
+        return LANES[self.options["average"]] if self.plan is None else self.plan.lane
+
+    def make(self, changes: Mapping[str, Any]) -> Plan:
+        """A plan from the options and changes of them.
+
+        Raises:
+            ParameterError: `max_clients` or a budget is missing, or a limit exceeded.
+        """
+        options = {**self.options, **changes}
+        if options["max_clients"] is None:
+            raise ParameterError("pass max_clients=, the most clients of a round")
+        names = ("max_clients", "rows_per_client", "retrieve", "average", "min_clients")
+        named = {name: options.pop(name) for name in names}
+        made = make_plan(self._hooks, **named, options=options)
+        self.options = {**named, **options}
+        return made
+
+    def missing(self) -> str:
+        """A message about a plan that is not there yet."""
+        if self.options["max_clients"] is None:
+            return (
+                "there is no plan yet: pass max_clients= (and rows_per_client= for tables) to "
+                "Federated, or set fed.plan"
+            )
+        return (
+            "there is no plan yet: how many rows may a client send? Call "
+            "fed.make_plan(rows_per_client=fed.suggest_rows(batches_of_clients))"
+        )
+
+
 def check_average(average: object, options: Mapping[str, Any]) -> None:
     """Refuse an unknown average, with what each one does.
 

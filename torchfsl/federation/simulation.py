@@ -18,7 +18,7 @@ import numpy as np
 
 from torchfsl.crypto import kdf
 from torchfsl.engine.round import Round
-from torchfsl.engine.wanted import RowIds
+from torchfsl.engine.wanted import RowIds, by_table
 from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker
@@ -145,10 +145,14 @@ class _Simulation(Generic[Data]):
 
     def make_plan(self) -> None:
         """Complete a missing plan: budgets that fit every client, the largest weight."""
-        if self.fed.has_plan:
+        if self.fed.planner.plan is not None:
             return
-        changes: dict[str, Any] = {"max_clients": self.fed.max_clients or self.size}
-        if self.fed.needs_rows:
+        changes: dict[str, Any] = {
+            "max_clients": self.fed.planner.options["max_clients"] or self.size
+        }
+        least = self.fed.planner.options["min_clients"]
+        changes["min_clients"] = min(least, changes["max_clients"])
+        if self.fed.planner.needs_rows:
             asked = [self.ids_of(one) for one in self.data.values()]
             changes["rows_per_client"] = self.fed.row_counts(asked).rows_per_client()
         if self.weights:
@@ -158,7 +162,7 @@ class _Simulation(Generic[Data]):
     def ids_of(self, data: Data) -> Any:
         """The rows that a client fetches."""
         if self.rows is not None:
-            return self.fed.ids_by_table(self.rows(data))
+            return by_table(self.rows(data), self.fed.hooks.inventory.all_tables, [])
         try:
             return self.fed.rows_of(data if self.batches is None else self.batches(data))  # type: ignore[arg-type]
         except (RuntimeError, LookupError, TypeError, AttributeError, ValueError) as error:
@@ -168,6 +172,12 @@ class _Simulation(Generic[Data]):
                 "the data of a client is not a list of batches that the model takes: pass "
                 f"batches=, a function from a client's data to its batches ({error})"
             ) from error
+
+    @property
+    def _has_fixed_rows(self) -> bool:
+        """Whether clients fetch a fixed set of rows, whatever their batches use."""
+        policy = self.fed.hooks.rows
+        return policy is not None and policy.fixed is not None
 
     def round(self, servers: LocalServers, number: int) -> RoundResult:
         """One round; the result has no metrics yet."""
@@ -192,7 +202,7 @@ class _Simulation(Generic[Data]):
     def _participate(self, servers: LocalServers, number: int, client: int) -> Round:
         data = self.data[client]
         ids = None
-        if any(s.retrieve for s in servers.plan.segments) and not self.fed.has_fixed_rows:
+        if any(s.retrieve for s in servers.plan.segments) and not self._has_fixed_rows:
             ids = self.ids_of(data)
         path = f"{self.seed} {number} {client}".encode()
         coins = kdf.digest(kdf.LABEL_ROUNDING, path)[: kdf.SEED_BYTES]
@@ -345,11 +355,7 @@ def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
     if not isinstance(checkpoint, Mapping) or {"servers", "federated"} - {*checkpoint}:
         raise ParameterError("resume= takes a SimulationResult, or its checkpoint")
     text = checkpoint["federated"].get("plan")
-    if (
-        isinstance(text, str)
-        and not fed.hooks.rounds
-        and (not fed.has_plan or isinstance(fed.plan, Plan))
-    ):
+    if isinstance(text, str) and not fed.hooks.rounds and isinstance(fed.planner.plan, Plan | None):
         fed.plan = Plan.from_json(text)
 
 

@@ -209,7 +209,7 @@ class Owner:
             return None
         request = calls.encode_request()
         answers = self.links.both(lambda link: link.call("Plan", request, limit=PLAN_BYTES))
-        first, second = (Task.from_settings(json.loads(answer)) for answer in answers)
+        first, second = (Task.from_settings(decode_plan(answer)) for answer in answers)
         return first if first == second else None
 
     def plan(self) -> Plan:

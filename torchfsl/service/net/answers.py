@@ -42,6 +42,9 @@ _PLAN: Final[Mapping[str, type[Any] | range]] = {
     "nonce": str, "coins": list, "plan": str, "certificate": str,
 }  # fmt: skip
 
+_TASK: Final[Mapping[str, type[Any] | range]] = {"source": str, "reduce": str, "optimizer": dict}
+"""Fields about the task; servers of earlier versions leave them out."""
+
 
 def decode_info(data: bytes) -> dict[str, Any]:
     """A server's state, as `Station.info` makes it. Fields that are not known are left out.
@@ -71,6 +74,7 @@ def decode_plan(data: bytes) -> dict[str, Any]:
     """
     fields = json_object(data, PLAN_BYTES)
     found = {name: _field(name, fields, kind) for name, kind in _PLAN.items()}
+    found |= {name: _field(name, fields, _TASK[name]) for name in _TASK if name in fields}
     try:
         for value in (found["nonce"], *found["coins"]):
             bytes.fromhex(value)
