@@ -273,8 +273,8 @@ class _shown:
                 bars = importlib.import_module("tqdm.auto")
             except ImportError:
                 return lambda result: print(result, flush=True)
-            self._bar = bars.tqdm(
-                total=self._rounds, initial=self._first, unit="round", file=sys.stdout
+            self._bar = bars.tqdm(  # none where stderr is not a terminal
+                total=self._rounds, initial=self._first, unit="round", disable=None
             )
             return self._step
         return self._call
