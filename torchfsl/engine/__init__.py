@@ -4,7 +4,7 @@ Read `settings` (what is sent, and how), `hooks`, `claim`, `round`, `hints`, `po
 chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
 `specs` (tensors, by name and by segment), `own_forward` (classes that read other rows), `personal`
 and `client_state` (what belongs to one client), `lookups` (rows), `watch` (what a step changed),
-`memory` (what that costs), `status`, `torch_optimizer`. No file names a protocol; `federation` does.
+`memory` (what that costs), `status`, `torch_optimizer`. No file names a protocol.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, except what a round loads.
 """
