@@ -38,23 +38,24 @@ SERVERS: Final[dict[str, Make]] = {
     **{f"SGD({rate})": functools.partial(ServerSGD, rate) for rate in (1, 2, 3, 4)},
     **{
         f"SGD({rate}, momentum={momentum})": functools.partial(ServerSGD, rate, momentum=momentum)
-        for rate, momentum in ((1, 0.8), (2, 0.8), (1, 0.9), (1.5, 0.9), (2, 0.9))
+        for rate, momentum in ((1, 0.8), (2, 0.8), (2.5, 0.8), (1, 0.9), (1.5, 0.9), (2, 0.9))
     },
     "LazyAdam(0.01)": functools.partial(ServerLazyAdam, 0.01),
 }
 FORMER: Final = "clients/SGD(1)/fresh"
-DEFAULT: Final = "clients/SGD(2, momentum=0.8)/fresh"
+DEFAULT: Final = "clients/SGD(2.5, momentum=0.8)/fresh"
 COMBINATIONS: Final = (
-    FORMER, DEFAULT, "clients/SGD(1, momentum=0.9)/fresh", "clients/SGD(2, momentum=0.9)/fresh",
-    "clients/SGD(3)/fresh", "rows/SGD(1)/fresh", "clients/SGD(2, momentum=0.8)/own",
+    FORMER, DEFAULT, "clients/SGD(2, momentum=0.9)/fresh", "clients/SGD(1, momentum=0.9)/fresh",
+    "clients/SGD(3)/fresh", "rows/SGD(1)/fresh", "clients/SGD(2.5, momentum=0.8)/own",
 )  # fmt: skip
 """Every task runs them."""
 
 FURTHER: Final = (
     "clients/SGD(1)/own", "clients/SGD(2, momentum=0.9)/own", "clients/LazyAdam(0.01)/fresh",
     "clients/LazyAdam(0.01)/own", "clients/SGD(2)/fresh", "clients/SGD(4)/fresh",
-    "clients/SGD(1, momentum=0.8)/fresh", "clients/SGD(1.5, momentum=0.9)/fresh",
-    "rows/SGD(2, momentum=0.8)/fresh", "rows/LazyAdam(0.01)/own",
+    "clients/SGD(1, momentum=0.8)/fresh", "clients/SGD(2, momentum=0.8)/fresh",
+    "clients/SGD(1.5, momentum=0.9)/fresh", "rows/SGD(2.5, momentum=0.8)/fresh",
+    "rows/LazyAdam(0.01)/own",
 )  # fmt: skip
 """The two-tower task runs these too."""
 
@@ -119,31 +120,25 @@ def averages(runs: Path, seeds: list[int]) -> dict[str, Any]:
     torch.set_num_threads(1)
     logging.getLogger("torchfsl").setLevel(logging.ERROR)
     kept = Kept(runs / "averages.jsonl")
-    for name, seed, make in _jobs(seeds):
-        kept.curve(name, seed, make)
-    wanted = {(name, str(seed)) for name, seed, _ in _jobs(seeds)}
-    found = {
-        kind: {
-            name.removeprefix(f"{kind}/"): {s: c for s, c in of_seed.items() if (name, s) in wanted}
-            for name, of_seed in kept.found.items()
-            if name.startswith(f"{kind}/")
-        }
-        for kind in ("runs", "causes")
-    }
+    found: dict[str, dict[str, dict[str, Curve]]] = {"causes": {}, "runs": {}}
+    for kind, name, seed, make in _jobs(seeds):
+        found[kind].setdefault(name, {})[str(seed)] = kept.curve(f"{kind}/{name}", seed, make)
+    for what, combination in (("default", DEFAULT), ("by rows, SGD(1)", "rows/SGD(1)/fresh")):
+        found["causes"][what] = found["runs"][f"two-tower/{combination}"]
     titles = {name: setting.title for name, setting in SETTINGS.items()}
     return {"default": DEFAULT, "former": FORMER, "titles": titles, **found}
 
 
-def _jobs(seeds: list[int]) -> Iterator[tuple[str, int, Callable[[int], Curve]]]:
-    """Name, seed and function of every run, those that decide most first."""
-    for combination, task, seed in itertools.product(COMBINATIONS, SETTINGS, seeds):
-        yield f"runs/{task}/{combination}", seed, _combination(SETTINGS[task], combination)
-    for (name, make), seed in itertools.product(_causes().items(), seeds):
-        yield f"causes/{name}", seed, make
-    for combination, seed in itertools.product(FURTHER, seeds):
-        yield (
-            f"runs/two-tower/{combination}", seed, _combination(SETTINGS["two-tower"], combination)
-        )  # fmt: skip
+def _jobs(seeds: list[int]) -> Iterator[tuple[str, str, int, Callable[[int], Curve]]]:
+    """Kind, name, seed and function of every run, those that decide most first."""
+    pairs = list(itertools.product(COMBINATIONS, SETTINGS))
+    pairs += itertools.product(FURTHER, ["two-tower"])
+    made = [("runs", f"{task}/{c}", _combination(SETTINGS[task], c)) for c, task in pairs]
+    first = 2 * len(SETTINGS)
+    causes = [("causes", name, make) for name, make in _causes().items()]
+    for kind, name, make in [*made[:first], *causes, *made[first:]]:
+        for seed in seeds:
+            yield kind, name, seed, make
 
 
 def _combination(setting: Setting, name: str) -> Callable[[int], Curve]:
@@ -167,12 +162,10 @@ def _causes() -> dict[str, Callable[[int], Curve]]:
     return {
         "central": lambda seed: central(setting(clients=1), seed),
         "central, every batch from the 25 users of one client": lambda seed: central(base, seed),
-        "default": federated(),
         "default, interactions dealt at random to the 20 clients": federated(spread=True),
         "SGD(1), interactions dealt at random to the 20 clients": federated(FORMER, spread=True),
         "default, 5 clients of 100 users": federated(clients=5),
         "default, 4 of 16 local steps": federated(steps=4),
-        "rows divided by the number of clients that hold them": federated("rows/SGD(1)/fresh"),
     }
 
 

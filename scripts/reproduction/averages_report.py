@@ -19,7 +19,7 @@ def tables(figures: dict[str, Any]) -> str:
     """One table per task, and the experiments."""
     runs: dict[str, dict[str, list[float]]] = figures["runs"]
     parts = []
-    for task in dict.fromkeys(name.split("/")[0] for name in runs):
+    for task in figures["titles"]:
         of_task = {
             n.split("/", 1)[1]: seeds for n, seeds in runs.items() if n.startswith(f"{task}/")
         }

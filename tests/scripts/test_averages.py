@@ -16,7 +16,7 @@ def test_momentum_is_ahead_of_the_plain_mean_on_disjoint_words() -> None:
     words = dataclasses.replace(SETTINGS["words"], rounds=5)
     plain, momentum = (
         averages.run(words, "clients", averages.SERVERS[servers], "fresh", 0)[-1]
-        for servers in ("SGD(1)", "SGD(2, momentum=0.8)")
+        for servers in ("SGD(1)", "SGD(2.5, momentum=0.8)")
     )
     assert momentum >= 0.9 > plain
 
