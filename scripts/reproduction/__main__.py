@@ -22,6 +22,7 @@ from typing import Any
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import (
     accuracy,
+    averages,
     baselines,
     cells,
     communication,
@@ -74,6 +75,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         "random blocks drawn in secret beside the largest blocks",
         lambda o: preamble.preamble(o.data, RUN_FOLDER, o.rounds or preamble.ROUNDS),
     ),
+    "averages": (averages.TITLE, lambda o: averages.averages(RUN_FOLDER, o.seed)),
     "rivals": (
         "rounds to an AUC on Amazon Beauty: FedSubAvg, FedAvg, FedProx, FedAdam",
         lambda o: rivals.rivals(o.data, RUN_FOLDER),
@@ -105,10 +107,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     ),
     "mnist": ("the introduction's example", lambda _: communication.mnist_example()),
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),
-    "baselines": (
-        "FedAvg, dense shares, SecAgg+",
-        lambda o: baselines.baselines(o.flower_python),
-    ),
+    "baselines": ("FedAvg, dense shares, SecAgg+", lambda o: baselines.baselines(o.flower_python)),
 }
 RUNS = {
     "table7": "accuracy by share of the weights",

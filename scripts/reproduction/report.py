@@ -1,4 +1,4 @@
-"""RESULTS.md and docs/systems.md: every table from the JSON files in results/, the paper's figures beside ours."""
+"""RESULTS.md, docs/systems.md and docs/averages.md: every table from the JSON files in results/, the paper's figures beside ours."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.reproduction import (
     accuracy_report,
+    averages_report,
     cost_report,
     held_out_report,
     liars_report,
@@ -57,6 +58,7 @@ def write() -> None:
     TARGET.write_text(render(), encoding="utf-8")
     print(f"wrote {TARGET}")
     systems_report.write()
+    averages_report.write()
 
 
 def render() -> str:

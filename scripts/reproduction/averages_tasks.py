@@ -1,0 +1,242 @@
+"""Small federated tasks on made-up data, by which defaults are compared.
+
+Each is a `training.tasks.task.Task` with the torch optimizer of its clients and the number of
+clients per round. A run takes seconds on one core.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import models
+from scripts.reproduction.two_tower import TwoTowerTask
+from training.data import partition
+from training.data.interactions import synthetic_interactions
+from training.data.prf import Stream
+from training.data.synthetic import synthetic_images, synthetic_sentences
+from training.data.tables import Vocabulary
+from training.recommendation_section import Recommendation
+from training.tasks import metrics
+from training.tasks.classification import (
+    ClassificationTask,
+    ImageExamples,
+    LocalPlan,
+    SentenceExamples,
+)
+from training.tasks.recommendation import CATEGORIES, ITEMS, RecommendationTask, Sample
+from training.tasks.task import Batch, Ids, Task, Work
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task and how its clients train.
+
+    Attributes:
+        title: What the page calls it, with its metric.
+        make: Builds the task from a seed.
+        optimizer: Builds the clients' optimizer from the model's parameters.
+        per_round: Clients per round.
+        rounds: Rounds of a run, a multiple of five.
+    """
+
+    title: str
+    make: Callable[[int], Task]
+    optimizer: Optimizer
+    per_round: int
+    rounds: int
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: tuple[Batch, ...]) -> float:
+    """Take one step per batch and return the mean loss."""
+    losses = [0.0]
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(*batch.inputs), batch.labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses) / max(len(batches), 1)
+
+
+class WordsTask(Task):
+    """20 clients, each with 40 words of its own out of 50,000, half of them per class."""
+
+    metric = "accuracy"
+    retrieves = True
+    num_clients = 20
+    words, own, steps = 50_000, 40, 5
+    rows_per_client = own
+
+    def __init__(self, seed: int) -> None:
+        """Draw the data: 16 sentences of six words per class and client."""
+        self.seed = seed
+        draw = torch.Generator().manual_seed(seed)
+        range_of = self.words // self.num_clients
+        self.data: list[tuple[Tensor, Tensor]] = []
+        for client in range(self.num_clients):
+            words = torch.randperm(range_of, generator=draw)[: self.own] + client * range_of
+            picks = torch.randint(0, self.own // 2, (2, 16, 6), generator=draw)
+            halves = words.view(2, -1)
+            sentences = torch.cat([half[pick] for half, pick in zip(halves, picks, strict=True)])
+            self.data.append((sentences, torch.arange(2).repeat_interleave(16)))
+
+    def build_model(self) -> nn.Module:
+        """A table of 50,000 x 16 and a linear layer."""
+        torch.manual_seed(self.seed)
+        return nn.Sequential(nn.EmbeddingBag(self.words, 16), nn.Linear(16, 2))
+
+    def work(self, round_number: int, client: int) -> Work:
+        """Five steps on all of the client's sentences."""
+        sentences, labels = self.data[client]
+        rows = {"0.weight": sentences.unique().numpy()}
+        return Work(rows, (Batch((sentences,), labels),) * self.steps)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Mean accuracy of the clients on their own sentences."""
+        right = [float((model(x).argmax(dim=1) == y).float().mean()) for x, y in self.data]
+        return {"accuracy": sum(right) / len(right)}
+
+
+class HouseholdTask(RecommendationTask):
+    """A recommender whose clients have ten users each, in batches of 64 samples."""
+
+    together, batch = 10, 64
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.num_clients //= self.together
+
+    def work(self, round_number: int, client: int) -> Work:
+        """All samples of the client's users once, in a new order."""
+        stream = Stream(self.seed, "work", round_number, client)
+        users = range(client * self.together, (client + 1) * self.together)
+        drawn = [(user, s) for user in users for s in self._samples(user, stream)[0]]
+        samples = [drawn[place] for place in stream.permutation(len(drawn))]
+        parts = [samples[n : n + self.batch] for n in range(0, len(samples), self.batch)]
+        items = [np.append(sample.history, sample.target) for _, sample in samples]
+        found = np.unique(np.concatenate(items))
+        rows = {ITEMS: found, CATEGORIES: np.unique(self.data.category_of[found])}
+        return Work(rows, tuple(map(self._batch, parts)))
+
+    def _batch(self, part: list[tuple[int, Sample]]) -> Batch:
+        users = np.array([user for user, _ in part])
+        targets = np.array([sample.target for _, sample in part])
+        inputs = self._inputs(users, targets, [sample.history for _, sample in part])
+        return Batch(inputs, torch.tensor([sample.label for _, sample in part]))
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """AUC over all users."""
+        scores = self._scores(
+            model,
+            np.arange(self.data.num_users),
+            np.stack([self._positives, self._negatives], axis=1),
+        )
+        labels = np.tile([1, 0], self.data.num_users)
+        return {"auc": metrics.auc(labels, scores.reshape(-1))}
+
+
+def din(seed: int) -> HouseholdTask:
+    """200 users who take 12 to 20 of 1,000 items of 20 categories."""
+    data = synthetic_interactions(seed, users=200, items=1000, categories=20, length=(12, 20))
+    settings = Recommendation(user_table=False, negatives=2, history=10, rows_per_client=620)
+    network = functools.partial(models.DIN, dim=8, head=(16, 8), attention=(8, 4))
+    return HouseholdTask(data, settings, network=network, seed=seed)
+
+
+class SentenceTask(ClassificationTask):
+    """Sentences; a client sends the rows of the words that it has."""
+
+    train: SentenceExamples
+
+    def __init__(self, *args: SentenceExamples, **options: Any) -> None:
+        super().__init__(*args, **options)
+        rows = [self._words(client) for client in range(self.num_clients)]
+        self.rows_per_client = max(map(len, rows))
+
+    def work(self, round_number: int, client: int) -> Work:
+        """The batches, and the words in them."""
+        batches = super().work(round_number, client).batches
+        return Work({"embedding.weight": self._words(client)}, batches)
+
+    def _words(self, client: int) -> Ids:
+        """Words of the client's sentences, and the padding."""
+        sentences = [self.train.sentences[place] for place in self.parts[client]]
+        return np.unique(np.concatenate([[0], *sentences]))
+
+
+def textcnn(seed: int) -> SentenceTask:
+    """1,200 sentences of six classes at 20 clients, mostly of few classes each."""
+    data = synthetic_sentences(seed, train=1200, test=600, classes=6)
+    vocabulary = Vocabulary.build(data.train.inputs)
+    train, test = (
+        SentenceExamples(vocabulary.encode(split.inputs), split.labels)
+        for split in (data.train, data.test)
+    )
+    return SentenceTask(
+        train, test,
+        parts=partition.label_skewed(train.labels, 20, 0.5, Stream(seed, "clients")),
+        model=functools.partial(
+            models.TextCNN, words=len(vocabulary), classes=6, dim=16, maps=8, dropout=0.1
+        ),
+        local=LocalPlan(batch_size=16, epochs=1), seed=seed,
+    )  # fmt: skip
+
+
+def cnn(seed: int) -> ClassificationTask:
+    """1,000 images of 16 x 16 at 20 clients with two labels each, of whom 10 participate."""
+    data = synthetic_images(seed, train=1000, test=500, shape=(1, 16, 16), classes=10)
+    train, test = (ImageExamples(split.inputs, split.labels) for split in (data.train, data.test))
+    return ClassificationTask(
+        train, test,
+        parts=partition.two_labels(train.labels, 20, Stream(seed, "clients")),
+        model=_small_cnn, local=LocalPlan(batch_size=10, epochs=1), seed=seed,
+    )  # fmt: skip
+
+
+def _small_cnn() -> nn.Module:
+    """The shape of `models.MnistCNN` with 3 x 3 kernels and fewer maps."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(8, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(256, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+_Adagrad, _Adam, _SGD = torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD
+SETTINGS: Final = {
+    "two-tower": Setting(
+        "Two-tower (HR@10 over all 3,000 items; clients' Adagrad 0.1)",
+        TwoTowerTask, functools.partial(_Adagrad, lr=0.1), 20, 50,
+    ),
+    "words": Setting(
+        "Disjoint words (accuracy; clients' Adagrad 0.1)",
+        WordsTask, functools.partial(_Adagrad, lr=0.1), 20, 10,
+    ),
+    "din": Setting(
+        "DIN (AUC; clients' Adam 0.001)",
+        din, functools.partial(_Adam, lr=0.001), 20, 20,
+    ),
+    "textcnn": Setting(
+        "TextCNN (accuracy; clients' Adam 0.003)",
+        textcnn, functools.partial(_Adam, lr=0.003), 20, 30,
+    ),
+    "cnn": Setting(
+        "CNN, two labels per client, 10 of 20 clients per round (accuracy; clients' SGD 0.05)",
+        cnn, functools.partial(_SGD, lr=0.05), 10, 30,
+    ),
+    "din-large": Setting(
+        "DIN with a large client rate (AUC; clients' Adagrad 0.05)",
+        din, functools.partial(_Adagrad, lr=0.05), 20, 20,
+    ),
+}  # fmt: skip
