@@ -146,9 +146,9 @@ class HouseholdTask(RecommendationTask):
         return {"auc": metrics.auc(labels, scores.reshape(-1))}
 
 
-def din(seed: int) -> HouseholdTask:
-    """200 users who take 12 to 20 of 1,000 items of 20 categories."""
-    data = synthetic_interactions(seed, users=200, items=1000, categories=20, length=(12, 20))
+def din(seed: int, users: int = 200) -> HouseholdTask:
+    """Users who take 12 to 20 of 1,000 items of 20 categories."""
+    data = synthetic_interactions(seed, users=users, items=1000, categories=20, length=(12, 20))
     settings = Recommendation(user_table=False, negatives=2, history=10, rows_per_client=620)
     network = functools.partial(models.DIN, dim=8, head=(16, 8), attention=(8, 4))
     return HouseholdTask(data, settings, network=network, seed=seed)
@@ -238,5 +238,9 @@ SETTINGS: Final = {
     "din-large": Setting(
         "DIN with a large client rate (AUC; clients' Adagrad 0.05)",
         din, functools.partial(_Adagrad, lr=0.05), 20, 20,
+    ),
+    "din-sampled": Setting(
+        "DIN, 20 of 100 clients per round (AUC; clients' Adam 0.001)",
+        functools.partial(din, users=1000), functools.partial(_Adam, lr=0.001), 20, 30,
     ),
 }  # fmt: skip
