@@ -25,7 +25,7 @@ from scripts.checks.crash_clients import make_plan, make_update
 from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
-from torchfsl.service.client.remote import RemoteServers
+from torchfsl.service.client.remote import RemoteTransport
 from torchfsl.service.net import calls
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
@@ -249,7 +249,7 @@ class InProcessServers:
 
     def _take_part(self, client: int) -> None:
         """In a thread: one client's part of the open round."""
-        transport = RemoteServers(_Links(self, client), self.task.plan)  # type: ignore[arg-type]
+        transport = RemoteTransport(_Links(self, client), self.task.plan)  # type: ignore[arg-type]
         update = make_update(self.task.plan, 0, self.number, client)
         wanted = {"rows": update["rows"].indices}
         session = Client(self.task.plan, transport, client_id=client).start_round(

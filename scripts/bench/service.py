@@ -5,7 +5,7 @@
 
 Clients run in this process: each has a certificate and connections of its own, uploads trees,
 retrieves its rows, submits a report. Printed beside the load: the processor time that bare
-evaluation takes for the same round, on two `torchfsl.Server` objects in one process without any
+evaluation takes for the same round, on two `torchfsl.fsl.Server` objects in one process without any
 transport or storage. Two such processes run at once and the mean counts: the servers, too, have no
 idle core beside them. It is a fixed part and one for each client, from rounds of two sizes
 (--sample). Transport and storage, seals included, is what the server processes' processor time

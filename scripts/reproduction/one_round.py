@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from scripts.parties import Outbox, bench_plan, two_servers
-from torchfsl import Client, FixedPoint, Plan, Server
-from torchfsl.fsl import costs
+from torchfsl import FixedPoint, Plan
+from torchfsl.fsl import Client, Server, costs
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.submodel.segments import Policy, SegmentSpec, TensorSpec

@@ -168,7 +168,7 @@ def ran_from(wheel: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
     # Without `site`, whose hooks would find the checkout where it is installed in editable mode.
     program = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import torchfsl; torchfsl.Server; "
+        "import sys; sys.path[:0] = sys.argv[1:]; import torchfsl; torchfsl.fsl.Server; "
         "assert torchfsl.__file__.startswith(sys.argv[1]), torchfsl.__file__; "
         "assert 'torch' not in sys.modules; print(torchfsl.backend())"
     )

@@ -22,7 +22,7 @@ from tests.support.network import Pair, assert_sums
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.client.outbox import Outbox
-from torchfsl.service.client.remote import RemoteServers, submit
+from torchfsl.service.client.remote import RemoteTransport, submit
 from torchfsl.service.net import calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +114,7 @@ def _drop_out(pair: Pair, client: int, step: str) -> None:
     with pair.client(client) as connection:
         update = pair.update(client)
         transport, links = connection.client.servers, connection.links.links
-        assert isinstance(transport, RemoteServers)
+        assert isinstance(transport, RemoteTransport)
         if step == "after the model":
             transport.fetch(client % 2, Kind.MODEL, pair.number, client)
             return
@@ -197,7 +197,7 @@ def test_an_interrupted_client_sends_the_same_bytes_again(pair: Pair, tmp_path: 
         update = pair.update(4)
         session = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
         transport = connection.client.servers
-        assert isinstance(transport, RemoteServers)
+        assert isinstance(transport, RemoteTransport)
         held: dict[int, bytes] = {}
         transport.send = held.__setitem__  # type: ignore[method-assign, assignment]
         session.retrieve()
@@ -243,7 +243,7 @@ def test_late_messages_and_messages_of_old_rounds_are_refused(pair: Pair) -> Non
         session = connection.client.start_round(pair.number, indices=wanted_rows(pair.plan, update))
         session.retrieve()
         transport = connection.client.servers
-        assert isinstance(transport, RemoteServers)
+        assert isinstance(transport, RemoteTransport)
         send = transport.send
         transport.send = held.__setitem__  # type: ignore[method-assign, assignment]
         session.submit(update)

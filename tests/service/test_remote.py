@@ -16,7 +16,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.messages import Kind
 from torchfsl.service.client.links import RetryPolicy
-from torchfsl.service.client.remote import RemoteServers, connect
+from torchfsl.service.client.remote import RemoteTransport, connect
 from torchfsl.service.net import calls
 from torchfsl.service.net.calls import NotReady
 
@@ -47,7 +47,7 @@ class FakeLink:
 
 def test_a_round_that_failed_on_the_way_leaves_nothing_behind_for_the_next_one() -> None:
     plan, links = mixed_plan(), FakeLinks()
-    client = Client(plan, RemoteServers(links, plan), client_id=1)  # type: ignore[arg-type]
+    client = Client(plan, RemoteTransport(links, plan), client_id=1)  # type: ignore[arg-type]
     update = random_update(plan, np.random.default_rng(0))
     links.down = True
     with pytest.raises(NotReady):

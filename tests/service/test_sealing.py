@@ -97,8 +97,8 @@ def test_swapped_keys_are_noticed_by_clients(pair: Pair, tmp_path: Path) -> None
         fetch_plan(EndsTls(pair, swap_key), files, FLOORS)
     with pytest.raises(NotAllowed, match="not from the authority"):
         fetch_plan(EndsTls(pair, swap_both), files, FLOORS)
-    honest = fetch_plan(EndsTls(pair, lambda party, answer: None), files, FLOORS)
-    assert honest == pair.plan
+    honest, source = fetch_plan(EndsTls(pair, lambda party, answer: None), files, FLOORS)
+    assert (honest, source) == (pair.plan, "delta")
 
 
 def test_the_owner_takes_certified_keys_only(pair: Pair, tmp_path: Path) -> None:
