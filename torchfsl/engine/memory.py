@@ -45,7 +45,7 @@ def explain_memory(
             )
         if table.name not in private:
             lines.append(
-                f"{table.name}: downloaded in full; a round keeps what it replaces until the "
+                f"{table.name}: downloaded whole; a round keeps what it replaces until the "
                 f"block ends: {size} bytes"
             )
     for segment in plan.segments:
