@@ -68,4 +68,5 @@ _HOMES = {
 }
 _MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
 __all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+    __getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)
