@@ -72,8 +72,8 @@ class Servers(Protocol):
         """The public plan."""
 
     @property
-    def number(self) -> int:
-        """Number of the open round."""
+    def number(self) -> int | None:
+        """Number of the open round; None if the client asks the servers for it."""
 
     def participant(self, client_id: int) -> Participant:
         """The client of that number."""
