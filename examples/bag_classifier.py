@@ -2,7 +2,8 @@
 
     python examples/bag_classifier.py [--rounds 5]
 
-Of the other layers clients send the blocks that changed most. Each client keeps the rest in a residual.
+Of the other layers clients send the blocks that changed most. Each client keeps the other changes
+in a residual.
 """
 
 from __future__ import annotations
