@@ -68,5 +68,5 @@ _HOMES = {
 }
 _MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
 __all__ = sorted(_HOMES)
-if not TYPE_CHECKING:  # or a type checker would take any name for one of these
-    __getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)
+# Not by assignment, after which type checkers would take any name for one of these.
+globals().update(zip(("__getattr__", "__dir__"), lazily(__name__, _HOMES, _MODULES), strict=True))
