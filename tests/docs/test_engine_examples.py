@@ -31,7 +31,7 @@ def test_an_example_runs_exactly_and_learns(
     losses = [float(line.split("loss ")[1].split()[0]) for line in lines]
     assert losses[-1] < 0.95 * losses[0]
     if name == "tied_language_model":
-        assert re.search(r"rows='auto': words\.weight is also decoder\.weight.*softmax", out)
+        assert "rows='auto': words.weight is also decoder.weight of a Linear" in out
 
 
 @pytest.mark.parametrize("name", NAMES)
