@@ -2,8 +2,8 @@
 
     python examples/bag_classifier.py [--rounds 5]
 
-The remaining layers are sent as blocks of largest change, with error feedback, so each client has
-a residual of its own.
+Of the other layers clients send the blocks that changed most. Each client keeps the other changes
+in a residual.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import torch
 from torch import nn
 
-from torchfsl import BlockTopK, Rows, SubmodelEngine, simulate
+from torchfsl import BlockTopK, Federated, simulate
 
 WORDS, CLASSES, CLIENTS, TEXTS, LENGTH = 1600, 4, 4, 24, 8
 
@@ -63,11 +63,9 @@ def main() -> None:
     model, data = Classifier(), clients_data()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     # torchfsl:
-    engine = SubmodelEngine(rows=Rows(budget=TEXTS * LENGTH), rest=BlockTopK(0.25, block=16))
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=CLIENTS)
+    fed = Federated(model, optimizer, max_clients=CLIENTS, rest=BlockTopK(0.25, block=16))
     learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
-    simulate(engine, handle, data, train=learn, rows=lambda b: b[0], plan=plan, rounds=rounds)
+    simulate(fed, data, learn, batches=lambda batch: [batch], rounds=rounds, progress=print)
 
 
 if __name__ == "__main__":

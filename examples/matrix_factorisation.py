@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch import nn
 
-from torchfsl import SubmodelEngine, simulate
+from torchfsl import Federated, simulate
 
 ITEMS, USERS, CLIENTS, RATINGS = 2000, 200, 5, 24
 
@@ -61,12 +61,9 @@ def main() -> None:
     model, data = Factors(), clients_data()
     optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
     # torchfsl:
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows8": 25, "rows1": 24})
-    rows = lambda b: {"user": b[0], "item": b[1], "item_bias": b[1]}  # noqa: E731
+    fed = Federated(model, optimizer, max_clients=CLIENTS, above_break_even="keep")
     learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
-    simulate(engine, handle, data, train=learn, rows=rows, plan=plan, rounds=rounds)
+    simulate(fed, data, learn, batches=lambda batch: [batch], rounds=rounds, progress=print)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python examples/tied_language_model.py [--rounds 5]
 
-The softmax over the vocabulary moves every row in every step, so "the rows that were touched" would
-be the whole table; `rows="auto"` says so. The remedy is to send the rows that changed most, with
-error feedback: what a client does not send now stays in its residual.
+The softmax over the vocabulary moves every row in every step, so the rows that were touched would
+be the whole table. `rows="auto"` refuses that. The remedy is to send the rows that changed most.
+The other changes stay in the client's residual.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import torch
 from torch import nn
 
-from torchfsl import BlockTopK, Rows, SubmodelEngine, simulate
+from torchfsl import BlockTopK, Federated, Rows, simulate
 from torchfsl.errors import ParameterError
 
 WORDS, WIDTH, CLIENTS, SENTENCES, LENGTH = 400, 32, 4, 16, 12
@@ -70,15 +70,14 @@ def main() -> None:
     model, data = LanguageModel(), clients_data()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     try:
-        SubmodelEngine(rows="auto").attach(model, optimizer)
+        Federated(model, optimizer)
     except ParameterError as error:
         print(f"rows='auto': {error}\n")
     # torchfsl:
-    engine = SubmodelEngine(rows=Rows(top=64, find="scan"), rest=BlockTopK(0.2, block=32))
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=CLIENTS)
+    rows, rest = Rows(top=64, find="scan"), BlockTopK(0.2, block=32)
+    fed = Federated(model, optimizer, max_clients=CLIENTS, rows=rows, rest=rest)
     learn = lambda text: train(model, optimizer, text)  # noqa: E731
-    simulate(engine, handle, data, train=learn, plan=plan, rounds=rounds)
+    simulate(fed, data, learn, rounds=rounds, progress=print)
 
 
 if __name__ == "__main__":

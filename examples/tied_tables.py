@@ -13,7 +13,7 @@ import argparse
 import torch
 from torch import nn
 
-from torchfsl import SubmodelEngine, simulate
+from torchfsl import Federated, simulate
 
 ITEMS, USERS, CLIENTS, SAMPLES, HISTORY = 1000, 200, 5, 64, 10
 
@@ -68,12 +68,9 @@ def main() -> None:
     model, data = Recommender(), clients_data()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     # torchfsl:
-    engine = SubmodelEngine()
-    handle = engine.attach(model, optimizer)
-    plan = engine.plan(handle, max_clients=CLIENTS, rows_per_client={"rows16": 80, "rows8": 1})
-    rows = lambda b: {"user": b[0], "target": torch.cat([b[1], b[2][0]])}  # noqa: E731
+    fed = Federated(model, optimizer, max_clients=CLIENTS)
     learn = lambda batch: train(model, optimizer, batch)  # noqa: E731
-    simulate(engine, handle, data, train=learn, rows=rows, plan=plan, rounds=rounds)
+    simulate(fed, data, learn, batches=lambda batch: [batch], rounds=rounds, progress=print)
 
 
 if __name__ == "__main__":

@@ -82,4 +82,5 @@ _HOMES = {
     "__version__": "version",
 }
 _MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
-__getattr__, __dir__ = lazily(__name__, _HOMES, _MODULES)
+# Not by assignment, after which type checkers would take any name for one of these.
+globals().update(zip(("__getattr__", "__dir__"), lazily(__name__, _HOMES, _MODULES), strict=True))

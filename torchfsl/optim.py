@@ -15,7 +15,16 @@ from typing import Any
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_optimizers import ServerOptimizer
 
-__all__ = ["FTRL", "SGD", "Adam", "FromTorch", "LazyAdam", "RowAdagrad", "from_torch"]
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adam",
+    "FromTorch",
+    "LazyAdam",
+    "OptimizerSettings",
+    "RowAdagrad",
+    "from_torch",
+]
 
 
 def SGD(

@@ -33,7 +33,7 @@ versions; codes stay the same.
 import torchfsl
 
 try:
-    torchfsl.FixedPoint(ring_bits="32")
+    torchfsl.FixedPoint(ring_bits=7)
 except torchfsl.errors.Error as error:
     print(error.code, error)
 ```

@@ -1,61 +1,41 @@
-"""The programs on the operator's page run as printed, against two servers."""
+"""Settings and certificates of the operator's page are taken by two servers as printed."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
-from torchfsl.service.client.owner import Owner
+import torchfsl
+from torchfsl.errors import Error
 from torchfsl.service.command import main
 from torchfsl.service.local import LoopbackServers
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def program(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *arguments], cwd=folder, text=True, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_owner_and_clients_work_as_printed(tmp_path: Path) -> None:
+def test_the_printed_settings_of_a_server_take_a_plan_of_two_clients(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     sections = re.search(r"\n( +\[floors\].*?)\n\n\d\.", page, flags=re.DOTALL)
     assert sections is not None
-    config = textwrap.dedent(sections[1])  # the owner's plan passes the operators' floors
+    config = textwrap.dedent(sections[1])
     assert "min_clients" in config
-    with LoopbackServers(
-        tmp_path, clients=2, config=config
-    ) as servers:  # certificates in its folder `certs`
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(5000, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with LoopbackServers(tmp_path, clients=2, config=config) as servers:
         servers.start()
-        for name, text in zip(("common", "owner", "client"), blocks, strict=True):
-            for printed, real in zip((7000, 7001), servers.ports, strict=True):
-                text = text.replace(f"https://127.0.0.1:{printed}", f"https://127.0.0.1:{real}")
-            (tmp_path / f"{name}.py").write_text(text)
-        owner = program(tmp_path, "owner.py")
-        assert owner.stdout is not None
-        lines = [owner.stdout.readline()]
-        assert lines == ["round 1 is open, Enter closes it\n"], owner.communicate()
-        clients = [program(tmp_path, "client.py", str(number)) for number in (0, 1)]
-        for client in clients:
-            said, _ = client.communicate(timeout=300)
-            assert re.fullmatch(r"round 1: sent \d+ bytes\n", said), said
-        said, _ = owner.communicate("\n", timeout=300)
-        watcher = Owner(servers.urls, servers.tls)
-        version, digest = watcher.links.common_model()
-        watcher.close()
-        assert (version, said) == (1, f"round 1: 2 reports, model {digest[:16]}\n")
+        with torchfsl.Coordinator(servers.urls, tls=servers.tls) as task:
+            fed = torchfsl.Federated(model, optimizer, max_clients=100, rows_per_client=64)
+            with pytest.raises(Error, match="max_rounds"):
+                task.start(fed)
+            fed.make_plan(max_rounds=9)
+            task.start(fed)
+            assert task.rounds_applied == 0
 
 
 def test_certificates_made_as_printed_are_taken_by_all_parties(

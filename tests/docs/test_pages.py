@@ -16,7 +16,7 @@ from scripts.generate import figures, scale_table, settings_page, site_hooks
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ELSEWHERE = {
-    "wrap-your-model.md", "simulate.md", "operations.md", "mistakes.md", "growing.md",
+    "wrap-your-model.md", "simulate.md", "run-on-two-servers.md", "mistakes.md", "growing.md",
     "own-experiments.md", "flower.md",
 }  # fmt: skip
 """Pages whose code other tests run, and look at what it gives."""

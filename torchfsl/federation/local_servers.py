@@ -131,6 +131,8 @@ class LocalServers:
         """
         if self._open is not None:
             raise ProtocolError("a round is open: load the state before it or after")
+        if not isinstance(state, Mapping) or {"number", "model", "optimizer"} - {*state}:
+            raise ParameterError("expected what servers.state_dict() returned")
         for model in self._home.models:
             if set(model.state) != set(state["model"]):
                 raise ParameterError("expected the servers' state of this model, got another one's")

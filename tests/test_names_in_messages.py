@@ -1,0 +1,87 @@
+"""Every dotted name of torchfsl in a message, a docstring or a page is there to be imported."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.checks import prose
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = re.compile(r"(?<![\w./-])torchfsl(?:\.\w+)+(?=\W|$)")
+FILES = re.compile(r"\.(?:py|md|toml|yml|json|service|conf|sysusers|so|pem|key)$|-\w+$")
+OPTIONAL = ("torchfsl.integrations", "torchfsl.service", "torchfsl.sefl")
+"""Packages that need an extra."""
+ELSEWHERE = {"torchfsl.v1"}
+"""Names of another kind: the gRPC service."""
+
+
+def names_of(text: str) -> set[str]:
+    return {name for name in NAME.findall(text) if not FILES.search(name)} - ELSEWHERE
+
+
+def resolve(name: str) -> object:
+    """The object of a dotted name: each part an attribute, or else a module."""
+    path, *parts = name.split(".")
+    found: object = importlib.import_module(path)
+    for part in parts:
+        path += f".{part}"
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError as error:
+                if error.name != path and "is not a package" not in str(error):
+                    raise  # of another package
+        found = getattr(found, part)
+    return found
+
+
+def everywhere() -> Iterator[tuple[str, str]]:
+    """Names, and the file that has them."""
+    for text in prose.source_texts():
+        if text.file.startswith(("torchfsl/", "training/", "models/")):
+            for name in names_of(text.text):
+                yield name, text.file
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+    for path in [*pages, *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.*")]:
+        for name in names_of(path.read_text()):
+            yield name, path.relative_to(ROOT).as_posix()
+
+
+USED: dict[str, set[str]] = {}
+for _name, _file in everywhere():
+    USED.setdefault(_name, set()).add(_file)
+
+
+def test_messages_are_read() -> None:
+    assert any("torchfsl/" in file for files in USED.values() for file in files)
+    assert {"torchfsl.Federated", "torchfsl.optim.Adam"} <= set(USED)
+    assert len(USED) > 60
+
+
+@pytest.mark.parametrize("name", sorted(USED))
+def test_a_name_that_a_message_or_a_page_gives_can_be_imported(name: str) -> None:
+    try:
+        found = resolve(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(OPTIONAL):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
+    except AttributeError as error:
+        pytest.fail(f"{name} in {', '.join(sorted(USED[name]))}: {error}")
+    assert found is not None
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    found = names_of(
+        "use torchfsl.Federated, torchfsl.explain(plan) or `torchfsl.fsl.privacy.nothing`."
+    )
+    assert found == {"torchfsl.Federated", "torchfsl.explain", "torchfsl.fsl.privacy.nothing"}
+    assert resolve("torchfsl.Federated.round") is not None
+    for name in ("torchfsl.explain", "torchfsl.fsl.privacy.nothing", "torchfsl.nothing.at_all"):
+        with pytest.raises(AttributeError):
+            resolve(name)
