@@ -2,9 +2,10 @@
 
 Read `settings` (what is sent, and how), `hooks`, `claim`, `round`, `hints`, `policies` (what is
 chosen), `wanted`, `fetched`, `choosing`, `residual` and `residuals`; `inventory`, `exchange` and
-`specs` (tensors, by name and by segment), `own_forward` (odd classes), `personal` and `client_state` (what belongs to one
-client), `lookups` (rows), `watch` (what a step changed), `memory` (what that costs), `status`,
-`torch_optimizer`. No file names a protocol; `federation` does.
+`specs` (tensors, by name and by segment), `own_forward` (odd classes), `personal` and
+`client_state` (what belongs to one client), `lookups` (rows), `watch` (what a step changed),
+`memory` (what that costs), `status`, `torch_optimizer`. No file names a protocol;
+`federation` does.
 
 Invariant: model, optimizer and state_dict keys are as without hooks, except what a round loads.
 """

@@ -185,10 +185,9 @@ class SesaPlan(SubmodelPlan):
             lost = f" and {dropouts} dropouts" if dropouts else ""
             fewer = ", fewer dropouts" if dropouts else ""
             raise ParameterError(
-                f"with {sum(counts)} clients{lost}, {found:.3g} submodels a round would have at "
-                "most one honest contributor, whose update their sum then is, above max_isolation "
-                f"= {self.max_isolation:g}: plan for more clients{fewer}, fewer submodels, wider "
-                "clients or less collusion"
+                f"with {sum(counts)} clients{lost}, sums of {found:.3g} submodels per round show "
+                f"one honest update, max_isolation is {self.max_isolation:g}: plan for more clients"
+                f"{fewer}, fewer submodels, wider clients or less collusion"
             )
 
     @functools.cached_property
