@@ -152,7 +152,7 @@ def test_a_failure_in_the_block_puts_local_parts_back() -> None:
 def test_local_names_that_are_not_there_are_refused() -> None:
     model = Personal()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ParameterError, match=r"'user', which is no parameter.*users\.weight"):
+    with pytest.raises(ParameterError, match=r"'user', expected a parameter.*users\.weight"):
         Hooks(model, optimizer, local=("user",))
     with pytest.raises(ParameterError, match=r"pass a list, local=\['users'\]"):
         Hooks(model, optimizer, local="users")

@@ -263,7 +263,7 @@ def test_what_is_owed_to_rows_of_another_table_is_refused() -> None:
     state = small.hooks.state_dict()
     assert state["residuals"]
     larger = Setting(items=500, rows_per_client=12, retrieve=False)
-    with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let it go"):
+    with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let them go"):
         larger.hooks.load_state_dict(state)
     assert not larger.hooks.state_dict()["residuals"]
     for odd in (5, {**state, "residuals": None}, {**state, "more": 1}):

@@ -89,7 +89,7 @@ def _inert() -> Callable[..., None]:
 
 
 class StepListener(Protocol):
-    """What a step hook reports to."""
+    """The receiver of a step hook's reports."""
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Gradients are ready, nothing has changed yet."""
