@@ -317,7 +317,7 @@ def test_the_remedy_for_json_lines_works_as_typed(tmp_path: Path) -> None:
     path = put(tmp_path, "e.jsonl", "\n".join(lines))
     with pytest.raises(ValueError, match="python -c") as told:
         load_table(path, COLUMNS)
-    command = shlex.split("python" + str(told.value).split(": python")[1])
+    command = shlex.split("python" + str(told.value).split("with python")[1])
     subprocess.run([sys.executable, *command[1:]], check=True)
     assert sequences(load_table(tmp_path / "e.parquet", COLUMNS)) == [[0, 1, 2]] * 2
 

@@ -212,10 +212,10 @@ def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> 
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         raise DataError(
-            f"{_where(source, split)}: {column!r} has no label in {len(wrong)} of {len(labels)} "
-            f"rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Keep rows by dataset.filter("
-            f"lambda row: row[{column!r}] in range({classes})). If the test split lacks labels, "
-            "leave it out"
+            f"{_where(source, split)}: column {column!r} has no label in {len(wrong)} of "
+            f"{len(labels)} rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Store dataset."
+            f"filter(lambda row: row[{column!r}] in range({classes})). Without a test split, "
+            "evaluations use the validation split"
         )
     return labels
 
