@@ -209,7 +209,7 @@ def test_saving_a_model_without_all_its_rows_warns_until_it_is_complete(absent: 
 def test_a_table_in_no_optimizer_is_named() -> None:
     model = Recommender()
     trained = [p for n, p in model.named_parameters() if n != "user.weight"]
-    with pytest.warns(UserWarning, match=r"user\.weight requires gradients, but is in no"):
+    with pytest.warns(UserWarning, match=r"user\.weight requires gradients, but no optimizer of"):
         Hooks(model, torch.optim.SGD(trained, lr=0.1))
 
 

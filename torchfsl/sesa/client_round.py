@@ -211,8 +211,8 @@ class ClientRound:
                 self._submitted, self._masks = True, []
                 raise ParameterError(
                     f"segment {segment.name!r}: client contributes to {count} submodels, its width "
-                    f"owns {owned}. max_isolation needs all. Nothing was sent. Plan a Width that "
-                    "clients fill. If data choose rows, use torchfsl.fsl with min_contributors"
+                    f"owns {owned}, expected all. Nothing was sent. Plan a Width that clients "
+                    "fill, or use torchfsl.fsl with min_contributors if data choose rows"
                 )
 
     def _send_shares(self) -> None:

@@ -111,6 +111,6 @@ class Guards:
 def still_message(name: str) -> str:
     """What to say of a parameter that moved although steps move nothing."""
     return (
-        f"{name} changed during a round of source='gradient', in which the attached optimizers "
-        "move nothing: attach the optimizer that trains it, or use source='delta'"
+        f"{name} changed during a round of source='gradient', in which Federated's optimizers "
+        "move nothing: pass Federated the optimizer that trains it, or use source='delta'"
     )

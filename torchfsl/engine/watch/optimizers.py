@@ -45,7 +45,7 @@ def as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
                 f"{type(one).__name__}: pass the optimizer that trains the model, or a list of all"
             )
     if not several:
-        raise ParameterError("Federated got no optimizer: pass the one that trains the model")
+        raise ParameterError("Federated needs the optimizer that trains the model")
     return list({id(one): one for one in several}.values())
 
 
@@ -154,7 +154,7 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         )
     if decay is not None:
         raise ParameterError(
-            f"{table.name}: {name} with {decay} moves every row at every step: set "
+            f"{table.name}: {name} with {decay} moves every row of the table at every step: set "
             f"{decay.split('=')[0]}=0 for its parameter group, or Rows(untouched='restrict') puts "
             "untouched rows back, Rows(untouched='touched') keeps the decay local"
         )

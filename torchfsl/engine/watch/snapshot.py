@@ -68,8 +68,8 @@ class HeldRows:
         flat = ids.reshape(-1).to(torch.int64).clamp(0, table.num_rows - 1)
         if bool(table.weight.detach()[flat, 0].isnan().any()):
             warnings.warn(
-                f"{table.name}: lookups outside a round read NaN in rows that the client does not "
-                "hold: fed.load(servers, only_missing=True) fills them in, and "
+                f"{table.name}: rows were looked up outside a round that are not at this client, "
+                "so they are NaN: fed.load(servers, only_missing=True) fills them in, "
                 "fed.evaluating(servers, rows=ids) has those that it names",
                 stacklevel=3,
             )
