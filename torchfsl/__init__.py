@@ -2,10 +2,10 @@
 
 Start with help(torchfsl.Federated).
 
-    Federated       a torch model, its optimizer and the plan; `fed.round(...)` gives a `Round`
-    LocalServers    the servers in this process; `servers.round()` gives a `RoundResult`
-    simulate        many clients in this process; gives a `SimulationResult`
-    connect         a client's `RemoteServers`; a round costs it what its `Receipt` says
+    Federated       a torch model, its optimizer and the plan. `fed.round(...)` returns a `Round`
+    LocalServers    the servers in this process. `servers.round()` returns a `RoundResult`
+    simulate        many clients in this process. Returns a `SimulationResult`
+    connect         a client's `RemoteServers`. A `Receipt` has the bytes of a round
     Coordinator     the owner of a task on two running servers
     ClientPolicy    what a client refuses, whatever the servers offer
     Plan, estimate  what all parties agree on, and what it costs

@@ -1,4 +1,4 @@
-"""The array types that every file speaks of."""
+"""The array types that all files use."""
 
 from __future__ import annotations
 

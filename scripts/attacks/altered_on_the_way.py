@@ -1,7 +1,7 @@
 """Who ends TLS before both servers alters a report, and its commitment to fit; reads the rows.
 
 A commitment needs no secret. Off the point a hint adds nothing, at the point all of it: whoever
-flips a high bit of every hint marks the positions that the client selected, in the opened sum or,
+flips a high bit of every hint marks the positions that the client selected, in the aggregate or,
 as here, by what the check of ranges zeroes. With the defence on each upload carries a tag under
 the master seed that is sealed to its server.
 """
@@ -121,12 +121,12 @@ def _send(client: Client, rows: Indices) -> None:
 
 
 def rows_read(opened: Opened) -> set[int]:
-    """The rows that the opened sum has nothing of, although somebody sent to every row."""
+    """The rows that are zero in the aggregate, although a client sent to every row."""
     return set(np.flatnonzero(opened.sums["rows"][:, 0] == 0).tolist())
 
 
 def run() -> AttackResult:
-    """The rows read from the opened sums without tags on uploads, and with them."""
+    """The rows read from the aggregates without tags on uploads, and with them."""
     off, on = (attacked_round(on=on) for on in (False, True))
     return AttackResult(
         "a report altered before both servers",

@@ -1,7 +1,7 @@
 """Who carries messages shows all clients but one a model on which nobody can train.
 
 Their training fails, as it may over values of their own, so each of them sends a dummy report,
-which counts towards `min_clients`; the opened sum is the update of the one. With the defence on the
+which counts towards `min_clients`; the aggregate is the update of the one. With the defence on the
 tag of a report also covers the digests of the model that the client heard, dummy or not.
 """
 

@@ -172,6 +172,6 @@ class Grammar:
         return body + hashlib.sha256(body).digest()
 
     def _cut(self, data: bytes) -> bytes:
-        """One that ends too soon or too late."""
+        """A message that ends too soon or too late."""
         at = self._random.randrange(len(data) + 1)
         return data[:at] if self._random.random() < 0.7 else data + data[:at]

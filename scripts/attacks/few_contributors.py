@@ -45,7 +45,7 @@ def _read(opened: Opened, row: int) -> int:
 
 
 def _best(plan: Plan) -> tuple[Opened, float]:
-    """The opened sums, and the fastest of some rounds."""
+    """The aggregates, and the fastest of some rounds."""
     shared = SegmentUpdate(np.array([_SHARED]), np.array([[10]]))
     both = SegmentUpdate(np.array([_SHARED, _ALONE]), np.array([[10], [_SECRET]]))
     updates = {number: {"values": part} for number, part in enumerate((shared, shared, both))}

@@ -3,8 +3,8 @@
     python -m scripts.attacks.fuzz_controls --messages 100000 --json found.json
 
 Both servers run in this process with a task, and owner, peer and clients send them requests, tasks
-and headers made from a grammar. After each message no server may have met an error that nobody
-expects or be unready, and both must be in one state, if need be once the owner has abandoned the
+and headers made from a grammar. After each message no server may have met an unexpected
+error or be unready, and both must be in one state, if need be once the owner has abandoned the
 round. Every thousand messages a round of honest clients must be applied. Exit status 1 if not.
 """
 
@@ -31,11 +31,11 @@ from torchfsl.errors import Error
 
 @dataclass
 class Found:
-    """What the messages led to.
+    """Results of the messages.
 
     Attributes:
         calls: by role, method and outcome.
-        unexpected: errors that nobody expects, with the message.
+        unexpected: errors without a refusal, with the message.
         unready: messages after which a server was not ready.
         apart: messages after which the servers were not in one state.
         remedied: how often the owner had to abandon the round for that.
@@ -52,7 +52,7 @@ class Found:
 
 
 class Watching(logging.Handler):
-    """Collects what is logged with a trace: errors that nobody expects."""
+    """Collects what is logged with a trace: unexpected errors."""
 
     def __init__(self) -> None:
         """Nothing yet."""

@@ -124,7 +124,7 @@ class InProcessServers:
         folder: of certificates and states.
 
     Attributes:
-        stations: by party.
+        stations: the state of each server, by party.
         ended: by party, statuses with which its process would have ended.
     """
 
@@ -150,7 +150,7 @@ class InProcessServers:
     async def call(
         self, party: int, caller: str, method: str, data: bytes, metadata: Any = None
     ) -> bytes:
-        """One call as gRPC would bring it; raises the caller's error, or what nobody expects."""
+        """One call as gRPC would bring it; raises the caller's error, or an unexpected one."""
         pieces = list(calls.chunks(data))
         context = _Context(self.pems[caller], pieces, metadata or calls.metadata())
         details = SimpleNamespace(method=calls.path(method))

@@ -190,7 +190,7 @@ class Rounds(NamedTuple):
 
 
 def cohorts(network: Network, plan: SesaPlan, rounds: int) -> Rounds:
-    """Rounds of the real protocol; what is read off the opened sums alone."""
+    """Rounds of the real protocol; what is read off the aggregates alone."""
     shards = units = 0
     server = Server(plan=plan, model=ServerModel(zeros(plan)))
     for number in range(rounds):

@@ -2,7 +2,7 @@
 
 Three ways: a flipped bit in its answers; one in the model or digest that it shows; refused calls.
 With the defence off a client that notices sends an all-dummy report, as it does when something
-private fails; the honest server counts that, and the opened sum is the victim's update. With it on
+private fails; the honest server counts that, and the aggregate is the victim's update. With it on
 the client is silent: no such round has `min_clients` reports.
 """
 
@@ -117,7 +117,7 @@ def play(way: str, *, min_clients: int, spoiled: Iterable[int], on: bool) -> Ope
 
 
 def is_sum_of(opened: Opened | None, clients: Iterable[int], plan: Plan) -> bool:
-    """Whether the opened sums are exactly those of these clients' updates."""
+    """Whether the aggregates are exactly those of these clients' updates."""
     if opened is None:
         return False
     rows, bias = np.zeros((_ROWS, _TAU), np.int64), np.zeros((3, 1), np.int64)

@@ -47,7 +47,7 @@ def run() -> AttackResult:
 
 
 def _ruined_rows(plan: Plan) -> int:
-    """Rows of the opened sum that no honest clients could make."""
+    """Rows of the aggregate that no honest clients could make."""
     rng = np.random.default_rng(1)
     servers = two_servers(plan)
     begin_round(servers, 1)

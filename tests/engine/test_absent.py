@@ -211,7 +211,7 @@ def test_a_lookup_of_a_row_that_was_not_retrieved_is_refused_where_it_happens(
     )
     held = len(rnd.rows["factors.weight"])
     assert any(f"{held} of 60 rows of factors.weight" in n for n in info.value.__notes__)
-    assert any("k_max" in n and "26" in n for n in info.value.__notes__)
+    assert any("rows_per_client" in n and "26" in n for n in info.value.__notes__)
 
 
 def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:

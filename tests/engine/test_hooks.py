@@ -237,7 +237,7 @@ def test_a_model_that_ran_compiled_before_attach_is_caught_and_mended(reset: boo
     if reset:
         assert any(part.any() for part in scatter(plan, hooks.update(plan)).values())
     else:
-        with pytest.raises(ParameterError, match=r"compiled before attach.*torch\.compiler\.reset"):
+        with pytest.raises(ParameterError, match=r"before Federated.*torch\.compiler\.reset"):
             hooks.update(plan)
 
 

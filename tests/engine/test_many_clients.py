@@ -152,7 +152,7 @@ def test_a_failure_in_the_block_puts_local_parts_back() -> None:
 def test_local_names_that_are_not_there_are_refused() -> None:
     model = Personal()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ParameterError, match=r"'user', which is no parameter.*users\.weight"):
+    with pytest.raises(ParameterError, match=r"'user', expected a parameter.*users\.weight"):
         Hooks(model, optimizer, local=("user",))
     with pytest.raises(ParameterError, match=r"pass a list, local=\['users'\]"):
         Hooks(model, optimizer, local="users")
@@ -209,7 +209,7 @@ def test_saving_a_model_without_all_its_rows_warns_until_it_is_complete(absent: 
 def test_a_table_in_no_optimizer_is_named() -> None:
     model = Recommender()
     trained = [p for n, p in model.named_parameters() if n != "user.weight"]
-    with pytest.warns(UserWarning, match=r"user\.weight requires gradients, but is in no"):
+    with pytest.warns(UserWarning, match=r"user\.weight requires gradients, but no optimizer of"):
         Hooks(model, torch.optim.SGD(trained, lr=0.1))
 
 

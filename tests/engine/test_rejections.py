@@ -108,7 +108,7 @@ CASES: list[tuple[str, Callable[[], Any], str, str, str]] = [
     ("lazy", lazy, "0.weight", "not initialised", "run one forward pass"),
     ("complex", complex_numbers, "phase", "dtype torch.complex64", "freeze it or convert it"),
     ("meta", meta, "weight", "meta device", "materialise"),
-    ("stranger", stranger, "shape (3,)", "the model does not have", "attach a module"),
+    ("stranger", stranger, "shape (3,)", "the model does not have", "pass Federated a module"),
     ("tables", lambda: attach(Rows(tables=("top.weight",))),
      "top.weight", "not the weight of an nn.Embedding", "trained tables: "),
     ("fixed name", lambda: attach(Rows(choose=Fixed({"nope": [1]}))),

@@ -263,7 +263,7 @@ def test_what_is_owed_to_rows_of_another_table_is_refused() -> None:
     state = small.hooks.state_dict()
     assert state["residuals"]
     larger = Setting(items=500, rows_per_client=12, retrieve=False)
-    with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let it go"):
+    with pytest.raises(ParameterError, match=r"'rows8'.*old plan, or let them go"):
         larger.hooks.load_state_dict(state)
     assert not larger.hooks.state_dict()["residuals"]
     for odd in (5, {**state, "residuals": None}, {**state, "more": 1}):
@@ -297,12 +297,13 @@ def test_a_block_that_trains_another_model_is_told_so() -> None:
         other().sum().backward()
         optimizer.step()
 
-    with pytest.warns(UserWarning, match="no attached optimizer took a step"):
+    with pytest.warns(UserWarning, match="no optimizer of torchfsl.Federated took a step"):
         setting.round(work=elsewhere)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         setting.round(client=1)
-        with pytest.raises(UserWarning, match="no attached optimizer"):  # its report is there
+        # its report is there
+        with pytest.raises(UserWarning, match=r"no optimizer of torchfsl\.Federated"):
             setting.round(client=2, work=elsewhere)
     assert finish_round(setting.servers).clients == (0, 1, 2)
 

@@ -76,7 +76,9 @@ def hundred(submodels: int, **options: Any) -> SesaPlan:
 
 def test_four_submodels_pass_where_sixteen_isolate_some() -> None:
     assert hundred(4, max_isolation=1e-4).threshold == 54
-    with pytest.raises(ParameterError, match=r"0\.\d+ submodels a round.*max_isolation = 0\.0001"):
+    with pytest.raises(
+        ParameterError, match=r"0\.\d+ submodels per round.*max_isolation = 0\.0001"
+    ):
         hundred(16, max_isolation=1e-4)
     assert hundred(16, max_isolation=0.6).threshold == 66
 

@@ -191,7 +191,7 @@ def test_a_second_column_that_is_not_read_is_told(
         table.to_parquet(str(tmp_path / f"{split}-0.parquet"))
     with caplog.at_level(logging.WARNING):
         load_sentences(str(tmp_path))
-    assert "column 'premise' is the input; 'hypothesis' not read" in caplog.text
+    assert "column 'premise' is the input, 'hypothesis' not read" in caplog.text
 
 
 def test_texts_lose_their_byte_order_mark_and_other_encodings_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """From the change of a segment to the positions and values that are sent.
 
-The total of a position is its change plus what the residual owes. The policy chooses positions
+The total of a position is its change plus the residual. The policy chooses positions
 among the totals; the chosen totals are sent, the others are staged into the residual.
 """
 
@@ -68,15 +68,14 @@ def block_bound(plan: SubmodelPlan, segment: Segment) -> float:
     """The norm that each block of `BlockSample` keeps under the plan's `l2_bound`; 0 for none.
 
     Raises:
-        ParameterError: the bound covers other segments, too, or has no room for so many blocks.
+        ParameterError: the bound also covers other segments, or has no room for so many blocks.
     """
     if not plan.l2_bound or segment.is_dense:
         return 0.0
     if len(plan.segments) > 1:
         raise ParameterError(
-            f"l2_bound covers {len(plan.segments)} segments, of which BlockSample draws from one: "
-            "its bound by block needs a plan of one segment; use rows=None and "
-            'buffers="local", or a plan without l2_bound'
+            f"l2_bound covers {len(plan.segments)} segments. BlockSample needs a plan of one "
+            'segment: use rows=None and buffers="local", or a plan without l2_bound'
         )
     whole = norm_bound.part_norm(segment.l2_bound or plan.l2_bound, segment.k_max, segment.tau)
     return math.ldexp(whole, -plan.encoding_of(segment).frac_bits)
@@ -91,7 +90,7 @@ def sample_blocks(
     """Draw from a segment whose every position may have changed.
 
     Args:
-        plan: whose `l2_bound`, if there is one, limits every sent block by itself.
+        plan: whose `l2_bound`, if there is one, limits each sent block separately.
         segment: of the plan.
         change: float64 [m, tau].
         seed: of the draws; None takes the system's generator.
@@ -123,7 +122,7 @@ def choose_rows(
     *,
     present: torch.Tensor | None = None,
 ) -> RawSegment:
-    """Choose from the rows that changed, and those that the residual owes.
+    """Choose from the rows that changed, and those with a residual.
 
     Args:
         segment: of the plan.
@@ -170,7 +169,7 @@ def choose_rows(
 def dense_rows(
     segment: Segment, changes: list[tuple[int, TableChange]], num_rows: list[int]
 ) -> RawSegment:
-    """Whole tables, for a rows segment that the planner was told to send dense.
+    """Whole tables, for a rows segment that the plan sends dense.
 
     Args:
         segment: of the plan, `dense`.
@@ -209,7 +208,7 @@ def _choose(segment: Segment, total: SparseRows, rows: Rows, round_number: int) 
 def _positions(
     segment: Segment, policy: ByValue, total: torch.Tensor, round_number: int
 ) -> torch.Tensor:
-    """What the policy chooses of `total` [index space, tau]: int64, increasing, in the subset."""
+    """The policy's choice of `total` [index space, tau]: int64, increasing, in the subset."""
     allowed = _subset(segment, total.device)
     if allowed is None:
         return policy.choose(total, segment.k_max, round_number)
@@ -236,8 +235,7 @@ def _check_finite(
     first = int(odd[0] if positions is None else positions[odd[0]])
     name = next(t.name for t, span in tensor_spans(segment) if first < span.stop)
     raise ParameterError(
-        f"{name} (segment {segment.name!r}): the change is NaN or infinite: the optimizer's state "
-        "is not finite (load it from an earlier checkpoint, or start it anew), training diverged "
-        "(lower the learning rate, clip gradients), or rows were read that had not been retrieved "
-        "(retrieve every row that the batches use)"
+        f"{name} (segment {segment.name!r}): the change is NaN or infinite: load the optimizer's "
+        "state of an earlier checkpoint, lower the learning rate, or retrieve every row that the "
+        "batches use"
     )

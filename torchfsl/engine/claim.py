@@ -29,8 +29,8 @@ class Claim:
             if self._owner is not None and self._owner() is not None:
                 raise ProtocolError(
                     "a round is open on this model, which measures one at a time: a round of "
-                    "another client on this model begins after this one's block; where clients "
-                    "train in threads, give each a model and a Federated"
+                    "another client on this model begins after this one's block. For clients in "
+                    "threads, make a model and a Federated for each"
                 )
             dropped, self._owner = self._owner is not None, weakref.ref(owner)
             return dropped

@@ -24,7 +24,7 @@ ROWS: Final = "rows"
 
 
 class Exchange:
-    """What plans of one model name. The tensors are the model's own, not copies."""
+    """The names in plans of one model. The tensors are the model's own, not copies."""
 
     def __init__(
         self, inventory: Inventory, average_buffers: bool, parts: Sequence[str] = ()
@@ -84,8 +84,8 @@ class Exchange:
         """Refuse what is not a `Hooks.state_dict`, and residuals whose places mean other rows here.
 
         Raises:
-            ParameterError: another object, or a segment that something is owed of has other
-                tensors than `layout` says; states of before do not say, and are taken.
+            ParameterError: if it is another object, or if a segment with a residual has other
+                tensors than `layout` names. Earlier states have no layout and are accepted.
         """
         parts = {"residuals", "personal", "states", "rounds"}
         if (
@@ -101,8 +101,8 @@ class Exchange:
             if not theirs or theirs != mine.get(name):
                 raise ParameterError(
                     f"the state's residuals of segment {name!r} are of {theirs}, this model has "
-                    f"{mine.get(name)}, so that what is owed would reach other rows: send it under "
-                    "the old plan, or let it go (state['residuals'] = {})"
+                    f"{mine.get(name)}, so that they would reach other rows: send them under "
+                    "the old plan, or let them go (state['residuals'] = {})"
                 )
 
     def server_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -117,8 +117,8 @@ class Exchange:
             if not bool(tensor.isfinite().all()):
                 what = "NaN" if bool(tensor.isnan().any()) else "infinite values"
                 raise ParameterError(
-                    f"{name} holds {what}, so it is no model to start servers from: take the state "
-                    "before the first round, or load the servers' model first"
+                    f"{name} holds {what}, so servers cannot start from it: take the state before "
+                    "the first round, or load the servers' model first"
                 )
         return {
             name: tensor.to(getattr(torch, described[name].dtype)).cpu().numpy().copy()
@@ -142,9 +142,9 @@ class Exchange:
         if missing := [name for name in mine if name not in given]:
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             raise ParameterError(
-                f"the state to load lacks {some}, {len(missing)} of {len(mine)} tensors, so that "
-                "old and new values would make one model: load all, ServerModel.state; to change "
-                "one tensor copy into it, with torch.no_grad(): model.weight.copy_(values)"
+                f"the state to load lacks {some}, {len(missing)} of {len(mine)} tensors: load all "
+                "with fed.load(servers). To change one tensor copy into it, with torch.no_grad(): "
+                "model.weight.copy_(values)"
             )
 
     @torch.no_grad()
@@ -196,7 +196,7 @@ class Exchange:
             raise ParameterError(
                 f"segment {odd[0]!r} of the plan does not fit this model"
                 f"{_difference(mine.get(odd[0], ()), theirs.get(odd[0], ()))}: use the plan that "
-                "was made for it; after a new dtype or shape call fed.detach() and "
+                "was made for it. After a new dtype or shape call fed.detach() and "
                 "make a new torchfsl.Federated"
             )
 
@@ -265,8 +265,8 @@ def _check_values(name: str, value: Any) -> None:
         )
     if num_odd := array.size - np.count_nonzero(np.isfinite(array)):
         raise ParameterError(
-            f"{name} holds {num_odd} values that are NaN or infinite, so nobody can train it: load "
-            "an earlier model; a client's own table lacks rows after a private retrieval, and "
+            f"{name} holds {num_odd} values that are NaN or infinite: load an earlier model. A "
+            "client's table lacks rows after a private retrieval; "
             "fed.load(servers, only_missing=True) fills them in"
         )
 

@@ -41,7 +41,7 @@ def note_held_rows(
             for t in inventory.tables[segment.name]
         )
         error.add_note(
-            f"In this round of torchfsl the client holds {held} (the plan's budget, k_max, of "
+            f"In this round of torchfsl the client holds {held} (rows_per_client of "
             f"segment {segment.name!r} is {segment.k_max}); all other rows are {absent}."
         )
 

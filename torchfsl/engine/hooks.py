@@ -270,7 +270,7 @@ class Hooks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state_dict`; ParameterError if it is none, or of tables of other shapes."""
+        """Take over a `state_dict`; ParameterError if it is not one or has other table shapes."""
         self.exchange.check_state(state)
         self.residuals.load_state_dict(state["residuals"])
         self.personal.load_state_dict(state["personal"])
@@ -284,7 +284,7 @@ class Hooks:
         present: Mapping[str, torch.Tensor] | None = None,
         asked: Mapping[str, Asked] | None = None,
     ) -> None:
-        """Take the state of now as the start of a round and record from here on.
+        """Take the current state as the start of a round and record from here on.
 
         Args:
             present: by table name, the ids of the only rows that the client holds (int64,

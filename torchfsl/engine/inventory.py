@@ -1,4 +1,4 @@
-"""What a model holds: embedding tables, other trained parameters, buffers; each named once.
+"""Contents of a model: embedding tables, other trained parameters, buffers, each named once.
 
 Names are those of `state_dict()`, without the prefixes that wrappers add (`torch.compile`,
 `DataParallel`, Opacus), so that a compiled client and an uncompiled server agree. A tensor with
@@ -196,7 +196,7 @@ def _check_local(stays: Sequence[str], held: Sequence[str], parameters: Sequence
     for given in stays:
         if not any(_is_within(name, [given]) for name in held):
             raise ParameterError(
-                f"local= names {given!r}, which is no parameter, buffer or module of the model; "
+                f"local= names {given!r}, expected a parameter, buffer or module of the model; "
                 f"its parameters are {', '.join(parameters)}"
             )
 
@@ -253,11 +253,9 @@ def _check_known(optimizers: Iterable[torch.optim.Optimizer], names: dict[int, s
                 if id(parameter) not in names:
                     raise ParameterError(
                         f"parameter group {number} of {type(optimizer).__name__} trains a tensor "
-                        f"of shape {tuple(parameter.shape)} that the model does not have, so its "
-                        "training would be lost: attach a module that contains it, or make the "
-                        "optimizer from the parameters that the model has now "
-                        "(load_state_dict(assign=True) replaces them), or train it with an "
-                        "optimizer of its own that is not attached"
+                        f"of shape {tuple(parameter.shape)} that the model does not have: pass "
+                        "Federated a module that has it, or make the optimizer anew "
+                        "(load_state_dict(assign=True) replaces parameters)"
                     )
 
 
@@ -265,14 +263,16 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise ParameterError(
             f"{name} is not initialised yet: run one forward pass through the lazy module before "
-            "attach"
+            "torchfsl.Federated"
         )
     if parameter.is_meta:
-        raise ParameterError(f"{name} is on the meta device: materialise the model before attach")
+        raise ParameterError(
+            f"{name} is on the meta device: materialise the model before torchfsl.Federated"
+        )
     if parameter.dtype not in _DTYPES:
         raise ParameterError(
-            f"{name} has dtype {parameter.dtype}: only float16, bfloat16, float32 and float64 can "
-            "be aggregated; freeze it or convert it"
+            f"{name} has dtype {parameter.dtype}, expected float16, bfloat16, float32 or float64: "
+            "freeze it or convert it"
         )
     if parameter.layout is not torch.strided:
         raise ParameterError(f"{name} is stored as {parameter.layout}: convert it to a dense one")
@@ -334,7 +334,7 @@ def _check_not_shared(
                 also = ", untouched='restrict'" if decays and rows.untouched == "reject" else ""
                 raise ParameterError(
                     f"{table.name} is also {clean_name(f'{path}.{attribute}')} of a "
-                    f"{type(module).__name__}, which reads every row, so a step moves rows that no "
-                    f"lookup touched: use rows=torchfsl.Rows(top=1000, find='scan'{also}) to send "
-                    "the rows that changed most, or rows=None to treat it like other weights"
+                    f"{type(module).__name__}, so steps move rows that no lookup touched: use "
+                    f"rows=torchfsl.Rows(top=1000, find='scan'{also}) to send the rows that "
+                    "changed most, or rows=None"
                 )

@@ -1,4 +1,4 @@
-"""What rounds keep in a client's memory, beside the model itself."""
+"""The memory that rounds take at a client, in addition to the model."""
 
 from __future__ import annotations
 

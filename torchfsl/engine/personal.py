@@ -49,9 +49,9 @@ class PersonalParts:
         self._here, self._used = client_id, True
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients keep, for `torch.save`, that of the client at hand included.
+        """The kept values of all clients, for `torch.save`, also of the current client.
 
-        Law: after `load_state_dict` every client goes on bit for bit.
+        Law: after `load_state_dict` every client continues bit-identically.
         """
         kept = {**self._kept, self._here: self._differences()} if self._used else self._kept
         return {"here": self._here, "used": self._used, "start": self._start, "kept": kept}

@@ -3,8 +3,8 @@
 A policy fixes, from public numbers alone, how many positions a segment sends (so that message
 sizes say nothing about a client) and how the positions are chosen from the client's own values.
 Choices are deterministic: equal scores are taken in index order, and random positions come from a
-public seed; those of `BlockSample` alone are secret. What is not chosen is kept by
-`residual.Residual`, unless error feedback is off.
+public seed. Only the positions of `BlockSample` are secret. `residual.Residual` keeps the positions
+that are not chosen, unless error feedback is off.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class TopK:
 class BlockTopK:
     """Send the blocks of `block` contiguous values with the largest L1 norm.
 
-    Each tensor is cut into blocks of its own, the last one padded with zeros. One position costs
+    Each tensor is cut into separate blocks, the last one padded with zeros. One position costs
     one tree, so blocks carry far more values a byte than single scalars.
 
     Attributes:
         amount: a fraction of the blocks (float in (0, 1]) or a count (int).
-        block: values a block, >= 1.
+        block: values per block, >= 1.
         error_feedback: keep what is not sent and add it to the next round's change.
     """
 
@@ -138,7 +138,7 @@ class RandomK:
 
     Attributes:
         amount: a fraction of the positions (float in (0, 1]) or a count (int).
-        block: values a position; 1 sends scalars. Rows have their own width.
+        block: values per position; 1 sends scalars. Rows have their own width.
         seed: public; positions are a function of (seed, round number).
         error_feedback: keep what is not sent and add it to the next round's change.
     """
@@ -183,7 +183,7 @@ class BlockSample:
 
     Attributes:
         amount: a fraction of the blocks (float in (0, 1]) or a count (int).
-        block: values a block, >= 1.
+        block: values per block, >= 1.
     """
 
     amount: float | int
@@ -209,7 +209,7 @@ class Fixed:
     Attributes:
         positions: distinct, not negative. In `Rows`, a mapping from table name (`items.weight` or
             `items`) to row ids.
-        block: values a position; 1 sends scalars. Rows have their own width.
+        block: values per position; 1 sends scalars. Rows have their own width.
     """
 
     positions: Sequence[int] | Mapping[str, Sequence[int]]
@@ -253,18 +253,18 @@ class Fixed:
 
 
 ByValue = Dense | TopK | BlockTopK | RandomK | Fixed
-"""What chooses positions of a change, and sends these as they are."""
+"""Policies that choose positions of a change, and send these as they are."""
 
 RestPolicy = ByValue | BlockSample
-"""What the engine accepts as `rest`."""
+"""The types of `rest`."""
 
 RowChoice = TopK | RandomK | Fixed
-"""What `Rows` accepts as `choose`."""
+"""The types of `choose` in `Rows`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Embedding rows as units ("mega-elements"): a row is sent whole or not at all.
+    """Embedding rows as units ("mega-elements"): a row is sent in full or not at all.
 
     By default the rows sent are those the client's batches looked up. With `top`, of these the
     ones that changed most in L1 norm.
@@ -272,16 +272,17 @@ class Rows:
     Attributes:
         top: send only this many rows (int), or this fraction of the table's rows (float), of
             largest L1 norm; the rest stays in the residual. Short for `choose=TopK(top)`.
-        budget: most rows a client may send; where the client holds more, those of largest L1 norm
-            go first and the others stay in the residual. `rows_per_client` of a plan does the same.
+        budget: most rows that a client may send. If the client holds more, those of largest L1
+            norm go first, and the others stay in the residual. A plan's `rows_per_client` does the
+            same.
         choose: `TopK`, `RandomK` or `Fixed`.
         find: `hooks` learns touched rows from forward pre-hooks, without looking at the table;
             `scan` looks through the whole gradient at each step (for tables that are also used
             outside their embedding module, such as a tied softmax).
         untouched: what to do where the optimizer moves rows that no batch touched (weight decay):
-            `reject` raises at attach; `restrict` puts those rows back at the end of the round
-            (keeps a copy of the table); `touched` sends the touched rows and leaves the others
-            as the optimizer left them, neither sent nor put back.
+            `reject` raises in `torchfsl.Federated`. `restrict` puts those rows back at the end of
+            the round (keeps a copy of the table). `touched` sends the touched rows and leaves the
+            others as the optimizer left them, neither sent nor put back.
         absent: what rows that a private retrieval did not fetch hold during a round. `nan` makes
             every use of one show. `zero` is for losses with a regulariser over whole tables (L2 as
             deepctr-torch has it): it then covers the retrieved rows, all of which are sent where

@@ -51,7 +51,7 @@ class SparseRows:
 
     @classmethod
     def gather(cls, parts: list[SparseRows]) -> SparseRows:
-        """The sum of several row sets; a row is pending where one of them says so."""
+        """The sum of several row sets; a row is pending if it is pending in one of them."""
         ids, where = torch.unique(torch.cat([p.ids for p in parts]), return_inverse=True)
         stacked = torch.cat([p.values for p in parts])
         values = torch.zeros(ids.numel(), stacked.shape[1], dtype=torch.float64, device=ids.device)
@@ -66,7 +66,7 @@ class SparseRows:
 
 
 class Residual:
-    """What one client owes, by segment. Fill it with `Hooks.update`, close with `settle`."""
+    """One client's unsent update, by segment. Fill it by `Hooks.update`, close by `settle`."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, torch.Tensor | SparseRows] = {}
@@ -106,7 +106,7 @@ class Residual:
         return part.ids[part.pending]
 
     def dense(self, name: str, shape: tuple[int, int], device: torch.device) -> torch.Tensor | None:
-        """What a fully stored segment owes: float64 [m, tau] on `device`, or None for nothing.
+        """The residual of a fully stored segment: float64 [m, tau] on `device`, or None.
 
         Raises:
             ParameterError: the stored segment has another shape.
@@ -119,7 +119,7 @@ class Residual:
         return part.to(device)
 
     def rows(self, name: str, tau: int, device: torch.device) -> SparseRows:
-        """What a segment of rows owes, on `device`.
+        """The residual of a segment of rows, on `device`.
 
         Raises:
             ParameterError: the stored segment has another width.
@@ -132,7 +132,7 @@ class Residual:
         return SparseRows(part.ids.to(device), part.values.to(device), part.pending.to(device))
 
     def stage(self, name: str, remaining: torch.Tensor | SparseRows) -> None:
-        """Note what segment `name` owes once the update now being made has been sent."""
+        """Note the residual of segment `name` after the update now being made is sent."""
         self._staged[name] = remaining
 
     def settle(
@@ -161,7 +161,7 @@ class Residual:
         self._staged = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on bit for bit; copies of tensors, fit for `torch.save`."""
+        """The whole state, to continue bit-identically; copies of tensors for `torch.save`."""
         parts = {
             name: {key: tensor.clone() for key, tensor in _tensors(part).items()}
             for name, part in self._parts.items()

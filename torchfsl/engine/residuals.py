@@ -1,7 +1,7 @@
 """The residuals of all clients that train one model, each apart from the others.
 
-One client has a model in a deployment, many share one in a simulation. What a client owes must
-never leave in another's report, so residuals are kept by client number.
+One client has a model in a deployment, many share one in a simulation. A client's residual
+must never leave in another's report, so residuals are kept by client number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LIMIT: Final = 1 << 30
 
 
 class Residuals:
-    """By client, what it owes.
+    """By client, its residual.
 
     Args:
         limit_bytes: beyond this the residuals that were not asked for longest wait in files of a
@@ -26,7 +26,7 @@ class Residuals:
     """
 
     def __init__(self, limit_bytes: int = _LIMIT) -> None:
-        """Nobody owes anything."""
+        """Start without residuals."""
         if limit_bytes < 0:
             raise ParameterError(f"limit_bytes is {limit_bytes}: give bytes, at least 0")
         self._limit = limit_bytes
@@ -69,7 +69,7 @@ class Residuals:
         return mine
 
     def state_dict(self) -> dict[int | None, dict[str, Any]]:
-        """By client its state, fit for `torch.save`; clients that owe nothing are left out."""
+        """By client its state, fit for `torch.save`; without clients that have no residual."""
         states = {client: r.state_dict() for client, r in self._by_client.items()}
         return {client: state for client, state in states.items() if state["parts"]}
 

@@ -71,8 +71,8 @@ class Round:
         Args:
             hooks: on the client's model.
             client: bound to a plan for this model.
-            rows: ids to fetch, where the plan retrieves rows: of the only table, or by table name;
-                or a function that finds them, which is called once the round begins.
+            rows: ids to fetch, if the plan retrieves rows, of the only table or by table name.
+                Or a function that finds them, which is called once the round begins.
             number: of the open round; by default the client asks the servers for it.
             weight: see above.
             rounding_seed: secret of 16 bytes for rounding and `BlockSample`'s draws; None draws it.

@@ -1,4 +1,4 @@
-"""What a plan should say of a model: its segments, as every protocol's planner wants them."""
+"""The segments of a model, as every protocol's planner wants them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def segment_specs(
         rows_per_client: most rows that a client fetches and sends, for every rows segment or by
             the name of a segment or of its tables.
         retrieve: see there.
-        encodings: of segments that have one of their own, by name.
+        encodings: of segments with a separate one, by name.
 
     Raises:
         ParameterError: a budget is missing, or something is given for a segment that is not there.
@@ -72,7 +72,7 @@ def segment_specs(
 def _why_odd(
     name: str, specs: Sequence[SegmentSpec], outside: Collection[str], *, is_dense: bool
 ) -> str:
-    """Why no segment has this name; `outside` are those that are no tables."""
+    """Why no segment has this name; `outside` are those outside tables."""
     names = [spec.name for spec in specs]
     tables = [t.name for s in specs if s.name not in outside for t in s.tensors]
     rest = [t.name for s in specs if s.name in outside and s.name != BUFFERS for t in s.tensors]
@@ -107,7 +107,7 @@ def _why_odd(
 def _with_encodings(
     specs: Sequence[SegmentSpec], encodings: Mapping[str, FixedPoint], rest: Collection[str]
 ) -> list[SegmentSpec]:
-    """The segments, those that are named with an encoding of their own; `rest` are no tables."""
+    """The segments, with their encodings if named; `rest` are segments outside tables."""
     of_tables = encodings.get(ROWS)
     return [
         dataclasses.replace(

@@ -61,8 +61,8 @@ def warn_at_attach(model: nn.Module, inventory: Inventory, *, hooked: bool) -> N
         )
     for name in inventory.untrained_tables:
         warnings.warn(
-            f"{name} requires gradients, but is in no attached optimizer, so it is neither trained "
-            "nor sent: attach all optimizers, torchfsl.Federated(model, [a, b]), or set "
+            f"{name} requires gradients, but no optimizer of Federated has it: it is not trained "
+            "or sent: pass all optimizers, torchfsl.Federated(model, [a, b]), or set "
             "requires_grad=False",
             stacklevel=4,
         )

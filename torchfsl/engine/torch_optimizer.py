@@ -2,8 +2,8 @@
 
     ServerModel(state, TorchOptimizer(lambda p: torch.optim.Adagrad(p, lr=0.1)), source="gradient")
 
-Both servers must end with the same bits. torch promises that between equal builds on equal
-processors only; where servers differ, take `ServerSGD` or `ServerAdam`, which promise it anywhere.
+Both servers must end bit-identically. torch promises this only between equal builds on equal
+processors; where servers differ, take `ServerSGD` or `ServerAdam`, which promise it anywhere.
 A difference is noticed before the next round, which does not begin then.
 """
 
@@ -33,13 +33,13 @@ class TorchOptimizer(ServerOptimizer):
         """`make` builds the optimizer for a list of tensors.
 
         Raises:
-            ParameterError: one that does not treat every element of a tensor by itself.
+            ParameterError: if it does not treat each element of a tensor separately.
         """
         self._make = make
         name = type(make([torch.zeros(1, requires_grad=True)])).__name__
         if name not in _ELEMENTWISE:
             raise ParameterError(
-                f"{name} does not step every element of a parameter by itself, but servers step "
+                f"{name} does not step each element of a parameter separately, but servers step "
                 f"slices of parameters: choose one of {', '.join(_ELEMENTWISE)}"
             )
         self._states: dict[tuple[str, int], dict[str, torch.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Which rows a round asks for: the caller's ids, by table, then by segment within the budget."""
+"""The rows that a round asks for: the caller's ids, by table, then by segment within the budget."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _unknown(name: object, known: list[Table]) -> str:
 
 
 def _flat_ids(name: str, given: Any) -> torch.Tensor:
-    """The caller's ids of a table: int64, flat; those of several arrays one after the other.
+    """The caller's ids of a table, int64 and flat; those of several arrays in their order.
 
     Raises:
         ParameterError: no integers. It tells types alone, as ids are private.

@@ -103,10 +103,10 @@ def make_plan(
 
 
 def check_plan(plan: object) -> None:
-    """Refuse what is no plan.
+    """Check the type of a plan.
 
     Raises:
-        ParameterError: with what makes one.
+        ParameterError: if it is not a plan; the message names a function that makes a plan.
     """
     if not isinstance(plan, SubmodelPlan):
         raise ParameterError(
@@ -208,7 +208,7 @@ def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -
         rest_given: whether the caller chose a policy for the rest; else the plan's is taken.
 
     Raises:
-        ParameterError: it is no plan.
+        ParameterError: if it is not a plan.
     """
     check_plan(plan)
     tables = {s.name for s in plan.segments if s.policy == "rows" or s.name.startswith("rows")}

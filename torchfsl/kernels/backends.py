@@ -45,10 +45,9 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
                 "environment, or set TORCHFSL_BACKEND=portable"
             ) from error
         log.warning(
-            "torchfsl in %s uses the portable backend, many times slower than the native one, "
-            "which is missing (%s): reinstall where there is a C++20 compiler, with "
-            "TORCHFSL_NATIVE=on; if that folder is a clone and torchfsl is installed elsewhere, "
-            "take the clone off PYTHONPATH",
+            "torchfsl in %s uses the portable backend, many times slower than the native one (%s). "
+            "Reinstall with a C++20 compiler and TORCHFSL_NATIVE=on, or remove a clone of it from "
+            "PYTHONPATH",
             Path(__file__).parents[1],
             error,
         )

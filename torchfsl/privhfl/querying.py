@@ -197,9 +197,9 @@ class Querying:
         most, largest = SPARE * self._largest.get(querying, math.inf), float(images.abs().max())
         if not largest <= most:
             raise ParameterError(
-                f"an image does not fit: it reaches {largest:.3g}, and {SPARE:g} times the samples "
-                f"that client {querying} loaded are {most:.3g}. Beyond this, logits can be wrong. "
-                "Standardise images as the samples, or load with samples of their range"
+                f"an image does not fit: it reaches {largest:.3g}, expected at most {most:.3g}, "
+                f"{SPARE:g} times the samples of client {querying}. Logits could be wrong. "
+                "Standardise images as the samples, or load samples of their range"
             )
 
     def _ready(self, relay: Relay, querying: int, who: list[int]) -> list[int]:

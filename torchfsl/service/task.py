@@ -132,7 +132,7 @@ def decode_task(data: bytes) -> tuple[Task, ServerModel]:
     """Inverse of `encode_task`.
 
     Raises:
-        DecodeError, ParameterError: it is none, or the model does not fit the plan.
+        DecodeError, ParameterError: if the data are not a task, or the model does not fit the plan.
     """
     values, settings = arrays.decode(data)
     task = Task.from_settings(settings)

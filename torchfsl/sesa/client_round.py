@@ -210,10 +210,9 @@ class ClientRound:
             if count < owned and self._plan.counts_on_owners:
                 self._submitted, self._masks = True, []
                 raise ParameterError(
-                    f"segment {segment.name!r}: the client contributes to {count} submodels, its "
-                    f"width owns {owned}, and the plan's max_isolation counts on all of them. "
-                    "Nothing was sent. Plan a Width of submodels that each of its clients changes; "
-                    "for rows that a client's data choose, use torchfsl.fsl with min_contributors"
+                    f"segment {segment.name!r}: client contributes to {count} submodels, its width "
+                    f"owns {owned}, expected all. Nothing was sent. Plan a Width that clients "
+                    "fill, or use torchfsl.fsl with min_contributors if data choose rows"
                 )
 
     def _send_shares(self) -> None:

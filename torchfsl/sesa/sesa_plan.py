@@ -185,10 +185,9 @@ class SesaPlan(SubmodelPlan):
             lost = f" and {dropouts} dropouts" if dropouts else ""
             fewer = ", fewer dropouts" if dropouts else ""
             raise ParameterError(
-                f"with {sum(counts)} clients{lost}, {found:.3g} submodels a round would have at "
-                "most one honest contributor, whose update their sum then is, above max_isolation "
-                f"= {self.max_isolation:g}: plan for more clients{fewer}, fewer submodels, wider "
-                "clients or less collusion"
+                f"with {sum(counts)} clients{lost}, {found:.3g} submodels per round have at most "
+                f"one honest contributor, above max_isolation = {self.max_isolation:g}: plan for "
+                f"more clients{fewer}, fewer submodels, wider clients or less collusion"
             )
 
     @functools.cached_property

@@ -17,7 +17,7 @@ MISSING: Final = frozenset(
     {"nan", "NaN", "NAN", "-nan", "null", "NULL", "Null", "None", "NA", "N/A", "n/a", "#N/A",
      "<NA>", "NaT", "nil", "\\N"}
 )  # fmt: skip
-"""What programs write for a value that is not there."""
+"""Words that programs write for a missing value."""
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 

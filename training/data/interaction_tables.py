@@ -119,7 +119,7 @@ def times_of(column: Any, path: Path, name: str) -> npt.NDArray[Any]:
 
 
 def first_line(path: Path) -> str:
-    """What messages call the first event of a table."""
+    """The name of the first event of a table in messages."""
     return "row 0" if path.suffix.lower() == ".parquet" else "line 2"
 
 
@@ -145,14 +145,14 @@ def _log_counts(
     short = int((np.bincount(users) < SHORTEST).sum())
     alike = sum(column.num_alike for column in ids.values())
     log.info(
-        "%s: %d events of %d users and %d items; %d duplicates (same user, item and time, kept), "
-        "%d ties in time (in the order of the lines), %d lines without an event, %d users with "
-        "fewer than %d events left out", path, len(users), len(ids["user"].names),
+        "%s: %d events of %d users and %d items. Kept: %d duplicates (same user, item and time), "
+        "%d ties in time (in line order). Left out: %d lines without an event, %d users with "
+        "fewer than %d events", path, len(users), len(ids["user"].names),
         len(ids["item"].names), int(repeated.sum()), ties, without_event, short, SHORTEST,
     )  # fmt: skip
     if alike:
-        log.warning("%s: %d ids differ from another in blanks at an end or in the form of their "
-                    "Unicode alone; each counts as an id", path, alike)  # fmt: skip
+        log.warning("%s: %d ids differ from another only in blanks at an end or in their Unicode "
+                    "form. Each counts as an id", path, alike)  # fmt: skip
 
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:

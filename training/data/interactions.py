@@ -173,7 +173,7 @@ def _sequences(path: Path) -> list[Ids]:
                 )
             users |= {user} - {""}
     log.info(
-        "%s: %d users, of whom %d with fewer than %d items are left out; %d items at once more "
+        "%s: %d users, of whom %d with fewer than %d items are left out. %d items at once more "
         "than once", path, len(users), len(users) - len(sequences), SHORTEST,
         sum(int((np.diff(one) == 0).sum()) for one in sequences),
     )  # fmt: skip

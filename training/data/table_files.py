@@ -102,8 +102,8 @@ def kind_of(path: Path) -> str:
             )
     if suffix in (".jsonl", ".ndjson", ".json"):
         raise ValueError(
-            f'{path} is none of {", ".join(SUFFIXES)}. Convert JSON lines: python -c "from '
-            "pyarrow import json, parquet; parquet.write_table(json.read_json("
+            f"{path} is none of {', '.join(SUFFIXES)}. Convert JSON lines with python -c "
+            '"from pyarrow import json, parquet; parquet.write_table(json.read_json('
             f'{str(path)!r}), {str(path.with_suffix(".parquet"))!r})"'
         )
     if suffix not in SUFFIXES:

@@ -182,7 +182,7 @@ def _open(
         )
     for kind_of, names in (("input", inputs), ("label", labels)):
         if len(names) > 1:
-            log.warning("%s: column %r is the %s; %s not read", source, names[0], kind_of,
+            log.warning("%s: column %r is the %s, %s not read", source, names[0], kind_of,
                         ", ".join(map(repr, names[1:])))  # fmt: skip
     return splits, inputs[0], labels[0]
 
@@ -213,10 +213,9 @@ def _labels(split: datasets.Dataset, column: str, classes: int, source: str) -> 
     if len(wrong):
         raise DataError(
             f"{_where(source, split)}: column {column!r} has no label in {len(wrong)} of "
-            f"{len(labels)} rows, the first of them row {wrong[0]} with {found[int(wrong[0])]}. "
-            "Leave these rows out, for example with dataset.filter(lambda row: row["
-            f"{column!r}] in range({classes})) and to_parquet, and pass that folder; without a "
-            "test split evaluations use the validation split"
+            f"{len(labels)} rows, first in row {wrong[0]}: {found[int(wrong[0])]}. Store dataset."
+            f"filter(lambda row: row[{column!r}] in range({classes})). Without a test split, "
+            "evaluations use the validation split"
         )
     return labels
 

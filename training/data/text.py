@@ -157,8 +157,8 @@ def _open(source: str) -> list[list[str]]:
         where = "folder" if folder else "Hub name (no folder is called so)"
         raise DataError(
             f"cannot load the {where} {source!r}: {first}. Pass --data with a folder of "
-            "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or .gz), the name of a "
-            f"data set on the Hugging Face Hub that has a subset {_HUB_SUBSET}, or 'synthetic'"
+            "wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or .gz), a Hugging Face "
+            f"data set with a subset {_HUB_SUBSET}, or 'synthetic'"
         ) from error
     for name, texts in zip(("train", "validation", "test"), lines, strict=True):
         odd = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)

@@ -1,4 +1,4 @@
-"""What a training step changed, and that nothing else did.
+"""The changes of a training step, and checks that nothing else changed.
 
 `recorder` (a model in a round), `table` (rows of one table), `saved` (what they held), `touched`
 and `untouched` rows, `absent` ones, `rest` (everything else), `hooks`, `guards` (nothing moves

@@ -36,7 +36,7 @@ _WHOLE: Final = "Rows(top=..., find='scan'), or rows=None"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a round asked for of the segment that a table is in.
+    """The request of a round for the segment that a table is in.
 
     Attributes:
         segment: its name.
@@ -59,7 +59,7 @@ class PresentRows:
     """
 
     def __init__(self, table: Table, ids: torch.Tensor, asked: Asked | None) -> None:
-        """Mark them: a byte a table row. Messages say what was `asked`, where that is known."""
+        """Mark them: a byte per table row. Messages say what was `asked`, where that is known."""
         self._table, self.ids = table, ids.to(table.weight.device)
         self._asked = asked
         self.whole = ids.numel() == table.num_rows
@@ -136,7 +136,7 @@ class PresentRows:
 
     @torch.no_grad()
     def check_still_zero(self, carried: torch.Tensor) -> None:
-        """At the end of a round of zeros: absent rows are zero, but for those with momentum.
+        """At the end of a round of zeros: absent rows are zero, except those with momentum.
 
         Args:
             carried: ids of rows that the optimizer moves without a gradient.

@@ -57,7 +57,7 @@ class Guards:
                 was, now = (f"{dtype} on {device}" for dtype, device in (self._forms[name], form))
                 raise ParameterError(
                     f"{name} was {was} when the round began and is {now}: convert or move the "
-                    "model between rounds; after a new dtype call fed.detach() and make a new "
+                    "model between rounds. After a new dtype call fed.detach() and make a new "
                     "torchfsl.Federated"
                 )
 
@@ -66,8 +66,8 @@ class Guards:
         differences = sorted(set(now.items()) ^ set(before.items()))
         odd = differences[0][0] if differences else next(iter(now), "a parameter")
         raise ParameterError(
-            f"{odd} is not what it was when the model was attached (a parameter was added, "
-            "replaced, frozen or unfrozen): call fed.detach() and make a new torchfsl.Federated"
+            f"{odd} is not what it was in torchfsl.Federated (a parameter was added, replaced, "
+            "frozen or unfrozen): call fed.detach() and make a new torchfsl.Federated"
         )
 
     def check_bystanders(self) -> None:
@@ -93,8 +93,8 @@ class Guards:
         for table in self._some_table:
             if getattr(table.weight, "grad_sample", None) is not None:
                 raise ParameterError(
-                    f"{table.name}: Opacus took over after attach, and its noise lands on every "
-                    "row: attach the optimizer that make_private returned"
+                    f"{table.name}: Opacus took over after torchfsl.Federated was made, and its "
+                    "noise lands on every row: pass Federated the optimizer of make_private"
                 )
 
     def _current_forms(self) -> dict[str, tuple[torch.dtype, torch.device]]:
@@ -111,6 +111,6 @@ class Guards:
 def still_message(name: str) -> str:
     """What to say of a parameter that moved although steps move nothing."""
     return (
-        f"{name} changed during a round of source='gradient', in which the attached optimizers "
-        "move nothing: attach the optimizer that trains it, or use source='delta'"
+        f"{name} changed during a round of source='gradient', in which Federated's optimizers "
+        "move nothing: pass Federated the optimizer that trains it, or use source='delta'"
     )

@@ -22,7 +22,7 @@ LookupNote = Callable[[nn.Module, torch.Tensor], None]
 
 _REASON: Final = (
     "torchfsl looks at lookups and optimizer steps outside the graph, which fullgraph=True "
-    "forbids: compile without fullgraph, or attach with Rows(find='scan'), which needs no hook in "
+    "forbids: compile without fullgraph, or use rows=Rows(find='scan'), which needs no hook in "
     "the model, or call fed.detach() before exporting it"
 )
 
@@ -89,7 +89,7 @@ def _inert() -> Callable[..., None]:
 
 
 class StepListener(Protocol):
-    """What a step hook reports to."""
+    """The receiver of a step hook's reports."""
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Gradients are ready, nothing has changed yet."""

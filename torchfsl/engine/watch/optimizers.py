@@ -35,17 +35,17 @@ def as_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """One optimizer or several as a list, each once.
 
     Raises:
-        ParameterError: something that is none, or nothing.
+        ParameterError: if one is not an optimizer, or there are none.
     """
     several: list[Any] = list(given) if isinstance(given, Iterable) else [given]
     for one in several:
         if not isinstance(one, Optimizer):
             raise ParameterError(
-                f"attach(model, optimizer): {type(one).__name__} is no torch.optim.Optimizer: pass "
-                "the optimizer that trains the model, or a list of all of them"
+                f"Federated(model, optimizer) expected a torch.optim.Optimizer, got a "
+                f"{type(one).__name__}: pass the optimizer that trains the model, or a list of all"
             )
     if not several:
-        raise ParameterError("attach needs the optimizer that trains the model")
+        raise ParameterError("Federated needs the optimizer that trains the model")
     return list({id(one): one for one in several}.values())
 
 
@@ -119,8 +119,8 @@ def check_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> None:
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise ParameterError(
             f"{what}: {name} did not call torch.optim.Optimizer.__init__, so step hooks do not "
-            "work on it: attach the optimizer that it wraps, or call super().__init__ in its "
-            "constructor"
+            "work on it: pass Federated the optimizer that it wraps, or call super().__init__ in "
+            "its constructor"
         )
 
 
@@ -139,10 +139,9 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
     name = type(optimizer).__name__
     if noised and rows.fixed is None:
         raise ParameterError(
-            f"{table.name}: Opacus adds noise to every row of the gradient, so the rows that "
-            "changed say nothing and sending only the touched ones would reveal them: use "
-            "rows=Rows(choose=Fixed(ids), untouched='restrict') with a public row set, or "
-            "rows=None to send the whole table, or leave the noise to the servers"
+            f"{table.name}: Opacus adds noise to every row of the gradient: use rows=Rows(choose="
+            "Fixed(ids), untouched='restrict') with public ids, rows=None, or leave the noise to "
+            "the servers"
         )
     if rows.untouched != "reject":
         return
@@ -155,11 +154,9 @@ def check_rows(optimizer: Optimizer, table: Table, rows: Rows, noised: bool) -> 
         )
     if decay is not None:
         raise ParameterError(
-            f"{table.name}: {name} with {decay} moves every row of the table at every step, "
-            "touched or not: put the table into a parameter group with "
-            f"{decay.split('=')[0]}=0, or choose Rows(untouched='restrict') (untouched rows are "
-            "put back at the end of the round) or Rows(untouched='touched') (they keep the decay "
-            "locally and it is not sent), or rows=None with a top-k or dense policy"
+            f"{table.name}: {name} with {decay} moves every row of the table at every step: set "
+            f"{decay.split('=')[0]}=0 for its parameter group, or Rows(untouched='restrict') puts "
+            "untouched rows back, Rows(untouched='touched') keeps the decay local"
         )
 
 
@@ -190,9 +187,9 @@ def check_gradient_settings(optimizers: Sequence[Optimizer]) -> None:
                     )
     if len(rates) > 1:
         raise ParameterError(
-            f"parameter groups have rates {sorted(rates)}, which source='gradient' leaves out, "
-            "since clients do not step: give the groups one rate, and the servers "
-            "torchfsl.optim.LazyAdam(rates={name: rate}), or use source='delta'"
+            f"parameter groups have rates {sorted(rates)}, which source='gradient' leaves out: use "
+            "one rate and servers with torchfsl.optim.LazyAdam(rates={name: rate}), or "
+            "source='delta'"
         )
 
 
@@ -256,7 +253,7 @@ def start_afresh(
     """Give those of the rows `ids` (int64) whose state has NaN the state of a row never trained.
 
     A loss that reads NaN in rows that were not retrieved, or weight decay, writes it there. Rows
-    `but`, which were at hand in the round before, have NaN for reasons of their own.
+    `but`, which were at hand in the round before, have NaN for other reasons.
     """
     if but is not None:
         ids = ids[~torch.isin(ids, but.to(ids.device))]

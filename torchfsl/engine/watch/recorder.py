@@ -97,7 +97,7 @@ class Recorder:
 
     @torch.no_grad()
     def begin(self, present: Mapping[str, torch.Tensor] | None, asked: Mapping[str, Asked]) -> None:
-        """Take the state of now as the start of a round; see `Hooks.begin_round`."""
+        """Take the current state as the start of a round; see `Hooks.begin_round`."""
         self.present = None if present is None else dict(present)
         for watch in self.tables:
             name = watch.table.name
@@ -171,10 +171,8 @@ class Recorder:
         """
         if self.recording:
             raise ProtocolError(
-                "a round is open and measures changes from its start, so that what is loaded would "
-                "leave as an update: load before it or after, or copy the values in place where "
-                "they are a part of the training (weights of an earlier step); a round of another "
-                "client on this model begins after this one's block"
+                "a round is open, and loaded values would leave as an update: load before or after "
+                "its block. A round of another client on this model begins after this one's block"
             )
 
     # --- steps --------------------------------------------------------------------------------

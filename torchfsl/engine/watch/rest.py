@@ -147,7 +147,7 @@ class HiddenGradients:
 
 
 def unscale_factor(optimizer: Optimizer) -> torch.Tensor | None:
-    """What undoes the loss scale that GradScaler leaves to fused optimizers; 0 on overflow."""
+    """The inverse of the loss scale that GradScaler leaves to fused optimizers; 0 on overflow."""
     scale = getattr(optimizer, "grad_scale", None)
     overflow = getattr(optimizer, "found_inf", None)
     if scale is None and overflow is None:

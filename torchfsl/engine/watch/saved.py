@@ -1,4 +1,4 @@
-"""What a table's rows held when a round began, and what is kept of their gradients.
+"""The rows of a table when a round began, and what is kept of their gradients.
 
 The initial value of a row is known from one of three places: a copy of the whole table (only where
 the optimizer moves rows that no batch touched, see `optimizers.moves_all`), the anchors (rows
@@ -56,7 +56,7 @@ class StartOfRound:
             weight: [m, tau].
             touched: saves rows of `weight` from now on.
             anchors: ids of rows to save now: int64, increasing.
-            whole: keep a copy of the whole table, too.
+            whole: also keep a copy of the whole table.
         """
         self._weight, self._touched = weight, touched
         now = weight.detach()
@@ -68,7 +68,7 @@ class StartOfRound:
         return SavedRows(*self._touched.rows()).override(self._anchors)
 
     def of(self, ids: torch.Tensor, known: SavedRows) -> torch.Tensor:
-        """What rows `ids` held: [k, tau]. Without a copy of the table they are among `known`."""
+        """The old values of rows `ids`: [k, tau]. Without a table copy they are among `known`."""
         if self._copy is not None:
             return self._copy.index_select(0, ids)
         return known.values.index_select(0, torch.searchsorted(known.ids, ids))
@@ -95,7 +95,7 @@ def gradient_rows(
     Args:
         gradient: dense or sparse.
         ids: int64 [k], increasing.
-        factor: undoes a loss scale; 0 for a step that is to count as nothing; None for 1.
+        factor: undoes a loss scale; 0 ignores the step, None means 1.
     """
     if gradient.is_sparse:
         dense = gradient.coalesce()

@@ -1,4 +1,4 @@
-"""Saving and loading a model that is hooked: what would go wrong in silence is said."""
+"""Saving and loading a model with hooks: warnings and errors for silent mistakes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class SaveHook(_Inert):
                 warnings.warn(
                     f"{table.name}: rows are missing at this client after a private retrieval, so "
                     "this state_dict holds none of their values: "
-                    "fed.load(servers, only_missing=True) fills them in, "
-                    "fed.load(servers) takes the servers' model",
+                    "fed.load(servers, only_missing=True) fills them in",
                     stacklevel=3,
                 )
 

@@ -54,7 +54,7 @@ class HeldRows:
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[None]:
-        """Around a pass whose results are dropped: nobody is warned of absent rows in it."""
+        """Around a pass whose results are dropped, without warnings of absent rows."""
         self._dry = True
         try:
             yield
@@ -68,9 +68,8 @@ class HeldRows:
         flat = ids.reshape(-1).to(torch.int64).clamp(0, table.num_rows - 1)
         if bool(table.weight.detach()[flat, 0].isnan().any()):
             warnings.warn(
-                f"{table.name}: rows were looked up outside a round that are not at this client "
-                "after a private retrieval, so they are NaN: fed.load(servers, only_missing=True) "
-                "fills them in, fed.load(servers) takes the servers' model; "
+                f"{table.name}: rows were looked up outside a round that are not at this client, "
+                "so they are NaN: fed.load(servers, only_missing=True) fills them in, "
                 "fed.evaluating(servers, rows=ids) has those that it names",
                 stacklevel=3,
             )

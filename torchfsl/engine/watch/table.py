@@ -39,9 +39,9 @@ _ESCAPED: Final = (
     "embedding module (F.embedding, module.forward, table.weight, a regulariser over all of it, a "
     "write to the weight), or "
     "gradients were left from before the round, or the model is a traced one or ran compiled "
-    "before attach: look rows up through the module, by calling it, call zero_grad() first, call "
-    "torch.compiler.reset() after attach, or find rows with Rows(find='scan'), or send the table "
-    "with rows=None"
+    "before Federated: look rows up through the module, by calling it, call zero_grad() first, "
+    "call torch.compiler.reset() after Federated, or find rows with Rows(find='scan'), or send the "
+    "table with rows=None"
 )
 
 

@@ -45,7 +45,7 @@ def touched_rows(weight: torch.Tensor) -> TouchedRows:
 class MarkedRows:
     """Chunks of saved rows, and a mark for every table row that says whether it is among them.
 
-    Marks cost a byte a table row. While that is more than half of what the saved rows cost, and
+    Marks cost a byte per table row. While that is more than half of what the saved rows cost, and
     more than 8 bytes for each of them, their sorted ids stand in. So all that it holds besides the
     saved rows is in proportion to them.
     """
@@ -123,12 +123,12 @@ def _distinct(ids: npt.NDArray[np.integer[Any]]) -> Ids:
 class SlottedRows:
     """A slot number for every table row; notes without waiting for the device.
 
-    Invariant between notes: `_slot[i]` is the place of row i in `_saved`, or -1; the last entry of
+    Invariant between notes: `_slot[i]` is the place of row i in `_saved`, or -1. The last entry of
     `_slot`, `_ids` and `_saved` catches writes that mean nothing.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:
-        """Nothing noted yet; allocates 4 bytes a table row."""
+        """Nothing noted yet; allocates 4 bytes per table row."""
         self._weight = weight
         rows = weight.shape[0]
         self._slot = torch.full((rows + 1,), -1, dtype=torch.int32, device=weight.device)

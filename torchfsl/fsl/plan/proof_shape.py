@@ -28,8 +28,8 @@ def num_carries(magnitudes: int, ring_bits: int) -> int:
     most = _most_magnitudes(ring_bits)
     raise ParameterError(
         f"values of magnitude {magnitudes} together, above {most}, wrap too often in a ring of "
-        f"{ring_bits} bits: proofs want more ring_bits (48 at most), or an l2_bound or max_weight "
-        f"{ceil_div(magnitudes, most)} times smaller, for which fewer frac_bits make room"
+        f"{ring_bits} bits: use more ring_bits (48 at most), or fewer frac_bits and an l2_bound or "
+        f"max_weight {ceil_div(magnitudes, most)} times smaller"
     )
 
 

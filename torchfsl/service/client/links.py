@@ -115,7 +115,7 @@ class Link:
         """The channel to the server with the certificate that it has now.
 
         Raises:
-            NotReady: nobody answers, or somebody else.
+            NotReady: if no server answers, or another party.
         """
         with self._opening:
             if self._in_doubt:  # at first, and after a call without an answer

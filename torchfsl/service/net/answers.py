@@ -1,4 +1,4 @@
-"""What a server answers about itself, its rounds and its plan, checked field by field.
+"""Answers of a server about itself, its rounds and its plan, checked field by field.
 
 Servers read each other's answers as owners and clients do. The other side may lie: a field of
 another type or out of its range is refused, and text is escaped so that it can be shown.
@@ -31,7 +31,7 @@ _ALWAYS: Final = (
     "party", "library", "wire_version", "plan_digest", "model", "round", "state", "open",
     "complete", "halted", "stalled",
 )  # fmt: skip
-"""What servers of this wire version have said from the beginning."""
+"""Fields that all servers of this wire version send."""
 
 _MODEL: Final[Mapping[str, type[Any] | range]] = {"version": _COUNT, "digest": str}
 _ROW: Final[Mapping[str, type[Any] | range]] = {
@@ -50,7 +50,7 @@ def decode_info(data: bytes) -> dict[str, Any]:
     """A server's state, as `Station.info` makes it. Fields that are not known are left out.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data are not an info answer.
     """
     fields = _fields(json_object(data, INFO_BYTES), _INFO, _ALWAYS)
     fields["model"] = _fields(fields["model"], _MODEL, _MODEL if fields["model"] else ())
@@ -61,7 +61,7 @@ def decode_row(data: bytes) -> dict[str, Any]:
     """A round, as `RoundDriver.row` makes it.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data are not a round.
     """
     return {"stalled": ""} | _fields(json_object(data, INFO_BYTES), _ROW, ("number", "state"))
 
@@ -70,7 +70,7 @@ def decode_plan(data: bytes) -> dict[str, Any]:
     """A plan with its nonce, no or two coins (both in hex), and the sealing certificate, as text.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data are not a plan.
     """
     fields = json_object(data, PLAN_BYTES)
     found = {name: _field(name, fields, kind) for name, kind in _PLAN.items()}

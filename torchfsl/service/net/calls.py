@@ -229,7 +229,7 @@ def decode_request(data: bytes, **kinds: type[Any] | range) -> dict[str, Any]:
     Numbers lie in [0, 2**64) unless a range is given; text is what UTF-8 can encode.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data are not such a request.
     """
     what = f"a request with the fields {sorted(kinds)}"
     fields = json_object(data, MAX_REQUEST_BYTES, what)
@@ -244,7 +244,7 @@ def json_object(data: bytes, limit: int, what: str = "an answer") -> dict[str, A
     """The JSON object that came as at most `limit` bytes, in UTF-8 throughout.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data are not such an object.
     """
     try:
         fields = json.loads(data.decode()) if len(data) <= limit else None

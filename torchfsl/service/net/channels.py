@@ -184,7 +184,7 @@ def target(url: str) -> str:
     """`host:port` of a URL.
 
     Raises:
-        ParameterError: it is none.
+        ParameterError: if it is not a URL of a server.
     """
     rest = url
     for scheme in _SCHEMES:

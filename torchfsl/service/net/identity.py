@@ -181,7 +181,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     """A certificate from PEM.
 
     Raises:
-        ParameterError: it is none.
+        ParameterError: if the bytes are not a certificate in PEM.
     """
     try:
         return x509.load_pem_x509_certificate(pem)
@@ -193,7 +193,7 @@ def days_left(pem: bytes, path: Path) -> int:
     """Whole days for which a certificate is still valid, at least 0.
 
     Raises:
-        ParameterError: it is none, has expired, or is not valid yet.
+        ParameterError: if it is not a certificate, has expired, or is not valid yet.
     """
     certificate, now = load_certificate(pem), datetime.datetime.now(datetime.UTC)
     if certificate.not_valid_before_utc > now:

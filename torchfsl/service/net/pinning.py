@@ -1,9 +1,9 @@
-"""The certificate with which a server answers, looked at before anything is said to it.
+"""The certificate with which a server answers, checked before the caller sends data.
 
 gRPC checks a server's chain and DNS name and not the party that its URI names. An authority may
-sign a certificate of that DNS name for somebody else, by mistake or by a wildcard. So whoever calls
-asks for the server's certificate in a handshake of its own, checks whom it names, and then trusts
-this one certificate alone (`channels.channel`).
+sign a certificate of that DNS name for somebody else, by mistake or by a wildcard. So a caller
+reads the server's certificate in a separate handshake, checks whom it names, and then trusts only
+this certificate (`channels.channel`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchfsl.service.net.channels import TlsFiles, target
 from torchfsl.service.net.identity import Identity, Role, server_name
 
 _SECONDS: Final = 5.0
-"""What gRPC allows an attempt to connect, too."""
+"""Also the limit of gRPC for an attempt to connect."""
 
 
 def server_certificate(url: str, party: int, files: TlsFiles, seconds: float = _SECONDS) -> bytes:
@@ -31,7 +31,7 @@ def server_certificate(url: str, party: int, files: TlsFiles, seconds: float = _
         seconds: for the handshake.
 
     Raises:
-        NotReady: nobody answers, or somebody who is not that server.
+        NotReady: if no one answers, or another party than that server.
         ParameterError: a file cannot be read.
     """
     authorities = files.authorities()

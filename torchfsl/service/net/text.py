@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of our own in several lines, in which others are quoted."""
+    """The same for the library's text in several lines, in which others are quoted."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -1,8 +1,8 @@
 """A server's own certificates and the authorities as their files are now: which have run out.
 
-TLS reads them again by itself (`channels.server_credentials`), and tells nobody why it refuses. So
-a server looks, too: where one has run out no caller gets in, and only the server can say so. Where
-a new one cannot be used the old one goes on, and the log says why.
+TLS reads them again on its own (`channels.server_credentials`) and does not report why it refuses.
+So a server also reads them. If a certificate has run out, no caller can connect, and only the
+server can log this. If a new one cannot be used, the old one stays in use; the log has the reason.
 """
 
 from __future__ import annotations

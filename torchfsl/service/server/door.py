@@ -184,7 +184,7 @@ class Door:
     def gone(self, guest: Guest) -> None:
         """A connection has ended by itself; a stranger's, perhaps for want of a certificate.
 
-        Who leaves after the handshake has looked at this server's certificate, as callers do.
+        A caller that leaves after the handshake has read this server's certificate, as all do.
         """
         if self.guests.leave(guest):
             if guest.caller is None and guest.has_left and guest.steps == 2:

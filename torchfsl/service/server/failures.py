@@ -3,7 +3,7 @@
 A state that cannot be written leaves memory ahead of the disk, and nothing may leave a server that
 is not on its disk. So the process ends there and then: no answer, no clean-up. Started again it
 goes on from what is stored, as after any crash, and callers try again meanwhile. The same holds for
-any error that nobody expects in a step that writes. Elsewhere such an error is a bug: the call or
+any unexpected error in a step that writes. Elsewhere such an error is a bug: the call or
 round ends with it, the log has the traceback, and the server says that it is not ready until
 somebody has looked and started it again.
 """

@@ -263,6 +263,6 @@ class _Owner:
 
 
 def _digest(name: str, text: str) -> bytes:
-    """A digest in hex from a request; raises ParameterError if it is none."""
+    """A digest in hex from a request; raises ParameterError for other text."""
     check_hex(name, text, DIGEST_BYTES)
     return bytes.fromhex(text)

@@ -1,8 +1,8 @@
 """Pages for operators over plain HTTP, also for callers who send half a request and wait.
 
-Nobody needs a certificate here, and a supervisor starts the server again when `/livez` does not
+Callers need no certificate here, and a supervisor starts the server again when `/livez` does not
 answer. So a request as a whole has two seconds, in which a newcomer may take the place of the
-oldest one that is not finished, and the probes have places of their own beside the slow pages.
+oldest one that is not finished, and the probes have places apart from the slow pages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HEADERS: Final = (
 
 
 class ObservationServer:
-    """Answers `GET` in an event loop of its own, apart from the server's.
+    """Answers `GET` in a separate event loop, not the server's.
 
     Args:
         listening: bound socket.
@@ -179,7 +179,7 @@ class _Busy:
 
 
 def _path_of(head: bytes) -> str:
-    """What a request asks for; empty for none that is answered."""
+    """The path that a request asks for; empty for requests without an answer."""
     method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
     return rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1") if method == b"GET" else ""
 

@@ -1,7 +1,7 @@
 """The log of refused calls: one line a caller and code in ten seconds, with a count of the others.
 
-Who is refused may ask again at once, as often as the network carries it; a line for each call would
-fill the disk.
+A refused caller may ask again at once, as often as the network carries it. A line for each call
+would fill the disk.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger("torchfsl.service.router")
 _SECONDS: Final = 10.0
 _MOST_CALLERS: Final = 4096
 _OTHERS: Final = "others"
-"""Stands for callers beyond the most that are told apart."""
+"""Stands for callers beyond the most that are counted separately."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """What a caller was refused since its last line: how often, and the last time for what."""
+    """Refusals of a caller since its last line: how many, and the reason of the last one."""
 
     timer: asyncio.TimerHandle
     count: int = 0
@@ -40,7 +40,7 @@ class Refusals:
     """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
-        """Nobody was refused yet."""
+        """Start without refusals."""
         self._seconds = seconds
         self._held: dict[tuple[str, str], _Held] = {}
 

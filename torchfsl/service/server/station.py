@@ -68,8 +68,8 @@ class Station:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the node in its thread; calls are made one after the other, in this order.
 
-        A call that cannot read or write the state ends the process, before anybody hears of it.
-        What changes the state goes through `write`.
+        A call that cannot read or write the state ends the process, before a caller gets an answer.
+        Use `write` for steps that change the state.
         """
 
         def call() -> T:
@@ -82,7 +82,7 @@ class Station:
         return await self._worker.call(call)
 
     async def write(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for a step that writes: any error that nobody expects ends the process.
+        """The same for a step that writes: any unexpected error ends the process.
 
         The step may have changed memory and not the disk, or the reverse. A server that is started
         again goes on from the disk alone.

@@ -50,7 +50,7 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
     """Inverse of `encode_opened`: the sums and the round.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: if the data have another form.
     """
     values, meta = arrays.decode(data)
     try:
