@@ -42,7 +42,7 @@ class Setting:
     """A task and how its clients train.
 
     Attributes:
-        title: What the page calls it, with its metric.
+        title: On the page, with the metric.
         make: Builds the task from a seed.
         optimizer: Builds the clients' optimizer from the model's parameters.
         per_round: Clients per round.
@@ -69,7 +69,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: tuple[Bat
 
 
 class WordsTask(Task):
-    """20 clients, each with 40 words of its own out of 50,000, half of them per class."""
+    """20 clients, each with 40 separate words out of 50,000, half of them per class."""
 
     metric = "accuracy"
     retrieves = True

@@ -72,6 +72,7 @@ ON_MADE_UP_DATA: dict[str, list[str]] = {
     "rivals": [],
 }
 ELSEWHERE = {
+    "averages": "test_averages.py::test_momentum_is_ahead_of_the_plain_mean_on_disjoint_words",
     "liars": "tests/scripts/test_lies_table.py and its own runs of hours",
     "preamble": "test_reproduction.py::test_noise_of_drawn_blocks_is_computed_for_the_plan",
     "sesa": "test_sesa_costs.py::test_rounds_of_equal_shape_are_measured_under_every_aggregation",
@@ -186,8 +187,7 @@ def _baselines() -> tuple[int, int]:
 
 
 def _din() -> tuple[int, int]:
-    engine, handle = din.attach()
-    plan = engine.plan(handle, max_clients=2, rows_per_client=din.ROWS)
+    plan = din.federated().make_plan(max_clients=2, rows_per_client=din.ROWS)
     return kept("din")["round"]["upload_bytes"], costs.client_bytes(plan)
 
 

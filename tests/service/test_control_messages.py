@@ -47,7 +47,7 @@ Play = Callable[[InProcessServers], Awaitable[None]]
 def play(folder: Path, what: Play) -> None:
     async def run() -> None:
         servers = InProcessServers(folder)
-        servers.be_patient(5.0)
+        servers.be_patient(20.0)
         try:
             await servers.set_up()
             await what(servers)
@@ -150,7 +150,7 @@ def test_a_step_that_fails_as_none_does_ends_the_process_and_the_next_start_goes
             await servers.restart(party)
             await asyncio.wait([task], timeout=20)
             task.cancelled() or task.exception()
-        servers.be_patient(5.0)
+        servers.be_patient(20.0)
         number, deadline = max(row[0] for row in servers.states()), time.monotonic() + 20
         while time.monotonic() < deadline and not has_ended(servers):
             with contextlib.suppress(Error):  # some rounds can only be finished
@@ -198,7 +198,7 @@ def test_a_stored_message_that_always_fails_costs_its_round_and_no_server(
             assert "made this server fail: KeyError" in row.reason
             await asyncio.wait([task], timeout=20)
             task.cancelled() or task.exception()
-        servers.be_patient(5.0)
+        servers.be_patient(20.0)
         with contextlib.suppress(Error):
             await servers.ask("Abandon", round=servers.number, reason="it failed")
         await servers.honest_round()
