@@ -26,7 +26,7 @@ from training.tasks.task import Batch, Task, Work
 
 
 class LocalSteps(ServerOptimizer):
-    """The clients' optimizer on a model of its own, where checkpoints look for the servers'.
+    """The clients' optimizer and the model that it steps, where checkpoints look for the servers'.
 
     Args:
         model: what it steps.
@@ -140,10 +140,9 @@ def pooled(batches: Sequence[Batch], *, pads: bool) -> Batch:
     odd = next((form for form in forms if form != forms[0] or not form), None)
     if odd is not None:
         raise ConfigError(
-            "central training pools the samples of all clients, and their batches do not fit "
-            f"together ({forms[0] or 'inputs of several lengths'}; {odd or 'several lengths'}): "
-            "let every input have one row for each sample, of one shape in all batches; pad them "
-            "in the task"
+            f"the batches of clients do not fit together ({forms[0] or 'inputs of several lengths'}; "
+            f"{odd or 'several lengths'}): give every input one row per sample, and pad samples to "
+            "one shape in the task"
         )
     whole = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
     labels = whole.pop("labels", None)
@@ -156,7 +155,7 @@ def _columns(batch: Batch) -> dict[str, Tensor]:
 
 
 def _form(row: Mapping[str, Tensor]) -> str:
-    """What batches that fit together share, in words; empty if lengths differ."""
+    """The inputs in words, equal for batches that fit together; empty if lengths differ."""
     if len({one.shape[:1] for one in row.values()}) != 1:
         return ""
     return ", ".join(f"{n} {one.dtype} {list(one.shape[1:])}" for n, one in row.items())

@@ -66,7 +66,9 @@ def export(folder: Path, file: Path, *, force: bool) -> int:
     if file.exists() and not force:
         raise ConfigError(f"{file} exists: add --force to replace it, or name another file")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent} is no folder: make it, or name a file elsewhere")
+        raise ConfigError(
+            f"the folder {file.parent} does not exist: make it, or name a file elsewhere"
+        )
     config = _settings(folder)
     # Imported here, so that --help and mistakes in options answer at once.
     from training.attached import attach
@@ -90,7 +92,7 @@ def _settings(folder: Path) -> Config:
         preset = PRESETS[saved["preset"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{folder} is no folder of a run of python -m training ({error!r}): name the folder "
-            "that --out named, and of several seeds one of its folders seed-S"
+            f"expected a folder of a run of python -m training, got {folder} ({error!r}): name the "
+            "folder of --out, and of several seeds one of its folders seed-S"
         ) from error
     return dataclasses.replace(merge(preset, saved), device="cpu")

@@ -15,7 +15,7 @@ def imported(name: str, setting: str) -> Callable[..., Any]:
 
     Args:
         name: `MODULE:NAME`.
-        setting: that says so, for messages.
+        setting: its name, for messages.
 
     Raises:
         ConfigError: the name leads to nothing that can be called.

@@ -81,8 +81,8 @@ class Local:
 
     Attributes:
         optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd`, `adam`, the
-            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function of your own,
-            which gets the model and this section and returns the optimizer; see
+            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function, which
+            gets the model and this section and returns the optimizer; see
             docs/own-experiments.md.
         lr: rate of every optimizer that steps.
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds.

@@ -97,15 +97,19 @@ def test_a_file_is_replaced_on_demand_only(
 def test_what_cannot_be_exported_is_told_with_the_remedy(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "nowhere is no folder of a run" in refused(capsys, "nowhere", "--torch", "a.pt")
+    assert "expected a folder of a run of python -m training, got nowhere" in refused(
+        capsys, "nowhere", "--torch", "a.pt"
+    )
     (folder / "seeds" / "seed-0").mkdir(parents=True)
     assert "one of its folders seed-S" in refused(capsys, "seeds", "--torch", "a.pt")
     (folder / "seeds" / "config.json").write_text('{"preset": "privhfl"}')
-    assert "is no folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
+    assert "expected a folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
     (folder / "seeds" / "config.json").write_text("[]")
-    assert "is no folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
+    assert "expected a folder of a run" in refused(capsys, "seeds", "--torch", "a.pt")
     run(folder, "changes")
-    assert "absent is no folder: make it" in refused(capsys, "changes", "--torch", "absent/a.pt")
+    assert "the folder absent does not exist: make it" in refused(
+        capsys, "changes", "--torch", "absent/a.pt"
+    )
     settings = json.loads((folder / "changes" / "config.json").read_text())
     smaller = "by_other"
     (folder / f"{smaller}.py").write_text(NORMED.replace("2000", "1000"))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.training.test_own import CENTRAL, MODULE
+from torchfsl.errors import ParameterError
 from training.central import LocalSteps, pooled
 from training.cli import main
 from training.config import Config
@@ -183,7 +184,7 @@ IDS = torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize("first", [True, False])
 def test_batches_that_cannot_be_pooled_are_told_with_the_remedy(odd: Batch, first: bool) -> None:
     good = Batch((torch.zeros(3, 4),), IDS)
-    with pytest.raises(ConfigError, match=r"do not fit together .* pad them in the task"):
+    with pytest.raises(ConfigError, match=r"do not fit together .* pad samples to one shape"):
         pooled([odd, good] if first else [good, odd], pads=False)
     assert pooled([good, good], pads=False).inputs[0].shape == (6, 4)
 
@@ -197,6 +198,16 @@ def test_settings_that_central_training_does_not_use_are_named() -> None:
     assert idle_under_aggregation(stepping, preset) == ["server.lr"]
     sends = dataclasses.replace(stepping, local=Local(optimizer="gradient", clip_norm=1.0))
     assert idle_under_aggregation(sends, preset) == ["local.clip_norm"]
+
+
+def test_rows_that_clients_could_not_send_are_trained_here(folder: Path) -> None:
+    """A weight decay moves every row, which is refused where rows are fetched."""
+    local = Local(optimizer="AdamW", lr=0.02, weight_decay=0.1)
+    config, task = central(folder, "decays", MODULE, local=local)
+    with pytest.raises(ParameterError, match="moves every row"):
+        build(dataclasses.replace(config, aggregation="plain"), task)
+    before = task.build_model().state_dict()["0.weight"].numpy()
+    assert (rounds(config, task, 1).server_model.state["0.weight"] != before).all()
 
 
 def test_the_option_of_the_page_trains_the_task_of_the_page(folder: Path) -> None:

@@ -75,7 +75,14 @@ def test_every_optimizer_of_torch_trains_exactly_or_is_refused(
 
 
 def test_a_client_starts_with_the_state_that_its_optimizer_is_made_with(folder: Path) -> None:
-    """Adagrad's sums are there before its first step, and no client finds another one's."""
+    """Also where the constructor makes it, as that of Adagrad in older versions of torch."""
+    mine = run(folder, "eager", 'optimizer = "eager:eager"\nlr = 0.5', more=OTHERS)
+    assert mine["exact_rounds"] == 2
+    sgd = run(folder, "plain_sgd", 'optimizer = "sgd"\nlr = 0.5', more=OTHERS)
+    assert mine["model_sha256"] == sgd["model_sha256"]  # each client takes one first step
+
+
+def test_no_client_goes_on_with_the_state_of_another_one(folder: Path) -> None:
     (folder / "fresh_model.py").write_text(MODULE)
     config = dataclasses.replace(
         PRESETS["own"], task="fresh_model:Taste", clients_per_round=2, aggregation="plain",
@@ -106,6 +113,24 @@ def make(model, local):
     table, *rest = model.parameters()
     groups = [{"params": [table], "lr": 10 * local.lr}, {"params": rest, "weight_decay": 0.1}]
     return torch.optim.AdamW(groups, lr=local.lr, weight_decay=0.0)
+
+
+class Eager(torch.optim.SGD):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["steps"] = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["steps"] += 1
+            rate = self.param_groups[0]["lr"] / float(self.state[parameter]["steps"])
+            parameter.add_(parameter.grad, alpha=-rate)
+
+
+def eager(model, local):
+    return Eager(model.parameters(), local.lr)
 
 
 def many(model, local):
