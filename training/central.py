@@ -140,7 +140,7 @@ def pooled(batches: Sequence[Batch], *, pads: bool) -> Batch:
     odd = next((form for form in forms if form != forms[0] or not form), None)
     if odd is not None:
         raise ConfigError(
-            f"the batches of clients do not fit together ({forms[0] or 'inputs of several lengths'}; "
+            f"the batches of clients do not fit together ({forms[0] or 'several lengths'}; "
             f"{odd or 'several lengths'}): give every input one row per sample, and pad samples to "
             "one shape in the task"
         )
