@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from training import cli, compare
+from training import cli, compare, export
 from training.privhfl import command
 
 if __name__ == "__main__":
@@ -12,4 +12,6 @@ if __name__ == "__main__":
         sys.exit(command.main(sys.argv[2:]))
     if sys.argv[1:2] == ["compare"]:
         sys.exit(compare.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["export"]:
+        sys.exit(export.main(sys.argv[2:]))
     sys.exit(cli.main())

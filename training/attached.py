@@ -73,7 +73,7 @@ def make_settings(config: Config, task: Task, tables: Collection[str] = ()) -> S
     """What of the model is sent, and how.
 
     `dense` is the yardstick without submodels: it sends every parameter and selects nothing. So
-    does `sefl`, which cannot hide a choice.
+    does `sefl`, which cannot hide a choice. `central` sends nothing: its plan names tensors only.
 
     Args:
         config: the settings.
@@ -83,7 +83,7 @@ def make_settings(config: Config, task: Task, tables: Collection[str] = ()) -> S
     """
     rows, rest = _selection(config, task)
     encodings = _encodings(config, has_rows=rows is not None, is_whole=isinstance(rest, Dense))
-    if config.aggregation in ("dense", "sefl"):
+    if config.aggregation in ("dense", "sefl", "central"):
         rows, rest = None, Dense()
         if encodings:
             of_rows = encodings.pop("rows", _encoding(config.encoding))

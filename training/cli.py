@@ -41,7 +41,8 @@ presets
                of every layer, other ones each round
 
 `python -m training privhfl --help` is another command: clients with unlike models that learn from
-each other's answers.
+each other's answers. `compare` and `export` are for runs that exist: tables and pages; the model as
+a file of torch. Each has a --help of its own.
 
 aggregations (one seed gives one model under plain, fsl and sesa, bit for bit, and
 under dense and sefl that of plain with [rest] policy = "dense")
@@ -52,7 +53,8 @@ under dense and sefl that of plain with [rest] policy = "dense")
   sefl         one server adds encrypted updates, another decrypts the masked sum: every parameter,
                15 bytes each; needs the extra homomorphic; in this process only
   plain        the same quantised integers added in the clear: no protection, the yardstick
-  central      of recommenders: the same samples trained in one place, without clients or encoding
+  central      of recommenders and own tasks: the same samples trained in one place, without
+               clients or encoding, in batches of [local] batch_size
 """
 
 _EPILOG = """\
@@ -80,6 +82,10 @@ examples
   python -m training din --data FOLDER --out runs/din --resume      go on after an interruption
   python -m training din --seeds 0,1,2 --out runs/din3              mean and deviation of three
   python -m training compare runs/a runs/b --html ab.html           runs side by side
+  python -m training export runs/a --torch a.pt             the model of a run, for torch.load
+
+Ctrl-C ends a run after its round, with a checkpoint, and --resume goes on from there with the same
+bits. A second Ctrl-C ends it at once; the round at hand is lost, and all since the last checkpoint.
 
 DIR gets config.json, metrics.jsonl (one object a round), summary.json, curves.png, checkpoint/.
 Bytes and client_seconds are the mean of a client, to or from all servers together;
@@ -206,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0 done, 1 some round was not exact, 2 bad usage."""
     parser = make_parser()
     options = parser.parse_args(arguments)
+    folder = options.out
     try:
         config = config_from(options)
         folder = options.out or _default_folder(config)
@@ -217,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ProtocolError, RejectedSubmission) as error:  # a round that must not be opened
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "\ninterrupted; the same command with --out and --resume goes on\n")
+        parser.exit(130, f"\ninterrupted: the same command with --out {folder} --resume goes on\n")
 
 
 def make_parser() -> argparse.ArgumentParser:

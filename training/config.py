@@ -213,10 +213,11 @@ class Config:
                 "server.mean is 'trained', whose number plain and fsl open: choose one of them, or "
                 "'cohort'; presets ...-widths have sesa.mean"
             )
-        if self.aggregation == "central" and (not self.is_recommender or self.dropouts):
+        pools = self.is_recommender or self.preset == "own"
+        if self.aggregation == "central" and (not pools or self.dropouts):
             raise ConfigError(
-                "aggregation is central, which pools the samples of a recommender's users: choose "
-                "such a preset, and no dropouts"
+                "aggregation is central, which pools the samples of a recommender's users, or of "
+                "the clients of an own task: choose such a preset, and no dropouts"
             )
         if self.aggregation != "sesa":
             return

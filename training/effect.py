@@ -33,7 +33,7 @@ def _steps(config: Config) -> bool:
 
 def _can_batch(config: Config) -> bool:
     plain = config.local.precision == "float32" and not config.local.clip_norm
-    simple = config.local.optimizer != "adam" and config.device == "cpu"
+    simple = config.local.optimizer in ("gradient", "sgd") and config.device == "cpu"
     rows = config.aggregation in ("plain", "fsl")
     return config.is_recommender and plain and simple and rows
 
@@ -171,20 +171,20 @@ _SETTINGS: Final = (
     Use(
         "local.epochs",
         _repeats,
-        'other presets, and local.optimizer = "sgd" or "adam" at clients: of a recommender a '
+        'other presets, and local.optimizer not "gradient" at clients: of a recommender a '
         "user is one batch",
     ),
     Use(
         "local.proximal",
         _moves_on,
-        'several steps in a round: local.optimizer = "sgd" or "adam", and local.steps not 1, or '
+        'several steps in a round: local.optimizer not "gradient", and local.steps not 1, or '
         "local.epochs above 1 of a recommender",
     ),
     Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
-    Use("local.lr", _steps, 'local.optimizer = "sgd" or "adam"'),
-    Use("local.lr_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
+    Use("local.lr", _steps, 'a local.optimizer other than "gradient"'),
+    Use("local.lr_decay", _steps, 'a local.optimizer other than "gradient"'),
     Use("local.lr_decay_rounds", _falls, "local.lr_decay"),
-    Use("local.weight_decay", _steps, 'local.optimizer = "sgd" or "adam"'),
+    Use("local.weight_decay", _steps, 'a local.optimizer other than "gradient"'),
     Use("local.adam_eps", lambda c: c.local.optimizer == "adam", 'local.optimizer = "adam"'),
     Use(
         "local.together",
@@ -268,11 +268,33 @@ _BY_AGGREGATION: Final = (
             "encoding.clip",
             "encoding.rounding",
             "min_clients",
-            "local.optimizer",
-            "local.loss",
-            "local.loss_divisor",
-            "local.clip_norm",
-            "local.precision",
+            "device",
+        )
+    ),
+    *(
+        Use(
+            f"local.{name}",
+            lambda c: c.aggregation != "central" or _steps(c),
+            'all others, and a local.optimizer other than "gradient"',
+        )
+        for name in ("loss", "loss_divisor", "clip_norm", "precision")
+    ),
+    *(
+        Use(
+            f"server.{name}",
+            lambda c: c.aggregation != "central" or not _steps(c),
+            'all others, and local.optimizer = "gradient"',
+        )
+        for name in (
+            "optimizer",
+            "lr",
+            "table_rate",
+            "momentum",
+            "beta1",
+            "beta2",
+            "eps",
+            "lr_decay",
+            "lr_decay_rounds",
         )
     ),
     Use(

@@ -11,6 +11,7 @@ from training.checkpoint import Checkpoint
 from training.config import Config
 from training.curves import plot_curves
 from training.federation import Federation, build
+from training.interrupt import Interrupt
 from training.noise import explained
 from training.run_folder import RunFolder
 from training.tasks.build import build_task
@@ -62,6 +63,7 @@ def run_experiment(
 
     Raises:
         ConfigError, ParameterError, DataError, FileNotFoundError: settings or data cannot be used.
+        KeyboardInterrupt: after a Ctrl-C and the checkpoint of its round.
     """
     task = build_task(config)
     run = RunFolder(folder, config, resume=resume)
@@ -85,7 +87,8 @@ def run_experiment(
     console.start(finished, config.rounds)
     try:
         if not keeper.is_patience_over():
-            trainer.run(finished + 1, keeper.round_done)
+            with keeper.interrupt:
+                trainer.run(finished + 1, keeper.round_done)
     finally:
         console.stop()
     test = trainer.measure(task.final_test)
@@ -110,6 +113,7 @@ class _Keeper:
         self, run: RunFolder, trainer: Trainer, records: list[RoundRecord], console: Listener
     ) -> None:
         self._run, self._trainer, self._records, self._console = run, trainer, records, console
+        self.interrupt = Interrupt()
         self._changed: set[int] = set()
         self._saved_at = time.monotonic()
 
@@ -125,12 +129,14 @@ class _Keeper:
         self._changed.update(self._trainer.cohort(record.round))
         config = self._trainer.config
         is_over = bool(record.metrics) and self.is_patience_over()
-        due = time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS
+        due = self.interrupt.asked or time.monotonic() - self._saved_at > _CHECKPOINT_SECONDS
         last = record.round == config.rounds or is_over
         if due or last or record.round % config.checkpoint_every == 0:
             self._save(record.round)
             self._saved_at = time.monotonic()
         self._console.round_done(record)
+        if self.interrupt.asked:
+            raise KeyboardInterrupt
         if is_over:
             self._console.say(f"stopped: {config.patience} evaluations brought nothing better")
         return is_over

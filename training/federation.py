@@ -20,9 +20,11 @@ from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.server_model import ServerModel, state_digest
+from torchfsl.submodel.server_optimizers import ServerOptimizer
 from torchfsl.types import Array
 from training.aggregations.audit import Audit
 from training.attached import Attached, attach
+from training.central import LocalSteps
 from training.config import Config
 from training.sections import ConfigError
 from training.tasks.task import Task
@@ -105,11 +107,14 @@ def build(
     attached = attach(config, task)
     model, fed = attached.model, attached.fed
     fed.plan = terms = _plan(config, task, fed) if plan is None else _plan_of(config, plan)
+    fed.hooks.check_row_by_row(terms.retrieving)  # rounds do, too late for a run without a folder
     initial = fed.server_state() if state is None else state
     settings = config.server.settings(embedding_tables(model))
 
     def server_model() -> ServerModel:
-        server = settings.build()
+        server: ServerOptimizer = settings.build()
+        if config.aggregation == "central" and config.local.optimizer != "gradient":
+            server = LocalSteps(task.build_model(), config.local)
         if optimizer_state is not None:
             server.load_state(optimizer_state)
         return ServerModel(initial, server, source=fed.hooks.settings.source)
@@ -138,8 +143,7 @@ def _plan(config: Config, task: Task, fed: Federated) -> AnyPlan:
             max_clients=config.clients_per_round,
             min_clients=config.min_clients,
             rows_per_client=rows,
-            # Central training sends nothing: its plan names tensors only.
-            above_break_even="keep" if config.aggregation == "central" else config.above_break_even,
+            above_break_even=config.above_break_even,
             malicious_security=config.malicious_security,
             average="rows" if counts else "clients",
             download=config.encoding.download,

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from training.sections import Local
+from training.imports import imported
+from training.sections import ConfigError, Local
 from training.tasks.task import Batch, Work
 
 
 def make_optimizer(model: nn.Module, local: Local) -> Optimizer:
-    """The client's optimizer; under `gradient` the engine keeps it from changing the model."""
-    if local.optimizer == "adam":
-        return torch.optim.Adam(
-            model.parameters(), lr=local.lr, eps=local.adam_eps, weight_decay=local.weight_decay
+    """The client's optimizer; under `gradient` the engine keeps it from changing the model.
+
+    Raises:
+        ConfigError: torch has no such optimizer, or it cannot be made with these settings.
+    """
+    if ":" in local.optimizer:
+        optimizer = imported(local.optimizer, "local.optimizer")(model, local)
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                f"local.optimizer {local.optimizer} returned a {type(optimizer).__name__}: let it "
+                "return one torch.optim.Optimizer for the parameters of the model"
+            )
+    else:
+        optimizer = _named_optimizer(model, local)
+    for group in optimizer.param_groups:
+        if "lr" in group:  # under the name that torch's schedules give it
+            group.setdefault("initial_lr", group["lr"])
+    return optimizer
+
+
+def _named_optimizer(model: nn.Module, local: Local) -> Optimizer:
+    """Torch's, with the rate, and the weight decay where it has one, of the settings."""
+    name = {"gradient": "SGD", "sgd": "SGD", "adam": "Adam"}.get(local.optimizer, local.optimizer)
+    kinds = {
+        kind.__name__: kind for kind in vars(torch.optim).values()
+        if inspect.isclass(kind) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }  # fmt: skip
+    if name not in kinds:
+        near = difflib.get_close_matches(name.lower(), map(str.lower, kinds), n=3)
+        shown = [kind for kind in kinds if kind.lower() in near] or sorted(kinds)
+        raise ConfigError(
+            f"local.optimizer is {local.optimizer!r}: choose 'gradient', 'sgd', 'adam', a name in "
+            f"torch.optim ({', '.join(shown)}), or MODULE:NAME of a function that makes one"
         )
-    return torch.optim.SGD(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
+    options: dict[str, Any] = {"lr": local.lr}
+    if local.weight_decay or "weight_decay" in inspect.signature(kinds[name]).parameters:
+        options["weight_decay"] = local.weight_decay
+    if local.optimizer == "adam":
+        options["eps"] = local.adam_eps
+    try:
+        return kinds[name](model.parameters(), **options)
+    except TypeError as error:
+        raise ConfigError(f"local.optimizer {name} does not take {options}: {error}") from error
 
 
 def begin_local_training(
@@ -25,21 +67,26 @@ def begin_local_training(
 ) -> None:
     """Bring model and optimizer into the state in which every client starts a round.
 
-    The optimizer forgets what it knows, so a client needs no state between rounds, and takes the
-    round's rate. BatchNorm normalises by its running statistics, which nobody changes: the few and
-    similar samples of one client are no estimate of the population's (its own user embedding, for
-    one, would always be normalised to zero), and statistics are more than the servers need to see.
+    The optimizer takes the round's rate. The engine gives every client an optimizer without state
+    of earlier rounds. BatchNorm normalises by its running statistics, which nobody changes: the few
+    and similar samples of one client are no estimate of the population's (its own user embedding,
+    for one, would always be normalised to zero), and statistics are more than the servers need to
+    see.
     """
-    optimizer.state.clear()
     for group in optimizer.param_groups:
-        group["lr"] = rate_of(local, round_number)
+        if "initial_lr" in group:
+            group["lr"] = group["initial_lr"] * _fall(local, round_number)
     model.train()
     freeze_statistics(model)
 
 
 def rate_of(local: Local, round_number: int) -> float:
     """Rate of the client's optimizer in a round."""
-    return local.lr * local.lr_decay ** ((round_number - 1) // local.lr_decay_rounds)
+    return local.lr * _fall(local, round_number)
+
+
+def _fall(local: Local, round_number: int) -> float:
+    return local.lr_decay ** ((round_number - 1) // local.lr_decay_rounds)
 
 
 def freeze_statistics(model: nn.Module) -> None:

@@ -80,17 +80,20 @@ class Local:
     """Training at a client.
 
     Attributes:
-        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd` or `adam`.
-        lr: rate of `sgd` and `adam`.
+        optimizer: `gradient` (one gradient of all samples, nothing is stepped), `sgd`, `adam`, the
+            name of a class in torch.optim (`RMSprop`), or `MODULE:NAME` of a function, which
+            gets the model and this section and returns the optimizer; see
+            docs/own-experiments.md.
+        lr: rate of every optimizer that steps.
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds.
         lr_decay_rounds: see above.
         adam_eps: of `adam`. Fresh moments make every step of Adam as large as the rate, however
             small the gradient; a larger eps keeps words that are learnt from moving on.
-        weight_decay: of `sgd` and `adam`.
+        weight_decay: of every optimizer that has one.
         batch_size: examples a batch (recommenders take all samples of the user as one; under
             `central` these are pooled and cut to this size).
-        epochs: passes over the client's examples; of a recommender under `sgd` and `adam` so many
-            steps on all samples of the user.
+        epochs: passes over the client's examples; of a recommender under optimizers that
+            step so many steps on all samples of the user.
         steps: stop after so many batches; 0 for no limit.
         loss: `mean` over the batch, or `sum` divided by `loss_divisor`, which lets a client with
             more samples weigh more.
@@ -107,7 +110,7 @@ class Local:
             order.
     """
 
-    optimizer: Literal["gradient", "sgd", "adam"] = "sgd"
+    optimizer: str = "sgd"
     lr: float = 0.01
     lr_decay: float = 1.0
     lr_decay_rounds: int = 10

@@ -30,6 +30,7 @@ from training.attached import attach
 from training.checkpoint import residual_arrays, residual_of
 from training.clients import Clients, Job
 from training.config import Config
+from training.interrupt import unheard
 from training.sections import ConfigError
 from training.tasks.build import build_task
 
@@ -58,7 +59,8 @@ class Workers:
         for _ in range(config.workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(config, plan, theirs), daemon=True)
-            process.start()
+            with unheard():  # the trainer hears Ctrl-C, and closes the pipe
+                process.start()
             theirs.close()
             self._processes.append(process)
             self._connections.append(ours)
@@ -189,7 +191,7 @@ class _Client:
 
 
 def _work(config: Config, plan: SubmodelPlan, connection: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer hears it, and closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a thread, `unheard` could not see to it
     torch.set_num_threads(config.torch_threads or config.threads or 1)
     try:
         task = build_task(config)

@@ -10,6 +10,7 @@ import pytest
 
 from torchfsl.service.command import make_parser as service_parser
 from training.cli import config_from, make_parser
+from training.export import make_parser as export_parser
 from training.privhfl.command import make_parser as privhfl_parser
 from training.privhfl.command import settings_from
 
@@ -50,6 +51,8 @@ def test_an_experiment_that_a_page_prints_has_settings(
     arguments = shlex.split(line, comments=True)
     if arguments[0] == "privhfl":
         assert settings_from(privhfl_parser().parse_args(arguments[1:])).clients
+    elif arguments[0] == "export":
+        assert export_parser().parse_args(arguments[1:]).torch
     else:
         assert config_from(make_parser().parse_args(arguments)).preset == arguments[0]
 

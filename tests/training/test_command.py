@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from torchfsl.submodel.segments import default_encoding
 from training.cli import config_from, main, make_parser
 from training.config import Config, merge
+from training.encoding_section import Encoding
 from training.presets import PRESETS
 from training.sections import ConfigError
 
@@ -175,6 +177,13 @@ def test_a_ring_too_small_for_the_cohort_is_refused(
         text = complaint(capsys, "din", "--clients-per-round", "600", "--out", out)
         assert "ring_bits" in text
     assert not Path(out).exists()
+
+
+def test_the_default_encoding_is_the_librarys() -> None:
+    own, theirs = Encoding(), default_encoding(100)
+    assert (own.ring_bits, own.frac_bits, own.clip, own.rounding) == (
+        theirs.ring_bits, theirs.frac_bits, theirs.clip, theirs.rounding,
+    )  # fmt: skip
 
 
 def test_every_preset_names_itself_and_fits_its_ring() -> None:

@@ -12,8 +12,8 @@ from training.cli import main
 from training.compare import main as compare
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-experiments.md").read_text()
-(MODULE,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-(COMMAND,) = re.findall(r"^python -m training (own .*)", PAGE, flags=re.MULTILINE)
+MODULE, FACTORY = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+COMMAND, CENTRAL = re.findall(r"^python -m training (own .*)", PAGE, flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_task_of_the_page_trains_exactly_and_learns(folder: Path) -> None:
 
 def test_the_other_commands_of_the_page_do_as_they_say(folder: Path) -> None:
     """Those on a table of events, of pages for a colleague, and of seeds; with short rounds."""
-    printed = re.findall(r"^python -m training ((?!own).*)", PAGE, flags=re.MULTILINE)
+    printed = re.findall(r"^python -m training ((?!own|export).*)", PAGE, flags=re.MULTILINE)
     events, comparisons, seeds = printed[0], printed[1:-1], printed[-1]
     lines = [f"u{n % 40},s{n * 7 % 90},{n}" for n in range(400)]
     (folder / "events.csv").write_text("\n".join(["uid,sku,at", *lines]))

@@ -7,15 +7,13 @@ found as `python -m` finds it: in the working folder, or installed.
 
 from __future__ import annotations
 
-import importlib
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 from torch import nn
 
 from training.config import Config
+from training.imports import imported
 from training.sections import ConfigError
 from training.tasks.task import Task
 
@@ -33,7 +31,7 @@ def own_task(config: Config) -> Task:
     Raises:
         ConfigError: the name leads to no task; the message says what is missing.
     """
-    task: Task = _maker(config.task)(config)
+    task: Task = imported(config.task, "--task")(config)
     missing = [name for name in _MEMBERS if not hasattr(task, name)]
     if missing:
         raise ConfigError(
@@ -71,25 +69,3 @@ def _warn_of_norms(model: nn.Module) -> None:
             "and in evaluation: no client changes them and no server averages them. GroupNorm and "
             "LayerNorm have none", ", ".join(norms),
         )  # fmt: skip
-
-
-def _maker(name: str) -> Callable[[Config], Any]:
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise ConfigError(
-            f"--task is {name!r}: give MODULE:NAME, the class or function NAME in MODULE.py that "
-            "takes the settings and gives a task"
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0]:
-            raise
-        raise ConfigError(
-            f"--task {name}: there is no module {module_name!r} in {Path.cwd()}, on PYTHONPATH "
-            "or installed"
-        ) from error
-    maker = getattr(module, attribute, None)
-    if not callable(maker):
-        raise ConfigError(f"--task {name}: {module_name} has no class or function {attribute!r}")
-    return maker  # type: ignore[no-any-return]
