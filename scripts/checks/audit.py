@@ -1,7 +1,7 @@
 """Known weaknesses of the packages in the servers' image, by pip-audit.
 
     scripts/release audit         # exit status 1 if there are any, or without data
-    scripts/release audit --ci    # without data, says so and ends well
+    scripts/release audit --ci    # passes without data, after a line that tells it
 
 pip-audit asks the package index for data. It ends with the same status if it finds a weakness and
 if it reaches no index, so that the report decides.
@@ -23,7 +23,7 @@ CLEAN, WEAK, NO_DATA = range(3)
 
 
 def verdict(report: str) -> tuple[int, list[str]]:
-    """What a report of pip-audit says.
+    """Judge a report of pip-audit.
 
     Args:
         report: JSON, or nothing if pip-audit could not write it.

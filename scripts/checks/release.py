@@ -63,7 +63,7 @@ def write_repository(root: Path, address: str) -> list[str]:
 
 
 def problems(root: Path, tag: str | None = None) -> list[str]:
-    """What keeps the checkout from being released.
+    """List the reasons against a release of the checkout.
 
     Args:
         root: the checkout.

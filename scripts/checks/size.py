@@ -1,4 +1,4 @@
-"""The size of the repository at a commit: lines by wing, files, words by page.
+"""The size of the repository at a commit: lines and files by folder, words by page.
 
     python -m scripts.checks.size [COMMIT] [--json]    # default: HEAD
 
@@ -42,7 +42,7 @@ def size(files: Mapping[str, bytes]) -> dict[str, Any]:
     """The figures of a set of files.
 
     Returns:
-        `files`, `lines` and `python_lines` by wing, `total_files`, `results_files`,
+        `wings` with `files`, `lines` and `python_lines` by folder, `total_files`, `results_files`,
         `root_markdown_bytes`, and `words` by page.
     """
     wings = {wing: {n: f for n, f in files.items() if n.startswith(f"{wing}/")} for wing in WINGS}
