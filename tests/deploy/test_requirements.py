@@ -48,6 +48,17 @@ def test_the_image_pins_by_hash_all_that_it_needs_to_run_and_to_build() -> None:
     assert not [pin.name for pin in locked("requirements.lock") if pin.name.startswith("torch")]
 
 
+def test_pages_and_files_for_operators_install_by_hash() -> None:
+    texts = [path.read_text() for path in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]]
+    texts += [path.read_text() for path in DEPLOY.rglob("*") if path.suffix in (".yml", ".service")]
+    commands = [c for text in texts for c in re.findall(r"pip install [^\n]*deploy/[^\n]*", text)]
+    assert commands
+    for command in commands:
+        assert re.search(r"--require-hashes (?:-r|--requirement) deploy/\w+\.lock", command), (
+            command
+        )
+
+
 def test_nothing_gets_into_the_image_without_a_hash() -> None:
     text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
     commands = re.findall(r"\bpip (?:install|wheel)[^&\n]*", text)
