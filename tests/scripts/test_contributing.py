@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -20,7 +21,8 @@ JOBS = [
     (name, job, table) for name, flow in WORKFLOWS.items() for job, table in flow["jobs"].items()
 ]
 STEPS = [(name, step) for name, _, job in JOBS for step in job["steps"]]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = TABLE["project"]["optional-dependencies"]
 
 
 def programs(command: str) -> list[str]:
@@ -51,6 +53,79 @@ def test_ci_refuses_a_step_that_it_does_not_have(words: list[str]) -> None:
     )
     assert done.returncode == 1
     assert "--only takes test, flower, native, lint, docs or audit" in done.stderr
+
+
+SETUP = """set -euo pipefail
+ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd) VENV=/venv VENV_PYTHON=true
+fail() { exit 1; }
+set_up() { cd -- "$ROOT"; echo set_up; }
+"""
+
+
+def ran_with_stubs(folder: Path, *words: str, failing: str = "") -> tuple[int, list[str]]:
+    """Status and programs of `.ci/run` where each program only prints its name."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
+    (folder / "scripts" / "checks").mkdir(parents=True)
+    (folder / "scripts" / "setup.sh").write_text(SETUP)
+    for name in (
+        "test",
+        "docs",
+        "release",
+        "checks/flower.sh",
+        "checks/native.sh",
+        "checks/lint.sh",
+    ):
+        program = folder / "scripts" / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@"\n' + "exit 3\n" * (name == failing))
+        program.chmod(0o755)
+    done = subprocess.run(
+        [folder / ".ci" / "run", *words], capture_output=True, text=True, check=False
+    )
+    return done.returncode, [x for x in done.stdout.splitlines() if not x.startswith("[ci]")]
+
+
+WHOLE = [
+    "set_up",
+    "test -k x",
+    "checks/flower.sh --ci",
+    "checks/native.sh --ci",
+    "checks/lint.sh",
+    "docs ",
+]
+
+
+def test_ci_runs_every_step_in_order(tmp_path: Path) -> None:
+    assert ran_with_stubs(tmp_path, "-k", "x") == (0, WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("failing", "count"),
+    [
+        ("test", 2),
+        ("checks/flower.sh", 3),
+        ("checks/native.sh", 4),
+        ("checks/lint.sh", 5),
+        ("docs", 6),
+    ],
+)
+def test_ci_stops_at_the_first_step_that_fails(failing: str, count: int, tmp_path: Path) -> None:
+    assert ran_with_stubs(tmp_path, "-k", "x", failing=failing) == (3, WHOLE[:count])
+
+
+@pytest.mark.parametrize(
+    ("step", "printed"),
+    [
+        ("test", ["set_up", "test -k x"]),
+        ("flower", ["set_up", "checks/flower.sh --ci"]),
+        ("native", ["set_up", "checks/native.sh --ci"]),
+        ("lint", ["set_up", "checks/lint.sh"]),
+        ("docs", ["docs "]),
+        ("audit", ["release audit --ci"]),
+    ],
+)
+def test_ci_runs_one_step_alone(step: str, printed: list[str], tmp_path: Path) -> None:
+    assert ran_with_stubs(tmp_path, "--only", step, "-k", "x") == (0, printed)
 
 
 def test_steps_of_workflows_call_scripts_that_exist() -> None:
@@ -140,8 +215,16 @@ def test_every_tool_of_development_and_release_is_pinned() -> None:
         assert all(re.fullmatch(r"[\w-]+==[\w.]+", tool) for tool in EXTRAS[extra]), extra
 
 
+def test_built_files_carry_the_time_of_the_commit() -> None:
+    tool = (ROOT / "scripts" / "release").read_text()
+    assert "SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)" in tool
+    assert "\nexport SOURCE_DATE_EPOCH\n" in tool
+    # cibuildwheel builds for Linux in a container, which has no variable that is not passed on.
+    assert TABLE["tool"]["cibuildwheel"]["linux"]["environment-pass"] == ["SOURCE_DATE_EPOCH"]
+
+
 def test_a_problem_of_security_is_sent_to_the_private_form() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = TABLE["project"]
     assert project["authors"] == [{"name": "The torchfsl authors"}]
     form = project["urls"]["Security"]
     contacts = yaml.safe_load((HOST / "ISSUE_TEMPLATE" / "config.yml").read_text())
