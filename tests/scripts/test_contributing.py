@@ -91,7 +91,7 @@ WHOLE = [
     "checks/flower.sh --ci",
     "checks/native.sh --ci",
     "checks/lint.sh",
-    "docs ",
+    "docs",
 ]
 
 
@@ -120,7 +120,7 @@ def test_ci_stops_at_the_first_step_that_fails(failing: str, count: int, tmp_pat
         ("flower", ["set_up", "checks/flower.sh --ci"]),
         ("native", ["set_up", "checks/native.sh --ci"]),
         ("lint", ["set_up", "checks/lint.sh"]),
-        ("docs", ["docs "]),
+        ("docs", ["docs"]),
         ("audit", ["release audit --ci"]),
     ],
 )
