@@ -29,7 +29,8 @@ REPRESENTATIVES = (
     "tests/scripts/test_reproduction.py",
 )
 WING_OF = {"models": "training", "training": "training", "scripts": "scripts", "examples": "docs",
-           "docs": "docs", "results": "scripts", "deploy": "deploy"}  # fmt: skip
+           "docs": "docs", "results": "scripts", "deploy": "deploy",
+           ".ci": "scripts", ".github": "scripts"}  # fmt: skip
 
 
 def wings() -> list[str]:

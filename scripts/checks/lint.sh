@@ -8,7 +8,7 @@ VENV=${TORCHFSL_VENV:-$ROOT/.venv}
 PATH=$VENV/bin:$PATH
 cd -- "$ROOT" || exit 1
 
-for tool in ruff mypy lint-imports clang-format; do
+for tool in ruff mypy lint-imports clang-format check-jsonschema; do
     if ! command -v "$tool" >/dev/null; then
         printf '[check] error: %s is missing; install the dev extra\n' "$tool" >&2
         exit 1
@@ -31,4 +31,11 @@ check ruff check .
 check mypy
 check lint-imports --no-cache --no-logo
 check clang-format --dry-run -Werror "${native_sources[@]}"
+# The Python blocks of README and pages, which the tests skip where a tool is missing.
+check python -m pytest -q tests/docs/test_typed_blocks.py
+# The schemas come with the tool.
+check check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+check check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/{bug,proposal}.yml
+check check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+check check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 exit "$failed"

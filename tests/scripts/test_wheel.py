@@ -158,6 +158,37 @@ def test_the_source_distribution_has_the_sources_and_neither_results_nor_tests(
     assert built.stat().st_size < 1_000_000
 
 
+@pytest.mark.parametrize("epoch", [True, False])
+def test_wheel_and_source_distribution_are_equal_when_built_twice(
+    epoch: bool, tmp_path: Path
+) -> None:
+    """From checkouts in other places and of other times; without the variable the wheel differs.
+
+    `scripts/release twice` does the same with the native part.
+    """
+    need_build_tools()
+    program = (
+        "import sys; from scikit_build_core.build import build_sdist, build_wheel; "
+        "build_sdist(sys.argv[1]); build_wheel(sys.argv[1])"
+    )
+    built = []
+    for number, name in enumerate(("here", "in-another-place")):
+        checkout, folder = tmp_path / name, tmp_path / f"{name}-built"
+        kept_out = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / "torchfsl", checkout / "torchfsl", ignore=kept_out)
+        for file in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / file, checkout)
+        for path in checkout.rglob("*"):
+            os.utime(path, (1_700_000_000 + 100 * number,) * 2)
+        env = {"TORCHFSL_NATIVE": "off", **({"SOURCE_DATE_EPOCH": "1750000000"} if epoch else {})}
+        done = ran(sys.executable, "-c", program, folder, cwd=checkout, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        built.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    first, second = built
+    assert sorted(name[-6:] for name in first) == ["ny.whl", "tar.gz"]
+    assert (first == second) is epoch
+
+
 def ran_from(wheel: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """A program that takes a server and says the backend, with the wheel unpacked in a folder."""
     target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
