@@ -238,6 +238,10 @@ class Hooks:
         for table in self.inventory.all_tables:
             check_rows(owner(self.optimizers, table.weight), table, self.rows, self._noised)
 
+    def check_unchanged(self) -> None:
+        """Refuse another set of trained parameters than the one at attach, with ParameterError."""
+        self._guards.check_unchanged()
+
     def check_row_by_row(self, retrieving: Iterable[Segment]) -> None:
         """Check, once for each table, that the optimizer steps fetched rows one by one.
 
@@ -298,7 +302,7 @@ class Hooks:
         if not self._hooks:
             raise ProtocolError("the hooks were removed by detach(): make a new torchfsl.Federated")
         self.close_round()
-        self._guards.check_unchanged()
+        self.check_unchanged()
         self.validate()
         self.recorder.begin(present, asked or {})
         self._rounds += 1

@@ -326,6 +326,7 @@ class Round:
         self.number = self._ask_number() if self._given is None else self._given
         try:
             check_weight(self._client.plan, self.weight)
+            self._hooks.check_unchanged()
             self._indices = self._wanted_indices()
         except BaseException:
             self._abort_without_rows()
