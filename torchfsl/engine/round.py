@@ -9,6 +9,7 @@ the servers failed, nothing at all (see `torchfsl.fsl.client.round`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -198,7 +199,7 @@ class Round:
         if self._quantised is None:
             raise ProtocolError("nothing to send again: the update was sent, or the block failed")
         session: Any = self._session
-        return self._settle(session.send_again())
+        return self._send(session.send_again)
 
     def __enter__(self) -> Round:
         claim = self._hooks.claim
@@ -259,23 +260,27 @@ class Round:
                 residual.discard()
                 self._abort()
             raise
-        raw, self._raw = self._raw, None
-        seed = None
+        raw, seed = self._raw, None
         if plan.encoding.rounding == "stochastic":
             seed = random_bytes(16) if self._rounding_seed is None else self._rounding_seed
         try:
             update, errors, self.clip_report = quantise(plan, raw, rounding_seed=seed)
         except ParameterError:
+            self._raw = None
             residual.discard()
             self._abort()
             raise
-        self._quantised = raw, update, errors
+        self._raw, self._quantised = None, (raw, update, errors)
+        return self._send(functools.partial(self._session.submit, update, weight=weight))
+
+    def _send(self, send: Callable[[], Receipt]) -> Receipt:
+        """Send the quantised update; it is kept for `retry` unless servers refused it for good."""
         try:
-            receipt = self._session.submit(update, weight=weight)
+            receipt = send()
         except BaseException:
             if not getattr(self._session, "is_unsent", False):
                 self._quantised = None
-                residual.discard()
+                self._residual.discard()
             raise
         return self._settle(receipt)
 
@@ -349,7 +354,12 @@ class Round:
         """
         absent = "zero" if self._absent == 0.0 else "NaN"
         hints.note_held_rows(error, self._retrieving, self._hooks.inventory, self.rows, absent)
-        if self._put_back():
+        try:
+            sent = self._put_back()
+        except Error as failure:  # the caller sees its own error, an interruption for example
+            error.add_note(f"torchfsl could not send an all-zero report in its place: {failure}")
+            return
+        if sent:
             error.add_note(
                 "torchfsl sent an all-zero report in place of this client's update, so it has "
                 f"participated in round {self.number} and can do so again in the next one."

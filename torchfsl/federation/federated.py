@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.fetched import Fetcher, fetched_model
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.lookups import Call, RowAdvice, advise
+from torchfsl.engine.lookups import Call, RowAdvice, advise, check_batches
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
@@ -368,6 +368,7 @@ class Federated:
             )
         if batches is not None and rows is not None:
             raise ParameterError("pass batches= or rows=, not both")
+        check_batches(batches)
         client_id = getattr(servers, "client_id", None) if client_id is None else client_id
         if client_id is None:
             raise ParameterError("pass the client's number: fed.round(servers, client_id, ...)")
