@@ -154,7 +154,7 @@ class Federated:
             check=check,
         )  # fmt: skip
         if plan is not None:
-            settings = settings_from(settings, plan, rest_given=rest is not None)
+            settings = settings_from(settings, plan, model, rest_given=rest is not None)
         self.hooks = Hooks(model, optimizer, settings, local=local)
         self.planner = Planner(
             self.hooks,
