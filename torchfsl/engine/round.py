@@ -418,7 +418,8 @@ class Round:
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
         with contextlib.suppress(Error):
-            session = self._client.start_round(self.number, indices=nothing)
+            fixed = self._client.plan.keeps_positions
+            session = self._start(self._wanted_indices() if fixed else nothing)
             session.download()
             if self._retrieving:
                 session.retrieve()
