@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ class Member:
             link.call = call  # type: ignore[method-assign]
             return happens(lambda: call(method, *arguments, **named))
 
-        link.call = once  # type: ignore[assignment]
+        link.call = once  # type: ignore[method-assign]
 
 
 def total(rounds: list[Any], like: Any) -> dict[str, np.ndarray]:

@@ -139,7 +139,7 @@ def test_a_schedule_of_rounds_goes_on_after_a_checkpoint() -> None:
 
         with servers.round():
             for client in range(2):
-                play(fed, servers, client, lambda c=client: train(c))  # type: ignore[misc]  # noqa: B023
+                play(fed, servers, client, lambda c=client: train(c))  # type: ignore[misc]
         schedule.step()
     assert rates == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125, 0.00625, 0.00625]
 

@@ -457,12 +457,11 @@ class Federated:
         """Take over a `state_dict`.
 
         Raises:
-            ParameterError: it is another object's, or of tables of other shapes.
+            ParameterError: it is another object's or another model's; nothing is changed then.
         """
-        rest = {name: value for name, value in state.items() if name != "plan"}
-        self.hooks.load_state_dict(rest)
-        if isinstance(state.get("plan"), str) and isinstance(self.planner.plan, Plan):
-            self.planner.plan = Plan.from_json(state["plan"])
+        plan = self.planner.saved(state)
+        self.hooks.load_state_dict({n: value for n, value in state.items() if n != "plan"})
+        self.planner.plan = plan
 
     def detach(self) -> None:
         """Take all hooks away; the model and the optimizers are as before."""

@@ -158,6 +158,19 @@ class Planner:
         self.options = {**named, **options}
         return made
 
+    def saved(self, state: Mapping[str, Any]) -> SubmodelPlan | None:
+        """The plan of a `Federated.state_dict`, in place of one that this object has.
+
+        Raises:
+            ParameterError: it is for another model.
+        """
+        text = state.get("plan")
+        if not isinstance(text, str) or not isinstance(self.plan, Plan):
+            return self.plan
+        found = Plan.from_json(text)
+        self._hooks.exchange.check_plan(found)
+        return found
+
     def missing(self) -> str:
         """A message about a plan that is not there yet."""
         if self.options["max_clients"] is None:

@@ -74,17 +74,17 @@ class PlainSum:
     def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
         """Whether an aggregate is this sum, and the servers' noise where it is known.
 
-        Closes sums of too few contributors here first, as the plan says.
+        Sums of too few contributors are zero in both; servers go by counts with their noise.
         """
-        withhold(self._plan, self.sums, self.lanes)
+        counts = {n: lane + noise.get(f"{n}/lane", 0) for n, lane in self.lanes.items()}
         for name, total in self.sums.items():
             expected = total + noise[name].reshape(total.shape) if name in noise else total
+            if self._plan.opens_counts_first and name in counts:
+                kept = counts[name] >= self._plan.min_contributors
+                expected = np.where(kept[:, None], expected, 0)
             if not np.array_equal(opened.sums[name].reshape(total.shape), expected):
                 return False
-        return all(
-            np.array_equal(opened.lanes[name], lane + noise.get(f"{name}/lane", 0))
-            for name, lane in self.lanes.items()
-        )
+        return all(np.array_equal(opened.lanes[name], count) for name, count in counts.items())
 
 
 class Plain:
