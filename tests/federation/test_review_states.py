@@ -134,8 +134,8 @@ def test_a_schedule_of_rounds_goes_on_after_a_checkpoint() -> None:
             servers.load_state_dict(states[2])
 
         def train(client: int) -> None:
-            rates.append(optimizer.param_groups[0]["lr"])
-            steps(model, optimizer, client)
+            rates.append(optimizer.param_groups[0]["lr"])  # noqa: B023
+            steps(model, optimizer, client)  # noqa: B023
 
         with servers.round():
             for client in range(2):

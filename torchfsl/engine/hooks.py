@@ -85,7 +85,8 @@ class Hooks:
         rows, parts = settings.rows, settings.encodings
         self.model = unwrap(model)
         self.rows, self.rest = rows, settings.rest
-        self.residuals, self.held_rows, self.claim = Residuals(), HeldRows(), Claim()
+        self.residuals, self.held_rows = Residuals(), HeldRows()
+        self.claim = Claim(self.model, self.close_round)
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}

@@ -206,8 +206,7 @@ class Round:
         if claim.is_of(self):
             raise ProtocolError("the block of this round is open already: leave it first")
         try:
-            if claim.take(self):  # from a round that was dropped within its block
-                self._hooks.close_round()
+            claim.take(self)
             self._enter()
         except BaseException:
             claim.give_back(self)
