@@ -106,3 +106,26 @@ def test_batches_that_can_be_read_once_are_refused_before_anything_is_sent(kind:
         for client in range(3):  # client 0, too: it has not taken part
             block(fed, servers, client, data_of(client))
     assert (result.num_clients, result.matches_plain) == (3, True)
+
+
+@pytest.mark.parametrize("first", ["a block", "a block that fails"])
+def test_prefetching_within_another_block_spends_no_round(first: str) -> None:
+    fed = federated()
+    servers = fed.local_servers()
+    with servers.round() as result:
+        waiting = fed.round(servers, 1, batches=data_of(1))
+        try:
+            with fed.round(servers, 0, batches=data_of(0)):
+                with pytest.raises(ProtocolError, match="a round is open"):
+                    waiting.prefetch()
+                train(fed.model, fed.hooks.optimizers[0], data_of(0))
+                if first != "a block":
+                    raise KeyError
+        except KeyError:
+            pass
+        waiting.prefetch()
+        block(fed, servers, 2, data_of(2))
+        with waiting:
+            train(fed.model, fed.hooks.optimizers[0], data_of(1))
+    assert (result.num_clients, result.matches_plain) == (3, True)
+    assert any(part.values.any() for part in waiting.update.values())  # type: ignore[union-attr]

@@ -169,6 +169,8 @@ class Round:
         """
         if self._session is not None:
             raise ProtocolError("this round was started already: enter its block")
+        if callable(self._wanted):  # in another block a pass over batches would be recorded
+            self._hooks.recorder.check_closed()
         self._prepare()
         self._session, self._has_asked = self._start(self._indices), True
 
