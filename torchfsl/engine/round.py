@@ -201,7 +201,7 @@ class Round:
         if self._quantised is None:
             raise ProtocolError("nothing to send again: the update was sent, or the block failed")
         session: Any = self._session
-        return self._send(session.send_again)
+        return self._settle(session.send_again)
 
     def __enter__(self) -> Round:
         claim = self._hooks.claim
@@ -272,10 +272,14 @@ class Round:
             self._abort()
             raise
         self._raw, self._quantised = None, (raw, update, errors)
-        return self._send(functools.partial(self._session.submit, update, weight=weight))
+        return self._settle(functools.partial(self._session.submit, update, weight=weight))
 
-    def _send(self, send: Callable[[], Receipt]) -> Receipt:
-        """Send the quantised update; it is kept for `retry` unless servers refused it for good."""
+    def _settle(self, send: Callable[[], Receipt]) -> Receipt:
+        """Send the quantised update, kept for `retry` unless refused for good; settle what is left.
+
+        Args:
+            send: sends it.
+        """
         try:
             receipt = send()
         except BaseException:
@@ -283,10 +287,6 @@ class Round:
                 self._quantised = None
                 self._residual.discard()
             raise
-        return self._settle(receipt)
-
-    def _settle(self, receipt: Receipt) -> Receipt:
-        """The servers have the update."""
         assert self._quantised is not None
         (raw, update, errors), self._quantised = self._quantised, None
         self._residual.settle(raw, errors, receipt.unmatched)
