@@ -210,7 +210,7 @@ def _lookups(model: nn.Module) -> dict[int, list[Lookup]]:
 
 
 def lookup_names(model: object) -> set[str]:
-    """Names of a model's embedding tables, trained or not; none where it is no module."""
+    """Names of a model's embedding tables, trained or not; none where it is not a module."""
     if not isinstance(model, nn.Module):
         return set()
     lookups = _lookups(inner := unwrap(model))

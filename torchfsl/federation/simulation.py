@@ -255,7 +255,7 @@ def _cohort(given: Any, every: Sequence[int], plan: SubmodelPlan) -> list[int]:
     """The clients that a sampler chose.
 
     Raises:
-        ParameterError: they are no distinct client numbers, or not as many as the plan opens.
+        ParameterError: they are not distinct client numbers, or not as many as the plan opens.
     """
     try:
         chosen = [operator.index(client) for client in given]

@@ -147,12 +147,12 @@ class Plain:
         """
         if round_number != self._number:
             raise RejectedSubmission(
-                f"message for round {round_number}, open is {self._number}: take part in that one",
+                f"message for round {round_number}, open is {self._number}: start again in that one",
                 code="wrong-round",
             )
         if client in self._sum.weights:
             raise RejectedSubmission(
-                f"client {client} has reported in this round already; it may take part again in "
+                f"client {client} has reported in this round already; it may participate again in "
                 "the next round",
                 code="already-submitted",
             )
