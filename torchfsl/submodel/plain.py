@@ -147,13 +147,13 @@ class Plain:
         """
         if round_number != self._number:
             raise RejectedSubmission(
-                f"message for round {round_number}, open is {self._number}: start again in that one",
+                f"message for round {round_number}, open is {self._number}: start again",
                 code="wrong-round",
             )
         if client in self._sum.weights:
             raise RejectedSubmission(
-                f"client {client} has reported in this round already; it may participate again in "
-                "the next round",
+                f"client {client} has reported in this round already; it may participate again "
+                "in the next one",
                 code="already-submitted",
             )
         if len(self._sum.weights) == self.plan.max_clients:
