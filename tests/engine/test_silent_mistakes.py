@@ -167,7 +167,7 @@ def test_two_threads_do_not_measure_one_model_together() -> None:
 
 
 def test_a_claim_is_taken_by_one_of_many_threads() -> None:
-    claim, taken = Claim(), list[object]()
+    claim, taken = Claim(nn.Linear(1, 1), list), list[object]()
     start = threading.Barrier(8)
 
     def ask() -> None:
@@ -190,14 +190,17 @@ def test_a_claim_is_taken_by_one_of_many_threads() -> None:
 
 
 def test_a_round_that_was_never_left_frees_its_model_when_it_is_gone() -> None:
-    claim, owner = Claim(), Setting.__new__(Setting)
+    dropped: list[int] = []
+    claim, owner = Claim(nn.Linear(1, 1), lambda: dropped.append(1)), Setting.__new__(Setting)
     claim.take(owner)
     with pytest.raises(ProtocolError):
         claim.take(claim)
     claim.give_back(claim)  # not its own
     assert claim.is_of(owner)
     del owner
-    assert claim.take(claim)  # says that it was dropped
+    assert not dropped
+    claim.take(claim)
+    assert dropped == [1]
 
 
 def test_a_round_that_is_dropped_within_its_block_is_closed_by_the_next() -> None:

@@ -81,7 +81,7 @@ def test_a_resumed_simulation_ends_bit_identical(protocol: str, optimizer_state:
     saved = io.BytesIO()
     torch.save(part.checkpoint, saved)
     saved.seek(0)
-    rest = run(ROUNDS, protocol, torch.load(saved, weights_only=False), **options)
+    rest = run(ROUNDS, protocol, torch.load(saved, weights_only=True), **options)
     assert_equal(whole, rest)
     assert [r.number for r in rest.rounds] == list(range(ROUNDS // 2, ROUNDS))
     assert [r.clients for r in rest.rounds] == [r.clients for r in whole.rounds[ROUNDS // 2 :]]

@@ -69,23 +69,22 @@ class ClientState:
         self._kept: dict[int, _State] = {}
         self._here: object = _NO_CLIENT
         self._left: tuple[Groups, dict[Key, object], dict[int, tuple[int, int]]] | None = None
+        self._inside = False
 
     def enter(self, client: int) -> None:
-        """Make model and optimizers hold the state of `client`, before its block."""
+        """Make model and optimizers hold the state of `client`, before its block.
+
+        A block that was never left (its start failed, or it was dropped) ends here.
+        """
+        if self._inside:
+            self.leave()
         self._drop_gradients()
-        if self._base is None:
-            self._base, self._here = self._now(), client
-            return
-        self._take_over_changes(self._base)
-        if client == self._here and self.mode == "own":
-            return
-        self._keep(self._base)
-        own = self._kept.pop(client, None) if self.mode == "own" else None
-        self._write(self._base, own)
-        self._here = client
+        self._switch_to(client)
+        self._inside = True
 
     def leave(self) -> None:
         """Remember what the block left, to tell later changes of the caller from it."""
+        self._inside = False
         gradients = {id(p): (id(g), g._version) for p, g in self._gradients()}
         self._left = self._groups(), self._fingerprint(), gradients
 
@@ -93,6 +92,8 @@ class ClientState:
         """After the last block: keep the state of its client and hold the first state again."""
         if self._base is None:
             return
+        if self._inside:
+            self.leave()
         self._drop_gradients()
         self._take_over_changes(self._base)
         self._keep(self._base)
@@ -100,6 +101,10 @@ class ClientState:
 
     def state_dict(self) -> dict[str, Any]:
         """For `torch.save`: the first state, and by client what differs from it."""
+        if self._base is not None and not self._inside:
+            self._take_over_changes(self._base)
+            assert self._left is not None
+            self._left = self._groups(), self._fingerprint(), self._left[2]
         base = self._now() if self._base is None else self._base
         kept = dict(self._kept)
         if self.mode == "own" and isinstance(self._here, int):
@@ -112,6 +117,18 @@ class ClientState:
         self._start_from(_unpacked(state["base"]))
 
     # --- parts --------------------------------------------------------------------------------
+
+    def _switch_to(self, client: int) -> None:
+        if self._base is None:
+            self._base, self._here = self._now(), client
+            return
+        self._take_over_changes(self._base)
+        if client == self._here and self.mode == "own":
+            return
+        self._keep(self._base)
+        own = self._kept.pop(client, None) if self.mode == "own" else None
+        self._write(self._base, own)
+        self._here = client
 
     def _start_from(self, base: _State) -> None:
         self._write(base, None)
@@ -274,7 +291,7 @@ def _packed(state: _State) -> dict[str, Any]:
         (*key, "rows", (v.ids, v.values)) if isinstance(v, _Rows) else (*key, "value", v)
         for key, v in state.entries.items()
     ]
-    return {"groups": state.groups, "entries": entries, "buffers": state.buffers}
+    return {"groups": copy.deepcopy(state.groups), "entries": entries, "buffers": state.buffers}
 
 
 def _unpacked(state: Mapping[str, Any]) -> _State:

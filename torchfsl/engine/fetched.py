@@ -22,7 +22,7 @@ from torchfsl.engine.wanted import (
 )
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
-from torchfsl.errors import ParameterError
+from torchfsl.errors import ParameterError, expect_able
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment
 
@@ -135,6 +135,10 @@ def fetched_model(
         RejectedSubmission: this client has fetched from this model as often as it may.
         ProtocolError: a round is open in this module, or a server altered its answer.
     """
+    expect_able(
+        ("fetch",), client, "servers", "pass torchfsl.connect(...), or call fed.load(servers) "
+        "where the servers are in this process"
+    )  # fmt: skip
     hooks.exchange.check_plan(client.plan)
     hooks.recorder.check_closed()
     segments = [segment for segment in client.plan.segments if segment.retrieve]

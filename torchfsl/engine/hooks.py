@@ -85,7 +85,8 @@ class Hooks:
         rows, parts = settings.rows, settings.encodings
         self.model = unwrap(model)
         self.rows, self.rest = rows, settings.rest
-        self.residuals, self.held_rows, self.claim = Residuals(), HeldRows(), Claim()
+        self.residuals, self.held_rows = Residuals(), HeldRows()
+        self.claim = Claim(self.model, self.close_round)
         self._noised = any(is_opacus(o) for o in optimizers)
         self.optimizers = [unwrap_optimizer(o) for o in optimizers]
         names = {id(p): clean_name(n) for n, p in self.model.named_parameters()}
@@ -238,6 +239,10 @@ class Hooks:
         for table in self.inventory.all_tables:
             check_rows(owner(self.optimizers, table.weight), table, self.rows, self._noised)
 
+    def check_unchanged(self) -> None:
+        """Refuse another set of trained parameters than the one at attach, with ParameterError."""
+        self._guards.check_unchanged()
+
     def check_row_by_row(self, retrieving: Iterable[Segment]) -> None:
         """Check, once for each table, that the optimizer steps fetched rows one by one.
 
@@ -298,7 +303,7 @@ class Hooks:
         if not self._hooks:
             raise ProtocolError("the hooks were removed by detach(): make a new torchfsl.Federated")
         self.close_round()
-        self._guards.check_unchanged()
+        self.check_unchanged()
         self.validate()
         self.recorder.begin(present, asked or {})
         self._rounds += 1

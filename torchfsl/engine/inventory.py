@@ -209,6 +209,14 @@ def _lookups(model: nn.Module) -> dict[int, list[Lookup]]:
     return found
 
 
+def lookup_names(model: object) -> set[str]:
+    """Names of a model's embedding tables, trained or not; none where it is not a module."""
+    if not isinstance(model, nn.Module):
+        return set()
+    lookups = _lookups(inner := unwrap(model))
+    return {clean_name(name) for name, p in inner.named_parameters() if id(p) in lookups}
+
+
 def _table(name: str, weight: nn.Parameter, modules: list[Lookup]) -> Table:
     paddings = {-1 if m.padding_idx is None else m.padding_idx for m in modules}
     padding = paddings.pop() if len(paddings) == 1 else -1

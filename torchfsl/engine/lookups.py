@@ -46,10 +46,7 @@ def find_rows(
     Raises:
         ParameterError: the model does not take the batch.
     """
-    if isinstance(batches, Iterator):
-        raise ParameterError(
-            "batches is an iterator, which this pass would use up: pass a list or a DataLoader"
-        )
+    check_batches(batches)
     seen: dict[str, list[torch.Tensor]] = {table.name: [] for table in tables}
     hooks = [
         module.register_forward_pre_hook(
@@ -79,6 +76,19 @@ def find_rows(
         ids = torch.unique(torch.cat(parts)) if parts else torch.empty(0, dtype=torch.int64)
         found[table.name] = ids[ids != table.padding]
     return found
+
+
+def check_batches(batches: object) -> None:
+    """Refuse what can be read once only.
+
+    Raises:
+        ParameterError: it is an iterator, a generator for example.
+    """
+    if isinstance(batches, Iterator):
+        raise ParameterError(
+            "batches is an iterator, which the pass that finds its rows would use up: pass a list "
+            "or a DataLoader, batches=list(batches)"
+        )
 
 
 def _noting(seen: list[torch.Tensor], held: torch.Tensor | None) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ the servers failed, nothing at all (see `torchfsl.fsl.client.round`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -168,6 +169,8 @@ class Round:
         """
         if self._session is not None:
             raise ProtocolError("this round was started already: enter its block")
+        if callable(self._wanted):  # in another block a pass over batches would be recorded
+            self._hooks.recorder.check_closed()
         self._prepare()
         self._session, self._has_asked = self._start(self._indices), True
 
@@ -198,15 +201,14 @@ class Round:
         if self._quantised is None:
             raise ProtocolError("nothing to send again: the update was sent, or the block failed")
         session: Any = self._session
-        return self._settle(session.send_again())
+        return self._settle(session.send_again)
 
     def __enter__(self) -> Round:
         claim = self._hooks.claim
         if claim.is_of(self):
             raise ProtocolError("the block of this round is open already: leave it first")
         try:
-            if claim.take(self):  # from a round that was dropped within its block
-                self._hooks.close_round()
+            claim.take(self)
             self._enter()
         except BaseException:
             claim.give_back(self)
@@ -259,28 +261,32 @@ class Round:
                 residual.discard()
                 self._abort()
             raise
-        raw, self._raw = self._raw, None
-        seed = None
+        raw, seed = self._raw, None
         if plan.encoding.rounding == "stochastic":
             seed = random_bytes(16) if self._rounding_seed is None else self._rounding_seed
         try:
             update, errors, self.clip_report = quantise(plan, raw, rounding_seed=seed)
         except ParameterError:
+            self._raw = None
             residual.discard()
             self._abort()
             raise
-        self._quantised = raw, update, errors
+        self._raw, self._quantised = None, (raw, update, errors)
+        return self._settle(functools.partial(self._session.submit, update, weight=weight))
+
+    def _settle(self, send: Callable[[], Receipt]) -> Receipt:
+        """Send the quantised update, kept for `retry` unless refused for good; settle what is left.
+
+        Args:
+            send: sends it.
+        """
         try:
-            receipt = self._session.submit(update, weight=weight)
+            receipt = send()
         except BaseException:
             if not getattr(self._session, "is_unsent", False):
                 self._quantised = None
-                residual.discard()
+                self._residual.discard()
             raise
-        return self._settle(receipt)
-
-    def _settle(self, receipt: Receipt) -> Receipt:
-        """The servers have the update."""
         assert self._quantised is not None
         (raw, update, errors), self._quantised = self._quantised, None
         self._residual.settle(raw, errors, receipt.unmatched)
@@ -326,6 +332,7 @@ class Round:
         self.number = self._ask_number() if self._given is None else self._given
         try:
             check_weight(self._client.plan, self.weight)
+            self._hooks.check_unchanged()
             self._indices = self._wanted_indices()
         except BaseException:
             self._abort_without_rows()
@@ -348,7 +355,12 @@ class Round:
         """
         absent = "zero" if self._absent == 0.0 else "NaN"
         hints.note_held_rows(error, self._retrieving, self._hooks.inventory, self.rows, absent)
-        if self._put_back():
+        try:
+            sent = self._put_back()
+        except Error as failure:  # the caller sees its own error, an interruption for example
+            error.add_note(f"torchfsl could not send an all-zero report in its place: {failure}")
+            return
+        if sent:
             error.add_note(
                 "torchfsl sent an all-zero report in place of this client's update, so it has "
                 f"participated in round {self.number} and can do so again in the next one."
@@ -407,7 +419,8 @@ class Round:
         """
         nothing = {s.name: np.empty(0, dtype=np.int64) for s in self._retrieving}
         with contextlib.suppress(Error):
-            session = self._client.start_round(self.number, indices=nothing)
+            fixed = self._client.plan.keeps_positions
+            session = self._start(self._wanted_indices() if fixed else nothing)
             session.download()
             if self._retrieving:
                 session.retrieve()

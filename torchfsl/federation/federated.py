@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.fetched import Fetcher, fetched_model
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.lookups import Call, RowAdvice, advise
+from torchfsl.engine.lookups import Call, RowAdvice, advise, check_batches
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
@@ -154,7 +154,7 @@ class Federated:
             check=check,
         )  # fmt: skip
         if plan is not None:
-            settings = settings_from(settings, plan, rest_given=rest is not None)
+            settings = settings_from(settings, plan, model, rest_given=rest is not None)
         self.hooks = Hooks(model, optimizer, settings, local=local)
         self.planner = Planner(
             self.hooks,
@@ -370,6 +370,7 @@ class Federated:
             )
         if batches is not None and rows is not None:
             raise ParameterError("pass batches= or rows=, not both")
+        check_batches(batches)
         client_id = getattr(servers, "client_id", None) if client_id is None else client_id
         if client_id is None:
             raise ParameterError("pass the client's number: fed.round(servers, client_id, ...)")
@@ -458,12 +459,11 @@ class Federated:
         """Take over a `state_dict`.
 
         Raises:
-            ParameterError: it is another object's, or of tables of other shapes.
+            ParameterError: it is another object's or another model's; nothing is changed then.
         """
-        rest = {name: value for name, value in state.items() if name != "plan"}
-        self.hooks.load_state_dict(rest)
-        if isinstance(state.get("plan"), str) and isinstance(self.planner.plan, Plan):
-            self.planner.plan = Plan.from_json(state["plan"])
+        plan = self.planner.saved(state)
+        self.hooks.load_state_dict({n: value for n, value in state.items() if n != "plan"})
+        self.planner.plan = plan
 
     def detach(self) -> None:
         """Take all hooks away; the model and the optimizers are as before."""

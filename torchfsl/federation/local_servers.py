@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError, ProtocolError, expect_able
@@ -114,12 +115,12 @@ class LocalServers:
             self._open.note(finished)
 
     def state_dict(self) -> dict[str, Any]:
-        """Model, optimizer and round number, for `torch.save`."""
+        """Model, optimizer and round number, for `torch.save`; `torch.load` takes it as safe."""
         model = self._home.model
         return {
             "number": self.number,
-            "model": {name: value.copy() for name, value in model.state.items()},
-            "optimizer": model.optimizer.state(),
+            "model": {name: torch.tensor(value) for name, value in model.state.items()},
+            "optimizer": {n: torch.tensor(value) for n, value in model.optimizer.state().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -137,14 +138,21 @@ class LocalServers:
             if set(model.state) != set(state["model"]):
                 raise ParameterError("expected the servers' state of this model, got another one's")
             for name, value in state["model"].items():
-                model.state[name][...] = value
-            model.optimizer.load_state(state["optimizer"])
+                model.state[name][...] = _array(value)
+            moments = {name: _array(value).copy() for name, value in state["optimizer"].items()}
+            model.optimizer.load_state(moments)
         self.number = int(state["number"])
 
     def _noise(self) -> Mapping[str, Array]:
         """By segment what the servers added to the sums; only a process that plays both knows."""
         sums: Callable[[], Mapping[str, Array]] | None = getattr(self._home, "noise_sums", None)
         return {} if sums is None else sums()
+
+
+def _array(value: Any) -> Array:
+    """A tensor of a checkpoint, or an array."""
+    found: Array = torch.as_tensor(value).numpy()
+    return found
 
 
 class _OpenRound:

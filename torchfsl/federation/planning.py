@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from torchfsl.engine.choosing import block_bound
 from torchfsl.engine.exchange import REST
 from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.inventory import lookup_names
 from torchfsl.engine.policies import BlockSample
 from torchfsl.engine.settings import Settings, rest_policy_of
 from torchfsl.engine.specs import check_fixed, segment_specs
@@ -155,6 +158,19 @@ class Planner:
         self.options = {**named, **options}
         return made
 
+    def saved(self, state: Mapping[str, Any]) -> SubmodelPlan | None:
+        """The plan of a `Federated.state_dict`, in place of one that this object has.
+
+        Raises:
+            ParameterError: it is for another model.
+        """
+        text = state.get("plan")
+        if not isinstance(text, str) or not isinstance(self.plan, Plan):
+            return self.plan
+        found = Plan.from_json(text)
+        self._hooks.exchange.check_plan(found)
+        return found
+
     def missing(self) -> str:
         """A message about a plan that is not there yet."""
         if self.options["max_clients"] is None:
@@ -199,20 +215,24 @@ def check_options(function: str, given: Iterable[str], known: Iterable[str]) -> 
             raise TypeError(f"{function}() has no argument {name!r}{hint}")
 
 
-def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -> Settings:
+def settings_from(
+    settings: Settings, plan: SubmodelPlan, model: object, *, rest_given: bool
+) -> Settings:
     """The settings of a client whose plan another party made.
 
     Args:
         settings: of the caller.
         plan: of the task.
+        model: that the plan is for.
         rest_given: whether the caller chose a policy for the rest; else the plan's is taken.
 
     Raises:
         ParameterError: if it is not a plan.
     """
     check_plan(plan)
-    tables = {s.name for s in plan.segments if s.policy == "rows" or s.name.startswith("rows")}
-    names = [s.name for s in plan.segments if s.name not in (*tables, REST, BUFFERS)]
+    is_table = re.compile(r"rows\d+(_float\d+|_bfloat16)?").fullmatch
+    tables = [s for s in plan.segments if s.policy == "rows" or is_table(s.name)]
+    names = [s.name for s in plan.segments if s not in tables and s.name not in (REST, BUFFERS)]
     found: dict[str, Any] = vars(settings).copy()
     if not rest_given:
         found["rest"] = rest_policy_of(plan, REST)
@@ -222,4 +242,8 @@ def settings_from(settings: Settings, plan: SubmodelPlan, *, rest_given: bool) -
         found["buffers"] = "average"
     if not tables:
         found["rows"] = None
+    elif settings.rows is not None and settings.rows.tables is None:
+        named = {tensor.name for segment in tables for tensor in segment.tensors}
+        if named < lookup_names(model):  # the owner named some of the tables
+            found["rows"] = dataclasses.replace(settings.rows, tables=tuple(sorted(named)))
     return Settings(**found)

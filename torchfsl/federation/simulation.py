@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +105,8 @@ def simulate(
         fed, data, train, batches, rows, weights, size, sampler or _uniform(size), seed
     )  # fmt: skip
     run.make_plan()
-    _check_plan(fed.plan, size, rounds, weights)
+    has_size = sampler is None or clients_per_round is not None
+    _check_plan(fed.plan, size if has_size else fed.plan.max_clients, rounds, weights)
     servers = fed.local_servers(server_optimizer=server_optimizer, protocol=protocol, widths=widths)
     fed.hooks.states.mode = optimizer_state
     result = SimulationResult(fed.plan, servers.model.state)
@@ -183,9 +185,7 @@ class _Simulation(Generic[Data]):
         """One round; the result has no metrics yet."""
         draw = np.random.Generator(np.random.Philox(key=[self.seed, number]))
         every = sorted(self.data)
-        chosen = [int(c) for c in self.sampler(number, every, draw)]
-        if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
-            raise ParameterError(f"the sampler gave {chosen[:5]}: give distinct client numbers")
+        chosen = _cohort(self.sampler(number, every, draw), every, servers.plan)
         losses: dict[int, float] = {}
         with servers.round(chosen) as result:
             for client in chosen:
@@ -249,6 +249,26 @@ class _Evaluation(Generic[Data]):
 def _named(function: str, result: Mapping[str, float] | float) -> dict[str, float]:
     named = result if isinstance(result, Mapping) else {"metric": result}
     return {name: as_number(f"{function}() returns", value) for name, value in named.items()}
+
+
+def _cohort(given: Any, every: Sequence[int], plan: SubmodelPlan) -> list[int]:
+    """The clients that a sampler chose.
+
+    Raises:
+        ParameterError: they are not distinct client numbers, or not as many as the plan opens.
+    """
+    try:
+        chosen = [operator.index(client) for client in given]
+    except TypeError:
+        chosen = []
+    if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
+        raise ParameterError(f"the sampler gave {given!r:.80}: give distinct client numbers")
+    if not plan.min_clients <= len(chosen) <= plan.max_clients:
+        raise ParameterError(
+            f"the sampler gave {len(chosen)} clients, the plan opens rounds of min_clients = "
+            f"{plan.min_clients} to max_clients = {plan.max_clients}: give as many"
+        )
+    return chosen
 
 
 def _uniform(size: int) -> Sampler:

@@ -48,6 +48,7 @@ class TwoServers:
         self.link = InProcess(*self._timed)
         self._between = 0.0
         self._sessions = Sessions()
+        self._members: dict[int, Client] = {}  # whose trees serve several rounds
 
     @property
     def model(self) -> ServerModel:
@@ -103,7 +104,12 @@ class TwoServers:
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
-        return self._sessions.watch(client, Client(self.plan, self.link, client_id=client))
+        member = self._members.get(client)
+        if member is None:
+            member = Client(self.plan, self.link, client_id=client)
+            if self.plan.keeps_positions:
+                self._members[client] = member
+        return self._sessions.watch(client, member)
 
     def abandon_round(self) -> None:
         """See `Aggregation`."""

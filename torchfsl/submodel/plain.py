@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
 from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.opened import Opened
@@ -73,17 +74,17 @@ class PlainSum:
     def equals(self, opened: Opened, noise: Mapping[str, Array] = MappingProxyType({})) -> bool:
         """Whether an aggregate is this sum, and the servers' noise where it is known.
 
-        Closes sums of too few contributors here first, as the plan says.
+        Sums of too few contributors are zero in both; servers go by counts with their noise.
         """
-        withhold(self._plan, self.sums, self.lanes)
+        counts = {n: lane + noise.get(f"{n}/lane", 0) for n, lane in self.lanes.items()}
         for name, total in self.sums.items():
             expected = total + noise[name].reshape(total.shape) if name in noise else total
+            if self._plan.opens_counts_first and name in counts:
+                kept = counts[name] >= self._plan.min_contributors
+                expected = np.where(kept[:, None], expected, 0)
             if not np.array_equal(opened.sums[name].reshape(total.shape), expected):
                 return False
-        return all(
-            np.array_equal(opened.lanes[name], lane + noise.get(f"{name}/lane", 0))
-            for name, lane in self.lanes.items()
-        )
+        return all(np.array_equal(opened.lanes[name], count) for name, count in counts.items())
 
 
 class Plain:
@@ -103,6 +104,7 @@ class Plain:
         self.plan, self.model = plan, model
         self.server_seconds = 0.0
         self._sessions, self._sum = Sessions(), PlainSum(plan)
+        self._number: int | None = None
 
     @property
     def models(self) -> tuple[ServerModel, ...]:
@@ -111,12 +113,12 @@ class Plain:
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
-        self.server_seconds, self._sessions = 0.0, Sessions()
+        self.server_seconds, self._sessions, self._number = 0.0, Sessions(), round_number
         self._sum = PlainSum(self.plan)
 
     def abandon_round(self) -> None:
         """See `Aggregation`."""
-        self._sum = PlainSum(self.plan)
+        self._sum, self._number = PlainSum(self.plan), None
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
@@ -133,11 +135,45 @@ class Plain:
         self._sum.add(client, update, weight)
         self.server_seconds += time.perf_counter() - start
 
+    def add_nothing(self, client: int) -> None:
+        """Count a client whose report adds nothing."""
+        self._sum.weights[client] = 0 if self.plan.lane == "weight" else 1
+
+    def check_open(self, round_number: int, client: int) -> None:
+        """Refuse what the servers of a protocol refuse.
+
+        Raises:
+            RejectedSubmission: another round is open, the client has reported, or all have.
+        """
+        if round_number != self._number:
+            raise RejectedSubmission(
+                f"message for round {round_number}, open is {self._number}: start again",
+                code="wrong-round",
+            )
+        if client in self._sum.weights:
+            raise RejectedSubmission(
+                f"client {client} has reported in this round already; it may participate again "
+                "in the next one",
+                code="already-submitted",
+            )
+        if len(self._sum.weights) == self.plan.max_clients:
+            raise RejectedSubmission(
+                f"the round is full: the plan allows {self.plan.max_clients} clients",
+                code="round-full",
+            )
+
     def close_round(self) -> Closed:
         """See `Aggregation`."""
         start = time.perf_counter()
-        total = self._sum
+        total, self._number = self._sum, None
         clients = tuple(sorted(total.weights))
+        if len(clients) < self.plan.min_clients:
+            raise ProtocolError(
+                f"{len(clients)} reports, the plan wants {self.plan.min_clients} (min_clients): "
+                "the round closes unopened; let more clients participate, or plan with a lower "
+                "min_clients",
+                code="too-few-reports",
+            )
         withheld = withhold(self.plan, total.sums, total.lanes)
         opened = Opened(
             total.sums, total.lanes, len(clients), sum(total.weights.values()), clients,
@@ -182,14 +218,17 @@ class _PlainClient:
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:
-        return _PlainSession(self._home, self.client_id, indices or {})
+        self._home.check_open(round_number, self.client_id)
+        return _PlainSession(self._home, self.client_id, round_number, indices or {})
 
 
 class _PlainSession:
     """A `RoundSession` of `Plain`."""
 
-    def __init__(self, home: Plain, client: int, indices: Mapping[str, npt.ArrayLike]) -> None:
-        self._home, self._client = home, client
+    def __init__(
+        self, home: Plain, client: int, number: int, indices: Mapping[str, npt.ArrayLike]
+    ) -> None:
+        self._home, self._client, self._number = home, client, number
         self._indices = {name: np.asarray(given, dtype=np.int64) for name, given in indices.items()}
         self._sent, self._received = Counter[str](), Counter[str]()
         self._sent["indices"] = sum(4 * len(given) for given in self._indices.values())
@@ -217,6 +256,7 @@ class _PlainSession:
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         plan = self._home.plan
+        self._home.check_open(self._number, self._client)
         self._home.add(self._client, update, weight)
         for segment in plan.segments:
             part = update[segment.name]
@@ -227,6 +267,8 @@ class _PlainSession:
         return self.receipt()
 
     def abort(self) -> Receipt:
+        self._home.check_open(self._number, self._client)
+        self._home.add_nothing(self._client)
         return self.receipt()
 
     def receipt(self) -> Receipt:

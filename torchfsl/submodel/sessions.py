@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy.typing as npt
 
@@ -18,7 +19,8 @@ class Sessions:
 
     def watch(self, client: int, participant: Participant) -> Participant:
         """`participant`, whose session will be among these once it starts."""
-        return _Watched(self._started, client, participant)
+        watched = _WatchedSession if hasattr(participant, "continue_session") else _Watched
+        return watched(self._started, client, participant)
 
     def receipts(self) -> dict[int, Receipt]:
         """What the round has cost each client that started it, dropped out or not."""
@@ -41,5 +43,17 @@ class _Watched:
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> RoundSession:
         session = self._participant.start_round(round_number, indices=indices)
+        self._started[self._client] = session
+        return session
+
+
+class _WatchedSession(_Watched):
+    """The same of one that keeps its positions for several rounds."""
+
+    def continue_session(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike]
+    ) -> RoundSession:
+        going_on: Any = self._participant
+        session: RoundSession = going_on.continue_session(round_number, indices=indices)
         self._started[self._client] = session
         return session

@@ -99,7 +99,7 @@ class RemoteTransport:
             submit(self._links, report, self._outbox)
         except calls.RETRIED:
             raise
-        except BaseException:
+        except Error:
             self._kept = None
             raise
         self._kept = None

@@ -36,7 +36,8 @@ def check(party: int, model: Mapping[str, Any], halted: str, *, consents: bool) 
         return
     remedy = (
         'its operator lets nobody replace it: replace = "owner" in the settings would'
-        if consents else "set_up(..., replace=True), or --replace, puts it aside"
+        if consents else "set_up(..., replace=True), start(fed, replace=True) or "
+        "--replace puts it aside"
     )  # fmt: skip
     rounds = model["version"]
     raise ProtocolError(
