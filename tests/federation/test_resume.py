@@ -83,9 +83,9 @@ def test_a_resumed_simulation_ends_bit_identical(protocol: str, optimizer_state:
     saved.seek(0)
     rest = run(ROUNDS, protocol, torch.load(saved, weights_only=True), **options)
     assert_equal(whole, rest)
-    assert [r.number for r in rest.rounds] == list(range(ROUNDS // 2, ROUNDS))
-    assert [r.clients for r in rest.rounds] == [r.clients for r in whole.rounds[ROUNDS // 2 :]]
-    assert whole.column("loss") == [*part.column("loss"), *rest.column("loss")]
+    assert [r.number for r in rest.rounds] == list(range(ROUNDS))  # the earlier ones too
+    assert [r.clients for r in rest.rounds] == [r.clients for r in whole.rounds]
+    assert whole.column("loss") == rest.column("loss")
     own = whole.checkpoint["federated"]["residuals"]
     assert own.keys() == rest.checkpoint["federated"]["residuals"].keys()
     assert own  # there are residuals to go on with

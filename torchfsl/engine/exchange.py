@@ -272,8 +272,12 @@ def _check_values(name: str, value: Any) -> None:
 
 
 def _difference(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> str:
-    """The first tensor that both have in two forms, in words."""
+    """The first tensor that only one of both has, or that both have in two forms, in words."""
     planned = {tensor.name: tensor for tensor in theirs}
+    here = {tensor.name for tensor in mine}
+    for names, where in ((planned.keys() - here, "plan"), (here - planned.keys(), "model")):
+        if names:
+            return f" ({min(names)} is in the {where} alone: local= must be equal everywhere)"
     for tensor in mine:
         other = planned.get(tensor.name, tensor)
         if other != tensor:

@@ -156,6 +156,12 @@ class Federated:
         if plan is not None:
             settings = settings_from(settings, plan, model, rest_given=rest is not None)
         self.hooks = Hooks(model, optimizer, settings, local=local)
+        if left := self.hooks.exchange.left_buffers:
+            log.warning(
+                "%s and %d more buffers are neither sent nor loaded, so servers keep their first "
+                "values: pass buffers='average' to average BatchNorm statistics",
+                left[0], len(left) - 1,
+            )  # fmt: skip
         self.planner = Planner(
             self.hooks,
             {"max_clients": max_clients, "rows_per_client": rows_per_client, "average": average,
@@ -453,7 +459,8 @@ class Federated:
     def state_dict(self) -> dict[str, Any]:
         """The rest of a checkpoint, next to the model: residuals, local parts, states by client."""
         plan = None if self.planner.plan is None else self.planner.plan.to_json()
-        return {**self.hooks.state_dict(), "plan": plan}
+        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        return {**self.hooks.state_dict(), "plan": plan, "buffers": buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a `state_dict`.
@@ -462,7 +469,11 @@ class Federated:
             ParameterError: it is another object's or another model's; nothing is changed then.
         """
         plan = self.planner.saved(state)
-        self.hooks.load_state_dict({n: value for n, value in state.items() if n != "plan"})
+        own = {name: v for name, v in state.items() if name not in ("plan", "buffers")}
+        self.hooks.load_state_dict(own)
+        for name, value in self.model.named_buffers():
+            if name in state.get("buffers", {}):
+                value.copy_(state["buffers"][name])
         self.planner.plan = plan
 
     def detach(self) -> None:

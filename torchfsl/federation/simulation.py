@@ -13,9 +13,11 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
+import torch
 
 from torchfsl.crypto import kdf
 from torchfsl.engine.round import Round
@@ -54,7 +56,8 @@ def simulate(
     evaluate_client: Callable[[Data], Mapping[str, float] | float] | None = None,
     evaluate_every: int = 1,
     seed: int = 0,
-    resume: SimulationResult | Mapping[str, Any] | None = None,
+    resume: SimulationResult | Mapping[str, Any] | str | Path | None = None,
+    save: str | Path | None = None,
     progress: bool | Callable[[RoundResult], object] = True,
 ) -> SimulationResult:
     """Run rounds of federated learning; afterwards the model holds what the servers learnt.
@@ -80,9 +83,12 @@ def simulate(
         evaluate: called after rounds, while the model holds what the servers learnt.
         evaluate_client: called after rounds with the data of every client, while the model holds
             what the servers learnt and the client's own local parts; means are recorded.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        evaluate_every: rounds between evaluations: 5 evaluates after 5, 10 and 15 rounds, and
+            after the last one.
         seed: of cohorts, stochastic rounding and `BlockSample`, in [0, 2**64).
-        resume: a result, or its `checkpoint`, of the same simulation with fewer rounds.
+        resume: a result of the same simulation with fewer rounds, its `checkpoint`, or the file
+            that `save` wrote.
+        save: file for the checkpoint, written when the simulation ends or is interrupted.
         progress: show a bar, or a function that takes each round's result.
 
     Returns:
@@ -98,7 +104,7 @@ def simulate(
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = {} if weight is None else _weights_of(data, weight)
-    checkpoint = resume.checkpoint if isinstance(resume, SimulationResult) else resume
+    checkpoint = _checkpoint_of(resume)
     if checkpoint is not None:
         _take_plan(fed, checkpoint)
     run = _Simulation(
@@ -112,12 +118,13 @@ def simulate(
     result = SimulationResult(fed.plan, servers.model.state)
     if checkpoint is not None:
         _go_on(fed, servers, checkpoint, rounds)
+        result.rounds += [RoundResult(**one) for one in checkpoint["rounds"]]
     evaluation = _Evaluation(fed, data, evaluate, evaluate_client)
     try:
         with _shown(progress, rounds, servers.number + 1) as show:
             for number in range(servers.number + 1, rounds):
                 done = run.round(servers, number)
-                if number == rounds - 1 or number % evaluate_every == 0:
+                if number == rounds - 1 or (number + 1) % evaluate_every == 0:
                     fed.hooks.exchange.load(servers.model.state)
                     done.metrics = evaluation.metrics()
                 result.rounds.append(done)
@@ -126,7 +133,13 @@ def simulate(
         fed.hooks.states.put_back()
         fed.hooks.states.mode = "own"
         fed.hooks.exchange.load(servers.model.state)  # whatever is in it
-        result.checkpoint = {"servers": servers.state_dict(), "federated": fed.state_dict()}
+        result.checkpoint = {
+            "servers": servers.state_dict(),
+            "federated": fed.state_dict(),
+            "rounds": [dataclasses.asdict(one) for one in result.rounds],
+        }
+        if save is not None:
+            _write(Path(save), result.checkpoint)
     return result
 
 
@@ -366,14 +379,37 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
             raise ParameterError(f"client {client}: {error}") from error
 
 
-def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
-    """Use the plan of the rounds so far.
+def _checkpoint_of(resume: object) -> Mapping[str, Any] | None:
+    """The checkpoint of what `resume` names.
 
     Raises:
         ParameterError: it is not a checkpoint of `simulate`.
     """
-    if not isinstance(checkpoint, Mapping) or {"servers", "federated"} - {*checkpoint}:
-        raise ParameterError("resume= takes a SimulationResult, or its checkpoint")
+    found = resume.checkpoint if isinstance(resume, SimulationResult) else resume
+    if isinstance(found, str | Path):
+        if not Path(found).is_file():
+            raise ParameterError(
+                f"resume= names {found}, which is not a file: pass what save= wrote"
+            )
+        found = torch.load(found, weights_only=True)
+    if found is None:
+        return None
+    if not isinstance(found, Mapping) or {"servers", "federated", "rounds"} - {*found}:
+        raise ParameterError(
+            "resume= takes a SimulationResult, its checkpoint, or the file that save= wrote"
+        )
+    return found
+
+
+def _write(path: Path, checkpoint: Mapping[str, Any]) -> None:
+    """Write a checkpoint whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    torch.save(checkpoint, part)
+    part.replace(path)
+
+
+def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
+    """Use the plan of the rounds so far."""
     text = checkpoint["federated"].get("plan")
     if isinstance(text, str) and not fed.hooks.rounds and isinstance(fed.planner.plan, Plan | None):
         fed.plan = Plan.from_json(text)

@@ -46,8 +46,8 @@ def _load(wanted: str) -> tuple[str, ModuleType]:
             ) from error
         log.warning(
             "torchfsl in %s uses the portable backend, many times slower than the native one (%s). "
-            "Reinstall with a C++20 compiler and TORCHFSL_NATIVE=on, or remove a clone of it from "
-            "PYTHONPATH",
+            "Start Python outside a clone of it, or reinstall with a C++20 compiler and "
+            "TORCHFSL_NATIVE=on",
             Path(__file__).parents[1],
             error,
         )

@@ -170,7 +170,7 @@ class Plain:
         if len(clients) < self.plan.min_clients:
             raise ProtocolError(
                 f"{len(clients)} reports, the plan wants {self.plan.min_clients} (min_clients): "
-                "the round closes unopened; let more clients participate, or plan with a lower "
+                "the round closes unopened. Let more clients participate, or plan with a lower "
                 "min_clients",
                 code="too-few-reports",
             )

@@ -104,14 +104,14 @@ class PresentRows:
         asked = self._asked
         if asked is not None and asked.named > asked.k_max:
             return (
-                f"rows= named {asked.named} rows of segment {asked.segment!r}, and its budget "
-                f"k_max is {asked.k_max}, so that only the first ones were fetched: make a plan "
-                f"with rows_per_client={asked.named} or more, or train on fewer rows a round"
+                f"rows= named {asked.named} rows of segment {asked.segment!r}, and "
+                f"rows_per_client is {asked.k_max}, so only the first ones were fetched: make a "
+                f"plan with rows_per_client={asked.named} or more, or train on fewer rows a round"
             )
-        most = "the plan's k_max of them" if asked is None else f"k_max = {asked.k_max} of them"
+        most = "rows_per_client" if asked is None else f"rows_per_client = {asked.k_max}"
         return (
             "pass everything that the client trains on as batches=, or every row as rows=, "
-            f"at most {most}"
+            f"at most {most} of them"
         )
 
     @torch.no_grad()
