@@ -215,7 +215,7 @@ def communication() -> str:
     return (
         title + "Counted while a real round ran; headers, roots and commitments to both servers "
         "included. The paper prints 12.68 k/m times the dense size, cut to three digits. At 2^15, "
-        f"1 % we are above it, by {above:.1f} % of the digits it prints: its 1.25 bins an item cannot keep 2^-40 there (Table 3, last column); ours "
+        f"1 % we are {above:.1f} % above the digits that it prints. Its 1.25 bins per item cannot keep 2^-40 there (Table 3, last column); ours "
         "keep it with 1.43. 10 and 51 positions use full-domain trees, one a position.\n\n"
         + table(head, rows)
         + f"\n\nIn blocks of 32 values at l = 32, 1 % of 2^20 scalars cost "

@@ -32,7 +32,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "any one model, two servers",
         "one server; clients of different sizes train parts of one model",
         "clients that talk to one server; a second one, the key holder, whose work does not grow with their number",
-        "clients with models of their own, which nobody shall see",
+        "clients with different models, which no one else may see",
         "any one model, one server",
         "no secrets",
     ),
@@ -41,7 +41,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "2; not with each other",
         "2; not with each other",
         "1; with at most T clients",
-        "2, unlike: aggregator and key holder; not with each other",
+        "2 unlike servers, aggregator and key holder; not with each other",
         "1; with no client at all",
         "1; with fewer clients than the threshold",
         "1; nobody is kept out",
@@ -51,7 +51,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "plan, who takes part, the sum",
         "the same",
         "the same, and each client's width",
-        "aggregator: who takes part, the sum, which is exact by default and has the key holder's noise if the plan sets `noise_sigma`; key holder: who takes part, uniform numbers",
+        "aggregator: who participates, and the sum. The sum is exact by default and has the key holder's noise if the plan sets `noise_sigma`. Key holder: who participates, uniform numbers",
         "networks' layers, how many queries; neither pictures, weights nor answers",
         "the sum",
         "everything",
@@ -152,8 +152,8 @@ RESULT: dict[TaskName, str] = {"mnist": "systems", "cifar10": "systems-cifar10"}
 _SETTING: dict[TaskName, str] = {
     "mnist": "MNIST: {clients} clients with {private} samples each, the same {test:,} test pictures. Those with one "
     "model train an MLP of {parameters:,} parameters for {rounds} rounds, all clients all of it; one seed gives all of "
-    "them the same model, bit for bit, every round exact. `privhfl`: clients with an MLP, a CNN or a ResNet of their "
-    "own, one iteration of the protocol; accuracy is the mean of their models and of all seeds. Time is that of "
+    "them the same model, bit for bit, every round exact. `privhfl`: clients with their own MLP, CNN or ResNet, "
+    "one iteration of the protocol; accuracy is the mean of their models and of all seeds. Time is that of "
     "training, every party's part and the check of every sum; of `privhfl` without the baselines' training. SecAgg+ "
     "sums the same updates, so that its accuracy is `plain`'s.\n\n",
     "cifar10": "CIFAR-10: {clients} clients with {private:,} samples each, the central 24 x 24 pixels. Those with one "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def test_an_interrupted_simulation_leaves_a_model_and_a_checkpoint(
     assert_equal(whole, run(4, "plain", results[0].checkpoint))
 
 
-def run_with(progress: Any, model: Net) -> Any:
+def run_with(progress: Any, model: Net, **options: Any) -> Any:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     fed = torchfsl.Federated(
         model, optimizer, max_clients=CLIENTS, rows_per_client=30, rest=torchfsl.TopK(0.3),
@@ -140,7 +141,7 @@ def run_with(progress: Any, model: Net) -> Any:
 
     return torchfsl.simulate(
         fed, {c: data_of(c) for c in range(CLIENTS)}, train, rounds=4, protocol="plain",
-        sampler=three, server_optimizer=torchfsl.optim.Adam(0.01), progress=progress,
+        sampler=three, server_optimizer=torchfsl.optim.Adam(0.01), progress=progress, **options,
     )  # fmt: skip
 
 
@@ -181,3 +182,20 @@ def test_metrics_of_personal_parts_are_those_of_each_client() -> None:
     assert list(frame["metric"]) == [1.0, 1.0]
     assert list(frame["number"]) == [0, 1]
     assert len(repr(result)) < 300
+
+
+def test_an_interrupted_simulation_is_saved_and_goes_on_from_its_file(tmp_path: Path) -> None:
+    whole, file = run(4, "plain"), tmp_path / "run.pt"
+
+    def stop(result: Any) -> None:
+        if result.number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with(stop, Net(), save=file)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+    rest = run(4, "plain", file)
+    assert_equal(whole, rest)
+    assert rest.column("loss") == whole.column("loss")
+    with pytest.raises(ParameterError, match="not a file"):
+        run(4, "plain", str(tmp_path / "other.pt"))

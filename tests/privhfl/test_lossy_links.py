@@ -319,7 +319,7 @@ def test_images_beyond_the_calibrated_range_are_refused_at_the_asker() -> None:
         wrong[1, 2, 3, 4] = scale
         for mode in ("secure", "fixed"):
             querying.mode = mode
-            with pytest.raises(ParameterError, match="that client 0 loaded are"):
+            with pytest.raises(ParameterError, match="the samples of client 0"):
                 querying.ask(0, [1, 2], wrong)
     querying.mode = "secure"
     assert not querying.server._sums

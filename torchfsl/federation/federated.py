@@ -49,7 +49,7 @@ from torchfsl.federation.planning import (
     settings_from,
     specs_of,
 )
-from torchfsl.federation.results import RoundEstimate
+from torchfsl.federation.results import RoundEstimate, state_of
 from torchfsl.fsl.estimates.estimate import estimate
 from torchfsl.fsl.estimates.measuring import Rates
 from torchfsl.fsl.plan.plan import Plan
@@ -57,11 +57,8 @@ from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import SegmentSpec
-from torchfsl.submodel.server_model import ServerModel
 
 log = logging.getLogger("torchfsl.federation")
-
-State = Mapping[str, npt.NDArray[Any]]
 
 _OPTIONS = (*PlanOptions.__annotations__, "retrieve")
 
@@ -428,7 +425,7 @@ class Federated:
             ParameterError: another object, or the model of another task.
             ProtocolError: a round is open.
         """
-        state = _state_of(servers)
+        state = state_of(servers)
         if only_missing:
             self.hooks.complete(state)
         else:
@@ -487,25 +484,3 @@ class Federated:
         memory = self.hooks.explain_memory(self.plan)
         lines = [self.plan.explain(), "memory of a client, next to its model:", *memory]
         return "\n".join(lines)
-
-
-def _state_of(servers: Any) -> State:
-    """The state of a servers' model, wherever it is.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    for name in ("model_state", "model"):
-        found = getattr(servers, name, None)
-        if isinstance(found, ServerModel):
-            return found.state
-        if isinstance(found, Mapping):
-            return found
-    if isinstance(servers, ServerModel):
-        return servers.state
-    if isinstance(servers, Mapping):
-        return servers
-    raise ParameterError(
-        f"load() expects LocalServers, a Coordinator, a SimulationResult or a mapping of arrays, "
-        f"got {type(servers).__name__}: fed.load(servers)"
-    )

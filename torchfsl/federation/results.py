@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchfsl.errors import ParameterError
 from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Array, Whole
+
+State = Mapping[str, Array]
 
 
 @dataclass(slots=True, repr=False)
@@ -147,3 +151,25 @@ def mean_loss(losses: Mapping[int, float]) -> float | None:
     if not losses:
         return None
     return math.fsum(finite) / len(finite) if finite else math.nan
+
+
+def state_of(servers: Any) -> State:
+    """The state of a servers' model, wherever it is.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    for name in ("model_state", "model"):
+        found = getattr(servers, name, None)
+        if isinstance(found, ServerModel):
+            return found.state
+        if isinstance(found, Mapping):
+            return found
+    if isinstance(servers, ServerModel):
+        return servers.state
+    if isinstance(servers, Mapping):
+        return servers
+    raise ParameterError(
+        f"load() expects LocalServers, a Coordinator, a SimulationResult or a mapping of arrays, "
+        f"got {type(servers).__name__}: fed.load(servers)"
+    )

@@ -133,13 +133,7 @@ def simulate(
         fed.hooks.states.put_back()
         fed.hooks.states.mode = "own"
         fed.hooks.exchange.load(servers.model.state)  # whatever is in it
-        result.checkpoint = {
-            "servers": servers.state_dict(),
-            "federated": fed.state_dict(),
-            "rounds": [dataclasses.asdict(one) for one in result.rounds],
-        }
-        if save is not None:
-            _write(Path(save), result.checkpoint)
+        _keep(result, fed, servers, save)
     return result
 
 
@@ -401,11 +395,19 @@ def _checkpoint_of(resume: object) -> Mapping[str, Any] | None:
     return found
 
 
-def _write(path: Path, checkpoint: Mapping[str, Any]) -> None:
-    """Write a checkpoint whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    torch.save(checkpoint, part)
-    part.replace(path)
+def _keep(
+    result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
+) -> None:
+    """Make the checkpoint; write the file whole or not at all."""
+    result.checkpoint = {
+        "servers": servers.state_dict(),
+        "federated": fed.state_dict(),
+        "rounds": [dataclasses.asdict(one) for one in result.rounds],
+    }
+    if save is not None:
+        part = Path(save).with_name(Path(save).name + ".part")
+        torch.save(result.checkpoint, part)
+        part.replace(save)
 
 
 def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
