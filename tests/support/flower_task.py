@@ -106,7 +106,9 @@ class Recorder:
         client = int(context.node_config["partition-id"])
         weight = self.weights.get(client, client + 1) if self.weighted else 1
         with client_servers(message, context, fed) as servers:
-            batches = None if fed.has_fixed_rows else [words_of(client)]
+            policy = fed.hooks.rows
+            is_fixed = policy is not None and policy.fixed is not None
+            batches = None if is_fixed else [words_of(client)]
             with fed.round(servers, batches=batches, weight=weight) as rnd:
                 loss = train(fed, client)
                 self.inside(client)
