@@ -63,7 +63,7 @@ class Run:
         if self.strategy.opened is not None:
             self.opened[number] = self.strategy.opened.clients
 
-    def assert_exact(self, optimizer: Any = optim.SGD(momentum=0.9)) -> None:  # noqa: B008
+    def assert_exact(self, optimizer: Any = optim.SGD(2.5, momentum=0.8)) -> None:  # noqa: B008
         """Both servers' model is that of `run_round` on what the clients sent."""
         plan = dataclasses.replace(self.strategy.plan, server_keys=())
         rounds = {n: (who, self.recorder.sent.get(n, {})) for n, who in self.opened.items()}

@@ -135,7 +135,7 @@ def replayed(
     plan: Plan,
     state: Mapping[str, Array],
     rounds: Mapping[int, tuple[tuple[int, ...], Mapping[int, Update]]],
-    optimizer: OptimizerSettings = SGD(momentum=0.9),  # noqa: B008 - frozen
+    optimizer: OptimizerSettings = SGD(2.5, momentum=0.8),  # noqa: B008 - frozen
 ) -> str:
     """The model's digest after `run_round` on the same updates in this process.
 
