@@ -199,3 +199,24 @@ def test_an_interrupted_simulation_is_saved_and_goes_on_from_its_file(tmp_path: 
     assert rest.column("loss") == whole.column("loss")
     with pytest.raises(ParameterError, match="not a file"):
         run(4, "plain", str(tmp_path / "other.pt"))
+
+
+def test_a_checkpoint_that_cannot_be_written_loses_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ParameterError, match="whose folder does not exist"):
+        run(2, "plain", save=tmp_path / "none" / "run.pt")
+    file = tmp_path / "run.pt"
+    run(2, "plain", save=file)
+    before = file.read_bytes()
+
+    def full(state: Any, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        result = run(3, "plain", save=file)
+    assert file.read_bytes() == before  # the last good one
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+    assert_equal(run(4, "plain"), run(4, "plain", result))

@@ -104,7 +104,7 @@ def simulate(
     size = len(data) if clients_per_round is None else clients_per_round
     _check_arguments(data, size, rounds, evaluate_every, optimizer_state, seed)
     weights = {} if weight is None else _weights_of(data, weight)
-    checkpoint = _checkpoint_of(resume)
+    checkpoint = _checkpoint_of(resume, save)
     if checkpoint is not None:
         _take_plan(fed, checkpoint)
     run = _Simulation(
@@ -373,12 +373,14 @@ def _check_plan(plan: SubmodelPlan, size: int, rounds: int, weights: Mapping[int
             raise ParameterError(f"client {client}: {error}") from error
 
 
-def _checkpoint_of(resume: object) -> Mapping[str, Any] | None:
+def _checkpoint_of(resume: object, save: str | Path | None) -> Mapping[str, Any] | None:
     """The checkpoint of what `resume` names.
 
     Raises:
-        ParameterError: it is not a checkpoint of `simulate`.
+        ParameterError: it is not a checkpoint of `simulate`, or `save` names no existing folder.
     """
+    if save is not None and not Path(save).absolute().parent.is_dir():
+        raise ParameterError(f"save= names {save}, whose folder does not exist: make it first")
     found = resume.checkpoint if isinstance(resume, SimulationResult) else resume
     if isinstance(found, str | Path):
         if not Path(found).is_file():
@@ -406,8 +408,16 @@ def _keep(
     }
     if save is not None:
         part = Path(save).with_name(Path(save).name + ".part")
-        torch.save(result.checkpoint, part)
-        part.replace(save)
+        try:
+            torch.save(result.checkpoint, part)
+            part.replace(save)
+        except (OSError, RuntimeError) as error:  # torch raises both; the rounds are not lost
+            part.unlink(missing_ok=True)
+            warnings.warn(
+                f"the checkpoint could not be written to {save} ({error}): the result's "
+                "checkpoint holds it",
+                stacklevel=3,
+            )
 
 
 def _take_plan(fed: Federated, checkpoint: Mapping[str, Any]) -> None:
