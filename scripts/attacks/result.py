@@ -10,7 +10,7 @@ class AttackResult:
     """One attack.
 
     Attributes:
-        name: as in SECURITY.md.
+        name: what is attacked, in a few words.
         off: what the attacker read or did with the defence switched off.
         on: what happened with it on.
         worked_off: whether the attack succeeded with the defence off, as it must.

@@ -1,4 +1,4 @@
-"""Plays what a client may send too much of, and writes SECURITY.md's table of what came of it.
+"""Plays what a client may send too much of, and writes the table of docs/proofs.md.
 
     python -m scripts.generate.lies_table            # writes it
     python -m scripts.generate.lies_table --check    # fails if it is stale
@@ -43,7 +43,7 @@ from torchfsl.submodel.plan import Lane
 from torchfsl.submodel.update import SegmentUpdate
 from torchfsl.types import Whole
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "SECURITY.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "proofs.md"
 BEGIN, END = "<!-- lies: begin -->\n", "<!-- lies: end -->\n"
 ROW: Final = 3
 
@@ -106,7 +106,7 @@ def outcome(proofs: Proofs, lane: Lane, lie: Lie | None) -> str:
     if "table" in opened.cut:
         said = f"is cut: row {what}, {lane} {count:,}"
     if lane == "weight":
-        said += f"; whole weight {opened.total_weight}"
+        said += f", whole weight {opened.total_weight}"
     return said
 
 

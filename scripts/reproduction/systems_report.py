@@ -68,8 +68,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "a malicious server can",
-        "spoil the sum, refuse; not learn more, alone or with clients",
-        "spoil the sum, refuse; not learn more",
+        "steer the sum, and so read samples in later sums; refuse clients",
+        "steer the sum, and so read samples in later sums; refuse clients",
         "learn more: it is trusted to follow the protocol",
         "aggregator: have one client's update opened in place of the sum, once a round; key holder: spoil the sum",
         "learn more: it is trusted to follow the protocol",
@@ -139,7 +139,7 @@ READING = """## What follows
 - **One server only:** SecAgg+ for equal clients; `sesa` where clients train parts of different size and
   the parts shall stay hidden.
 - **Clients that can talk to one server only, and a key holder apart: `sefl`.** `dense` asks for the same two
-  parties not to collude, takes a quarter of the bytes and bears a malicious one of them.
+  parties not to collude, takes a quarter of the bytes and hides reports from a malicious one of them.
 - **Models that must stay apart, for their shapes or their owners: `privhfl`.** It pays for that: clients
   that may share one model reach a higher accuracy with a small part of the bytes. A client's gain is
   that of asking a few others, and some client may lose.

@@ -1,4 +1,4 @@
-"""SECURITY.md's table of what clients may lie about: what comes of each lie, played anew."""
+"""The table of lies in docs/proofs.md is what comes of each lie, played anew."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_receipts_convict_an_aggregator_that_leaves_a_client_out() -> None:
 
 
 def test_limit_a_malicious_aggregator_opens_one_client() -> None:
-    """Documented in SECURITY.md: the key holder cannot tell one ciphertext from a sum."""
+    """Documented in docs/sefl.md: the key holder cannot tell one ciphertext from a sum."""
     aggregator, key_holder, plan = make_servers(make_draft())
     victim = random_update(plan, 1)
     others = {n: random_update(plan, n) for n in (2, 3)}
@@ -262,7 +262,7 @@ def test_limit_is_not_there_between_honest_servers() -> None:
 
 
 def test_limit_a_malicious_aggregator_reads_the_secret_key() -> None:
-    """Documented in SECURITY.md: one opening of a made-up ciphertext gives the whole key."""
+    """Documented in docs/sefl.md: one opening of a made-up ciphertext gives the whole key."""
     aggregator, key_holder, plan = make_servers(make_draft(sizes=(2048,)))
     key = read_key(aggregator, key_holder, 0)
     assert set(key.tolist()) == {-1, 0, 1}

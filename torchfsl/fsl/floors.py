@@ -41,7 +41,7 @@ _LEAST: Final = {"min_clients": 1, "min_contributors": 1, "max_k": 0, "max_round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPolicy:
-    """Demands on a plan. The defaults demand what protects against one malicious server.
+    """Demands on a plan. The defaults protect reports against one malicious server.
 
     Attributes:
         verified: every tree carries a check word and every answer a tag.

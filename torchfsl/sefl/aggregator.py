@@ -4,7 +4,7 @@ It is the paper's aggregation server (AS). Under the mask the key holder decrypt
 taking it off again needs no garbled circuit, because subtraction is all there is to do. The
 aggregator learns the sum, exact or with the key holder's noise if the plan has any, who took part,
 and nothing else, as long as it follows the protocol: one that does not can have a single client's
-ciphertext opened in the sum's place (see SECURITY.md).
+ciphertext opened in the sum's place (see docs/sefl.md).
 
     step            state after   what it takes
     open_round      OPEN          UPDATE

@@ -3,7 +3,7 @@
 It is the paper's crypto service provider (CSP). It must never get hold of a single client's
 ciphertext, which it could read: clients send to the aggregator alone, over a channel of their own.
 It cannot tell a sum of many from a client's ciphertext either, which is why the aggregator must
-follow the protocol (see SECURITY.md). What it can insist on, it does: one opening a round, rounds
+follow the protocol (see docs/sefl.md). What it can insist on, it does: one opening a round, rounds
 that rise, at least `min_clients` names, no more rounds than the plan allows, and its own noise.
 """
 

@@ -1,0 +1,70 @@
+"""Pages on security: tests and attacks that they name are there, and the first screens warn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.checks.prose import prose_of, words
+
+ROOT = Path(__file__).resolve().parents[2]
+SECURITY = ROOT / "SECURITY.md"
+PAGES = [
+    SECURITY,
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("security-arguments", "findings", "proofs", "sesa", "sefl", "privhfl")
+    ),
+]
+
+
+def named(page: Path) -> list[Path]:
+    """Files of tests in code marks, by their path under tests/ or in the repository."""
+    found = re.findall(r"`((?:tests/)?(?:\w+/)*test_\w+\.py)(?:::\w+)?`", page.read_text())
+    return [Path(name.removeprefix("tests/")) for name in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_test_that_a_page_on_security_names_exists(page: Path) -> None:
+    tests = named(page)
+    assert tests
+    # Behind the first test of a folder a page may leave the folder out.
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    missing = [
+        test
+        for test in tests
+        if not (ROOT / "tests" / test).is_file()
+        and not (len(test.parts) == 1 and test.name in known)
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES[:3], ids=lambda page: page.stem)
+def test_every_attack_that_a_page_on_security_names_exists(page: Path) -> None:
+    modules = re.findall(r"`(?:scripts/attacks/)?((?!test_)\w+)\.py`", page.read_text())
+    assert [name for name in modules if not (ROOT / f"scripts/attacks/{name}.py").is_file()] == []
+
+
+def test_a_finding_has_a_commit_and_a_test_or_attack_in_one_line() -> None:
+    lines = (ROOT / "docs" / "findings.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    assert 30 < len(rows) <= 40
+    for row in rows:
+        _, commits, plays = row.strip("| ").rsplit(" | ", 2)
+        assert re.fullmatch(r"`[0-9a-f]{7}`(, `[0-9a-f]{7}`)*", commits), row
+        assert plays.count(".py`"), row
+
+
+def test_security_can_be_read_at_once() -> None:
+    assert words(prose_of(SECURITY.read_text())) <= 2500
+
+
+def test_the_first_screens_say_that_one_server_can_steer_and_then_read_samples() -> None:
+    """A reader must not take "may be malicious" for a promise about the sum."""
+    first = "\n".join((ROOT / "README.md").read_text().splitlines()[:25])
+    learns = SECURITY.read_text().partition("## Who learns what?")[2].partition("\n## ")[0]
+    for text in (first, learns):
+        assert "steer" in text
+        assert "training samples" in text
