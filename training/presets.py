@@ -3,8 +3,8 @@
 Why those of widths have the cohorts and the collusion that they have. Thirds of a cohort train all,
 half and a quarter of each layer. The SESA paper lets half of the clients collude; then hardly an
 honest wide client is left: of 20 clients' submodels one a round would open as the update of one
-client where two drop out, of 40 clients' 0.057 where four do (RESULTS.md). A cohort whose wide
-clients outnumber colluding ones and dropouts by two isolates nothing, whatever is drawn.
+client where two drop out, of 40 clients' 0.057 where four do (docs/results/sesa.md). A cohort whose
+wide clients outnumber colluding ones and dropouts by two isolates nothing, whatever is drawn.
 
 - `mlp-mnist-widths`: K = 4; 13 wide clients of 40, 4 collude, so that up to 7 may drop out and
   nothing is isolated. With 10 dropouts one round in 40,000 is refused for those that were left.

@@ -1,6 +1,6 @@
 """Writes the table of docs/scale.md: what rounds of 10^4 to 10^6 clients take, up to 2^31 rows.
 
-    python -m scripts.generate.scale_table             # from the rates in results/scale-rates.json
+    python -m scripts.generate.scale_table             # from the rates `scale-rates` in results/
     python -m scripts.generate.scale_table --measure   # measures them on this machine first
 
 Tables too long for one plan are cut into equal parts, each with a plan of its own, and a client
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from scripts.bench.measure import environment
+from scripts.reproduction.results import TABLES, read_results, write_result
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.estimates.estimate import Estimate, estimate
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates, rows_plan
@@ -23,7 +23,7 @@ from torchfsl.fsl.plan.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "scale.md"
-RATES = ROOT / "results" / "scale-rates.json"
+RATES = "scale-rates"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
 CLIENTS: Final = (10**4, 10**5, 10**6)
@@ -79,7 +79,7 @@ def size(number: float) -> str:
 
 def table() -> str:
     """The part of the page between the marks."""
-    stored: dict[str, Any] = json.loads(RATES.read_text())
+    stored = read_results(TABLES)[RATES]
     rates = Rates(**stored["rates"])
     where = stored["environment"]
     head = (
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="measure the rates first")
     if parser.parse_args().measure:
         found = {"environment": environment(), "rates": dataclasses.asdict(measured_rates())}
-        RATES.write_text(json.dumps(found, indent=1) + "\n")
+        write_result(TABLES, RATES, found)
     PAGE.write_text(written(PAGE.read_text()))
 
 

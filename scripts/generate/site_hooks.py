@@ -1,7 +1,7 @@
 """Hooks of mkdocs.yml: pages of the repository's root in the site, and links to files outside it.
 
 SECURITY.md, RESULTS.md, CHANGELOG.md and CONTRIBUTING.md stay where readers of the repository look
-for them; the site shows them as pages, with the plots of RESULTS.md. A link to a file of the
+for them; the site shows them as pages. A link to a file of the
 repository that is no page (source code, an example) becomes its label, since the site may be read
 without a checkout.
 """
@@ -20,18 +20,15 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ("SECURITY.md", "RESULTS.md", "CHANGELOG.md", "CONTRIBUTING.md")
-PLOTS: Final = "results"
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the root's pages and plots to those of docs/."""
+    """Adds the root's pages to those of docs/."""
     from mkdocs.structure.files import File
 
-    plots = sorted((ROOT / PLOTS).glob("*.png"))
-    for path in [*(ROOT / page for page in PAGES), *plots]:
-        name = path.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, name, abs_src_path=str(path)))
+    for page in PAGES:
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / page)))
     return files
 
 

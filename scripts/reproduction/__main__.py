@@ -1,8 +1,8 @@
 """Reproduce the tables and figures of the FSL paper, each by one command.
 
-    scripts/reproduce table6          writes results/table6.json
+    scripts/reproduce table6          writes a line of results/tables.jsonl
     scripts/reproduce table7 --data DIR --dataset trec
-    scripts/reproduce report          writes RESULTS.md and its plots from results/
+    scripts/reproduce report          fills the pages' tables and draws plots from results/
 
 Accuracy runs (table7, table8, beyond) keep what they need to go on in runs/reproduce/: the same
 line again resumes them, and several processes may share one list. --data is a folder with mnist,
@@ -44,7 +44,8 @@ from scripts.reproduction import (
     systems,
 )
 from scripts.reproduction import corpus_statistics as statistics
-from scripts.reproduction.results import FOLDER, write_result
+from scripts.reproduction.results import TABLES as ONE_RUN
+from scripts.reproduction.results import write_result
 from training.sections import ConfigError
 
 RUN_FOLDER = Path("runs") / "reproduce"
@@ -142,7 +143,7 @@ def main() -> int:
             "date": time.strftime("%Y-%m-%d"),
         }
         name = "-".join(filter(None, [options.table, options.part]))
-        write_result(FOLDER / f"{name}.json", {**stamp, **figures})
+        write_result(ONE_RUN, name, {**stamp, **figures})
     elif options.table in PRIVHFL:
         of_task = PRIVHFL[options.table][1]
         tasks = options.dataset or ["mnist", "cifar10"]
@@ -207,7 +208,7 @@ def _cells(options: Options) -> list[cells.Cell]:
 def _parser() -> argparse.ArgumentParser:
     tables = {name: text for name, (text, _) in TABLES.items()} | RUNS
     tables |= {name: text for name, (text, _) in PRIVHFL.items()}
-    tables["report"] = "RESULTS.md from all of results/"
+    tables["report"] = "tables and plots of the pages, from all of results/"
     listing = "\n".join(f"  {name:21} {text}" for name, text in tables.items())
     parser = argparse.ArgumentParser(
         description=__doc__ + "\ntables:\n" + listing,

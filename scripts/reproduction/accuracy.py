@@ -20,7 +20,7 @@ import numpy as np
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.cells import Cell
-from scripts.reproduction.results import write_result
+from scripts.reproduction.results import read_results, write_result
 from training.config import Config
 from training.experiment import run_experiment
 
@@ -55,19 +55,18 @@ def run_cells(
         for cell in cells
     ]
     for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
-        target = Path("results") / cell.results / f"{cell.name}.json"
         folder = runs / cell.table / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         head = f"[{number}/{len(cells)}] {cell.table} {cell.name}"
         with _claimed(folder) as mine:
-            if target.exists():
-                print(f"{head}: {target} is here; remove it to run the cell again", flush=True)
+            if cell.name in read_results(cell.results):
+                print(f"{head}: is here; remove its result to run it again", flush=True)
             elif not mine:
                 print(f"{head}: another process works on it", flush=True)
             else:
                 print(head, flush=True)
                 result = run_cell(cell, config, folder, fsl_rounds)
-                write_result(target, {**result, "command": command})
+                write_result(cell.results, cell.name, {**result, "command": command})
 
 
 def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from typing import Any, Final, Literal, cast
 import torch
 
 import torchfsl
-from scripts.reproduction.averages_report import EVERY
 from scripts.reproduction.averages_tasks import SETTINGS, Setting, train
 from scripts.reproduction.two_tower import TwoTowerTask
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from training.data.prf import Stream
 from training.local import freeze_statistics
 
+EVERY: Final = 5
+"""Rounds between two points of a curve."""
 TITLE: Final = "averages by servers' optimizers by clients' optimizer state, small tasks"
 Average = Literal["clients", "rows"]
 State = Literal["fresh", "own"]

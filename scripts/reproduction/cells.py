@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def results(self) -> str:
-        """Folder of its result: trials on held-out data are no rows of a table."""
+        """Table of its result: trials on held-out data have a separate one."""
         return f"{self.table}-held-out" if self.held_out else self.table
 
     @property

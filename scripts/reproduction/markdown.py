@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a heading line."""
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
+import numpy as np
 
 
 def seconds(value: float) -> str:
@@ -29,18 +25,52 @@ def weights(log: int) -> str:
     return f"2^{log}"
 
 
+def mean(values: Sequence[float], digits: int = 2, sign: str = "") -> str:
+    """A mean, with the standard deviation of several."""
+    average = f"{np.mean(values):{sign}.{digits}f}"
+    several = len(values) > 1
+    return f"{average} ± {np.std(values, ddof=1):.{digits}f}" if several else average
+
+
 def missing(name: str) -> str:
-    """What stands where a table has no figures."""
+    """What stands in place of a table without figures."""
     return f"*Not run yet: `scripts/reproduce {name}`.*\n"
 
 
-def stamp(figures: dict[str, Any]) -> str:
+class _Format(string.Formatter):
+    def format_field(self, value: Any, spec: str) -> Any:
+        """Also `size`, `seconds` and, of several values, `mean` with its number of digits."""
+        own = {"size": size, "seconds": seconds, "mean": mean}
+        name = spec.rstrip("0123456789")
+        if name not in own:
+            return super().format_field(value, spec)
+        return own[name](value, *map(int, spec[len(name) :]))
+
+
+def filled(template: str, row: Any) -> str:
+    """A format string with the fields of a mapping, or with the items of a sequence by number."""
+    if isinstance(row, Mapping):
+        return _Format().vformat(template, (), row)
+    return _Format().vformat(template, row, {})
+
+
+def stamp(figures: Mapping[str, Any]) -> str:
     """Command, machine and date of a table, and of a later count of its bytes alone."""
     again = f"; bytes counted again {day}" if (day := figures.get("bytes_counted")) else ""
     return f"`{command(figures)}`, {machine(figures)}, {figures['date']}{again}.\n"
 
 
-def machine(figures: dict[str, Any]) -> str:
+def stamp_of(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Commands, dates and machines of several runs."""
+    runs = list(runs)
+    commands = sorted({f"`{command(r)}`" for r in runs})
+    dates = sorted({r["date"] for r in runs})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    machines = sorted({machine(r) for r in runs})
+    return f"{', '.join(commands)}; {when}, {' and '.join(machines)}.\n"
+
+
+def machine(figures: Mapping[str, Any]) -> str:
     """The machine that gave the figures; early results of untimed tables do not name theirs."""
     if "environment" in figures:
         environment = figures["environment"]
@@ -50,7 +80,7 @@ def machine(figures: dict[str, Any]) -> str:
     return named if " cores of " in named else "2 cores of AMD EPYC"
 
 
-def command(figures: dict[str, Any]) -> str:
+def command(figures: Mapping[str, Any]) -> str:
     """The command that gave the figures, its data folder called DATA."""
     text = figures["command"].replace("python scripts/reproduce.py", "scripts/reproduce")  # older
     return re.sub(r"--data \S+", "--data DATA", text)

@@ -1,30 +1,32 @@
-"""The plots of RESULTS.md."""
+"""The plots of docs/results/ and docs/systems.md, in docs/figures/."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 
-from scripts.reproduction import paper, sefl_report
+from scripts.reproduction import paper, sefl_tables
 from scripts.reproduction.communication import break_even
 from scripts.reproduction.one_round import one_segment_plan
-from scripts.reproduction.results import FOLDER, read_accuracies, read_result
-from scripts.reproduction.systems_report import RESULT, privhfl_points
+from scripts.reproduction.results import read_accuracies, read_result
+from scripts.reproduction.systems_tables import RESULT, privhfl_points
 from torchfsl.fsl import costs
 from training.privhfl.settings import TaskName
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+FOLDER = Path("docs") / "figures"
 SIZE = (7.0, 4.2)
 
 
 def draw() -> None:
     """Draw every plot whose figures exist."""
-    FOLDER.mkdir(exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     _upload()
     _server_seconds()
     _accuracy()
@@ -284,7 +286,7 @@ def _sesa() -> None:
 
 def _sefl() -> None:
     """Test perplexity by block size."""
-    lines = sefl_report.curves()
+    lines = sefl_tables.curves()
     if not lines:
         return
     figure, axis = plt.subplots(figsize=SIZE)

@@ -1,7 +1,7 @@
 """What the accuracy tables of PrivHFL are made of: a cell is one choice of settings.
 
-A cell's result is `results/privhfl/NAME.json`, with a record for each seed. Baselines are shared
-by the cells that have equal ones. Runs go on after an interruption, client by client, and several
+A cell's result is a line of `results/privhfl.jsonl`, with a record for each seed. Cells that have
+equal baselines share them. Runs go on after an interruption, client by client, and several
 processes may work through one list.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from typing import Any
 import torch
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.results import FOLDER, write_result
+from scripts.reproduction.results import Figures, read_results, write_result
 from training.privhfl.allocator import keep_freed_memory
 from training.privhfl.experiment import run_experiment
 from training.privhfl.settings import Settings, TaskName
 
-RESULTS = FOLDER / "privhfl"
 BASE: dict[str, Settings] = {
     "mnist": Settings(task="mnist"),
     "cifar10": Settings(task="cifar10", clients=6, private=1000, queries=2500, batch=32),
@@ -43,7 +41,7 @@ _KEPT = ("baseline", "accuracy", "gain", "least_gain", "baselines", "accuracies"
 
 @dataclass(frozen=True)
 class Cell:
-    """Settings of a task that differ from its base; the name is that of the result's file."""
+    """Settings of a task that differ from its base; the name is that of the result."""
 
     task: TaskName
     label: str
@@ -118,24 +116,21 @@ def run_cells(
     keep_freed_memory()
     for seed in seeds:
         for cell in cells:
-            target = RESULTS / f"{cell.name}.json"
-            if str(seed) in _seeds(target):
+            if str(seed) in _seeds(cell):
                 print(f"{cell.name}, seed {seed}: is here", flush=True)
                 continue
             print(f"{cell.name}, seed {seed}", flush=True)
             record = {**_run(cell, seed, data, runs), "command": command}
             with _locked(runs / "privhfl" / "results.lock"):
-                found = {**_seeds(target), str(seed): record}
-                changes = dict(cell.changes)
-                ordered = dict(sorted(found.items(), key=lambda one: int(one[0])))
-                write_result(target, {"task": cell.task, "changes": changes, "seeds": ordered})
+                seeds_of = {**_seeds(cell), str(seed): record}
+                ordered = dict(sorted(seeds_of.items(), key=lambda one: int(one[0])))
+                figures = {"task": cell.task, "changes": dict(cell.changes), "seeds": ordered}
+                write_result("privhfl", cell.name, figures)
 
 
-def _seeds(target: Path) -> dict[str, Any]:
-    if not target.exists():
-        return {}
-    found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))["seeds"]
-    return found
+def _seeds(cell: Cell) -> Figures:
+    seeds: Figures = read_cells().get(cell.name, {}).get("seeds", {})
+    return seeds
 
 
 def _run(cell: Cell, seed: int, data: Path | None, runs: Path) -> dict[str, Any]:
@@ -174,7 +169,6 @@ class _locked:
         self._file.close()
 
 
-def read_cells() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and contents of all results."""
-    for path in sorted(RESULTS.glob("*.json")):
-        yield path.stem, json.loads(path.read_text(encoding="utf-8"))
+def read_cells() -> dict[str, Figures]:
+    """All results by name."""
+    return read_results("privhfl")

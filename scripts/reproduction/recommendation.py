@@ -23,7 +23,7 @@ import torch
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.accuracy import Progress, run_or_read
-from scripts.reproduction.results import write_result
+from scripts.reproduction.results import read_results, write_result
 from training.config import Config
 from training.presets import PRESETS, narrowed
 
@@ -89,14 +89,13 @@ def run_recommenders(
         for seed in seeds:
             dataset, config = config_of(name, data, seed, rounds)
             label = f"{name}-{config.rounds}-seed{seed}"
-            target = Path("results") / "recommendation" / f"{label}.json"
-            if target.exists():
-                print(f"{label}: {target} is here; remove it to run it again", flush=True)
+            if label in read_results("recommendation"):
+                print(f"{label}: is here; remove its result to run it again", flush=True)
                 continue
             print(label, flush=True)
             result = run(config, runs / "recommendation" / label, fsl_rounds)
             cell = {"cell": name, "dataset": dataset}
-            write_result(target, {**cell, **result, "command": command})
+            write_result("recommendation", label, {**cell, **result, "command": command})
 
 
 def config_of(name: str, data: Path, seed: int, rounds: int | None) -> tuple[str, Config]:

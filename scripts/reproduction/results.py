@@ -1,32 +1,48 @@
-"""Small JSON files, one a run or table, that RESULTS.md is made from."""
+"""Results: JSON lines, one record for each run or table, from which the pages' tables are made.
+
+`results/TABLE.jsonl` has the runs of a table of many runs, `results/tables.jsonl` every table that
+one command measures in one go. A record's `name` is unique in its file; lines are sorted by it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path("results")
+TABLES = "tables"
+Figures = dict[str, Any]
 
 
-def write_result(path: Path, figures: dict[str, Any]) -> None:
-    """Write the figures in one step, one line for each of them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in figures.items()]
-    part.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    os.replace(part, path)
-    print(f"wrote {path}", flush=True)
+def write_result(table: str, name: str, figures: Figures) -> None:
+    """Write or replace one record in one step, while no other process writes."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = os.open(FOLDER, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        records = {**read_results(table), name: figures}
+        path, part = FOLDER / f"{table}.jsonl", FOLDER / f"{table}.jsonl.part"
+        lines = (json.dumps({"name": own, **records[own]}) + "\n" for own in sorted(records))
+        part.write_text("".join(lines), encoding="utf-8")
+        part.replace(path)
+    finally:
+        os.close(folder)  # which also unlocks
+    print(f"wrote {name} to {path}", flush=True)
 
 
-def read_result(name: str) -> dict[str, Any] | None:
-    """One table's file, or None where it has not been made."""
-    path = FOLDER / f"{name}.json"
-    if not path.exists():
-        return None
-    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return figures
+def read_results(table: str) -> dict[str, Figures]:
+    """The records of a table by name; empty if there is no file."""
+    path = FOLDER / f"{table}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {record.pop("name"): record for record in map(json.loads, lines)}
+
+
+def read_result(name: str) -> Figures | None:
+    """A table that one command measures, or None before that."""
+    return read_results(TABLES).get(name)
 
 
 _USUAL = {
@@ -37,19 +53,18 @@ _USUAL = {
     "precision": "bfloat16",
     "threads": 1,
 }
-"""What early results do not say of their cells; TREC's precision is always float32."""
+"""Settings that early results do not name; TREC's precision is always float32."""
 
 
-def read_accuracies(folder: str) -> list[dict[str, Any]]:
-    """Training runs of one table by file name, every cell with all settings.
+def read_accuracies(table: str) -> list[Figures]:
+    """Training runs of one table by name, every cell with all settings.
 
     A run that evaluated the mean of its models as well stands here twice: with its latest model, of
     which `average` is 0, and with the mean. Of runs with equal cells the first is here: averaging
     changes no model, and threads only the order of floating-point sums.
     """
-    runs: dict[str, dict[str, Any]] = {}
-    for path in sorted((FOLDER / folder).glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
+    runs: dict[str, Figures] = {}
+    for run in read_results(table).values():
         cell = {**_USUAL, **run["cell"]}
         found = {0.0: (run["accuracy_percent"], run.get("curve"))}
         if "mean_curve" in run:

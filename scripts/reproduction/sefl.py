@@ -18,7 +18,7 @@ from typing import Any
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.accuracy import Progress, run_or_read
-from scripts.reproduction.results import FOLDER, write_result
+from scripts.reproduction.results import read_results, write_result
 from training.config import Config
 from training.federation import build
 from training.language_section import Language
@@ -209,18 +209,17 @@ def name_of(config: Config) -> str:
 
 
 def kept(config: Config, runs: Path) -> dict[str, Any]:
-    """A run from its file among the results, or made now, with machine and date.
+    """A run from the results, or made now, with machine and date.
 
-    So a table or figure can be completed on another day, or elsewhere, and each run says where.
+    So a table or figure can be completed on another day or machine.
     """
-    path = FOLDER / "sefl" / f"{name_of(config)}-{config.rounds}rounds.json"
-    if path.exists():
-        print(f"{path.stem}: is here", flush=True)
+    name = f"{name_of(config)}-{config.rounds}rounds"
+    if name in read_results("sefl"):
+        print(f"{name}: is here", flush=True)
     else:
         stamp = {"machine": bench_measure.machine(), "date": time.strftime("%Y-%m-%d")}
-        write_result(path, {**run(config, runs), **stamp})
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+        write_result("sefl", name, {**run(config, runs), **stamp})
+    return read_results("sefl")[name]
 
 
 def run(config: Config, runs: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The study of averages: one run of its smallest task, kept runs, and the page of its figures."""
+"""The study of averages: one run of its smallest task, kept runs, and the tables of its figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reproduction import averages, averages_report
+from scripts.reproduction import averages, systems_tables
 from scripts.reproduction.averages_tasks import SETTINGS, train
 from scripts.reproduction.two_tower import TwoTowerTask
 
@@ -54,21 +54,13 @@ def test_finished_runs_are_kept(tmp_path: Path) -> None:
     assert later.curve("runs/words/clients/SGD(1)/fresh", 0, lambda _: [0.0]) == [0.25, 0.5]
 
 
-def test_the_page_has_the_tables_of_the_results() -> None:
-    text = averages_report.PAGE.read_text(encoding="utf-8")
-    assert averages_report.written(text) == text
-
-
 def test_a_table_has_means_over_seeds() -> None:
     figures = {
         "runs": {"words/clients/SGD(1)/fresh": {"0": [0.2, 0.6, 0.4], "1": [0.4, 0.6, 0.8]}},
-        "causes": {"central": {"0": [0.1, 0.3]}}, "titles": {"words": "Disjoint words"},
-        "default": "clients/SGD(1)/fresh", "former": "", "command": "scripts/reproduce averages",
-        "machine": "2 cores of a machine", "date": "2026-01-01",
+        "causes": {"central": {"0": [0.1, 0.3]}}, "default": "clients/SGD(1)/fresh", "former": "",
     }  # fmt: skip
-    text = averages_report.tables(figures)
-    row = (
-        "| clients | SGD(1) (**default**) | fresh | 0.300 | 0.600 | 0.700 | 0.600 | 0.600, 0.800 |"
-    )
-    assert row in text
-    assert "| central | 0.300 | 0.300 | 0.300 |" in text
+    (row,) = systems_tables._averages("words", figures)
+    assert row == ("clients", "SGD(1) (**default**)", "fresh", "0.300", "0.600", "0.700", "0.600",
+                   "0.600, 0.800", 2)  # fmt: skip
+    assert not list(systems_tables._averages("din", figures))
+    assert list(systems_tables._causes(figures)) == [("central", "0.300", "0.300", "0.300")]

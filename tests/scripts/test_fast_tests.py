@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("torchfsl/kernels/csrc/path/path.h", "kernels"),
         ("tests/service/test_node.py", "service"),
         ("models/din.py", "training"),
-        ("results/din.json", "scripts"),
+        ("results/tables.jsonl", "scripts"),
         ("docs/engine.md", "docs"),
         ("torchfsl/errors.py", None),
         ("tests/support/network.py", None),

@@ -1,40 +1,39 @@
-"""PrivHFL's section of RESULTS.md, docs/systems.md, and what the paper's own figures come to."""
+"""PrivHFL's page of results, and what the paper's own figures come to."""
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import pytest
 
-from scripts.reproduction import privhfl_cells, privhfl_paper, privhfl_report, systems_report
-from scripts.reproduction.privhfl_points_report import POINTS
+from scripts.reproduction import privhfl_cells, privhfl_paper
+from scripts.reproduction.results import read_results
 from training.privhfl.settings import Settings
 
-
-def test_the_page_of_systems_is_the_generated_one() -> None:
-    assert systems_report.TARGET.read_text(encoding="utf-8") == systems_report.render()
+PAGE = Path("docs") / "results" / "privhfl.md"
 
 
-def test_every_row_of_the_papers_tables_is_in_the_section() -> None:
-    text = privhfl_report.section()
+def test_every_row_of_the_papers_tables_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
     for figures in privhfl_paper.ACCURACY.values():
         for row in figures.values():
             assert all(f"| {value:.2f} " in text for value in row)
     for value in (*privhfl_paper.BASELINE.values(), *privhfl_paper.LAMBDA.values()):
         assert f"| {value:.2f} |" in text
-    if "Not run yet: `scripts/reproduce privhfl-costs`" not in text:
-        for values in privhfl_paper.PREDICTION.values():
-            assert all(f"{s:g} s, {mb:,.2f} MB" in text for s, mb in values)
-        for row in privhfl_paper.BATCHES.values():
-            assert all(f"| {value:g} |" in text for value in row if value is not None)
-        for rows in privhfl_paper.MNIST.values():
-            assert all(f"{own:g}; {other:g}; " in text for own, other in rows)
+    for values in privhfl_paper.PREDICTION.values():
+        assert all(f"{s:g} s, {mb:,.2f} MB" in text for s, mb in values)
+    for row in privhfl_paper.BATCHES.values():
+        assert all(f"| {value:g} |" in text for value in row if value is not None)
+    for rows in privhfl_paper.MNIST.values():
+        assert all(f"{own:g}; {other:g}; " in text for own, other in rows)
 
 
 def test_ten_points_name_checks_that_exist() -> None:
-    assert len(POINTS) == 10
-    for _, check in POINTS:
+    text = PAGE.read_text(encoding="utf-8")
+    points = re.findall(r"^\| (\d+) \| .*? \| (.*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in points] == list(range(1, 11))
+    for _, check in points:
         for name in (part for part in check.split("`") if "/" in part and part.endswith(".py")):
             assert Path(name).exists(), name
 
@@ -78,7 +77,7 @@ def test_cells_run_once_a_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = Settings(task="mnist", data="synthetic", clients=3, private=10, queries=10, test=50)
-    monkeypatch.setattr(privhfl_cells, "RESULTS", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         privhfl_cells.Cell, "settings", lambda self, seed, data: Settings(
             **{**{f: getattr(small, f) for f in small.__slots__}, **self.changes, "seed": seed}
@@ -89,7 +88,7 @@ def test_cells_run_once_a_seed(
     for seeds in ([0], [1, 0]):
         privhfl_cells.run_cells(cells, seeds=seeds, data=None, runs=tmp_path, command="here")
     assert capsys.readouterr().out.count(": is here") == 2
-    found = json.loads((tmp_path / "results" / "mnist-all.json").read_text())
+    found = read_results("privhfl")["mnist-all"]
     assert list(found["seeds"]) == ["0", "1"]
     assert found["seeds"]["0"]["predictions"] == 3 * 10 * 2
     assert found["seeds"]["0"]["command"] == "here"

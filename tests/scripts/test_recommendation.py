@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reproduction import recommendation, recommendation_report
+from scripts.reproduction import recommendation, recommendation_tables
+from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.results import read_results, write_result
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +16,6 @@ def few_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rankings of a few users, and results in a folder of the test's."""
     monkeypatch.setattr(recommendation, "RANKED", 8)
     monkeypatch.setattr(recommendation, "IN_CATALOGUE", 2)
-    monkeypatch.setattr(recommendation_report, "FOLDER", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
 
 
@@ -49,30 +50,29 @@ def test_runs_of_a_cell_whole_and_in_part_through_the_servers_end_with_one_model
     tmp_path: Path,
 ) -> None:
     data = _beauty(tmp_path)
-    assert "Not run yet" in recommendation_report.section()
     _run(["din-small-beauty"], data, seeds=[0, 1], fsl_rounds=1)
-    target = tmp_path / "results" / "recommendation" / "din-small-beauty-2-seed0.json"
-    in_part = json.loads(target.read_text())
+    name = "din-small-beauty-2-seed0"
+    in_part = read_results("recommendation")[name]
     assert (in_part["aggregation"], in_part["exact_rounds"]) == ("plain", 2)
     assert (in_part["fsl"]["rounds"], in_part["fsl"]["exact_rounds"]) == (1, 1)
     row = _row_of("`din-small`")
     assert row[3] == "0, 1"
     assert row[-1] == "4 of 4; 2 of 2"
-    target.unlink()
+    (tmp_path / "results" / "recommendation.jsonl").unlink()
     _run(["din-small-beauty"], data, seeds=[0], fsl_rounds=2)
-    whole = json.loads(target.read_text())
+    whole = read_results("recommendation")[name]
     assert (whole["aggregation"], whole["fsl"]["exact_rounds"]) == ("fsl", 2)
     assert whole["model_sha256"] == in_part["model_sha256"]
     assert whole["fsl"]["upload_bytes"] == in_part["fsl"]["upload_bytes"]
-    assert _row_of("`din-small`")[-1] == "4 of 4; 3 of 3"
-    assert "minutes for 2 rounds of `din-small`" in recommendation_report.section()
+    assert _row_of("`din-small`")[-1] == "2 of 2; 2 of 2"
+    assert "| `din-small` | Amazon Beauty | 2 | 0 | 0 |" in TABLES["recommenders-time"].render()
 
 
 def test_central_training_and_trials_have_rows_of_their_own(tmp_path: Path) -> None:
     _run(["central-mf-beauty", "trial-dropout-0"], _beauty(tmp_path), seeds=[0], fsl_rounds=0)
     assert _row_of("`mf`, central")[-3:] == ["-", "-", "-"]
     assert _row_of("no dropout")[1] == "2"
-    runs = {run["cell"]: run for run in recommendation_report.read_runs()}
+    runs = {run["cell"]: run for run in read_results("recommendation").values()}
     assert runs["trial-dropout-0"]["evaluate"] == "validation"
     assert runs["central-mf-beauty"]["evaluate"] == "test"
 
@@ -86,7 +86,7 @@ def test_two_bytes_a_value_stand_beside_four(tmp_path: Path) -> None:
     )
     wide, narrow = _row_of("`din-small`"), _row_of("`din-small`, two bytes a value")
     assert narrow[-1] == wide[-1] == "4 of 4; 2 of 2"
-    runs = recommendation_report.read_runs()
+    runs = recommendation_tables.tests()
     sent = {r["cell"]: (r["fsl"]["upload_bytes"], r["fsl"]["download_bytes"]) for r in runs}
     two, four = sent["narrow-din-small-beauty"], sent["din-small-beauty"]
     assert two[0] < 0.75 * four[0]
@@ -95,8 +95,8 @@ def test_two_bytes_a_value_stand_beside_four(tmp_path: Path) -> None:
     off = [
         aucs["narrow-din-small-beauty", seed] - aucs["din-small-beauty", seed] for seed in (0, 1)
     ]
-    said = f"{off[0]:+.4f}, {off[1]:+.4f}, on average {sum(off) / 2:+.4f}"
-    assert f"`din-small` on Beauty after 2 rounds {said}" in recommendation_report.section()
+    row = f"| `din-small` | 2 | {off[0]:+.4f}, {off[1]:+.4f} | {sum(off) / 2:+.4f} |"
+    assert row in TABLES["recommenders-narrow"].render()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_cell_that_is_none_is_refused_with_the_names(name: str, tmp_path: Path
 
 
 def test_every_trial_has_words_and_changes_what_it_says() -> None:
-    assert set(recommendation.TRIALS) == set(recommendation_report.TRIAL_WORDS)
+    assert set(recommendation.TRIALS) == set(recommendation_tables.TRIAL_WORDS)
     configs = [
         recommendation.config_of(f"trial-{name}", Path("data"), 0, None)[1]
         for name in recommendation.TRIALS
@@ -118,32 +118,29 @@ def test_every_trial_has_words_and_changes_what_it_says() -> None:
 
 def _row_of(model: str) -> list[str]:
     """Cells of the only row that has this one."""
-    lines = recommendation_report.section().splitlines()
+    shown = (TABLES[name].render() for name in ("recommenders", "recommenders-trials"))
+    lines = [line for text in shown for line in text.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     (row,) = [row for row in rows if model in row]
     return row
 
 
-def test_the_opening_sentence_needs_runs_and_central_training(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "recommendation"
-    folder.mkdir(parents=True)
-    assert recommendation_report.opening() == ""
-    for cell, auc, rounds in (
-        ("din-beauty", 0.75, 600), ("din-beauty", 0.6, 100), ("central-din-beauty", 0.875, 600)
-    ):  # fmt: skip
+def test_runs_of_fewer_rounds_do_not_count_against_popularity() -> None:
+    for cell, auc, rounds in (("din-beauty", 0.75, 600), ("din-beauty", 0.6, 100)):
         run = {
             "cell": cell, "preset": "din", "dataset": "beauty", "evaluate": "test",
-            "metrics": {"mean_auc": auc}, "baselines": {"popularity_auc": 0.5}, "rounds": rounds,
+            "metrics": {"auc": 0.1, "mean_auc": auc}, "baselines": {"popularity_auc": 0.5},
+            "rounds": rounds,
         }  # fmt: skip
-        (folder / f"{cell}-{rounds}.json").write_text(json.dumps(run))
-    said = "**0.7500** on Amazon Beauty (central training 0.8750, popularity 0.5000)"
-    assert said in recommendation_report.opening()
+        write_result("recommendation", f"{cell}-{rounds}", run)
+    assert "| `din` | 600 | +0.250 |" in TABLES["recommenders-popularity"].render()
 
 
 def test_a_preset_without_a_mean_of_models_is_judged_by_the_latest(tmp_path: Path) -> None:
     _run(["din-published-beauty"], _beauty(tmp_path), seeds=[0], fsl_rounds=1)
-    (run,) = recommendation_report.read_runs()
+    (run,) = recommendation_tables.tests()
     row = _row_of("`din-published`")
     assert (row[4], row[5]) == ("-", f"{run['metrics']['auc']:.4f}")
     above = run["metrics"]["auc"] - run["baselines"]["popularity_auc"]
-    assert f"`din-published` {above:+.3f} (2 rounds)" in recommendation_report.section()
+    row_of = f"| `din-published` | 2 | {above:+.3f} |"
+    assert row_of in TABLES["recommenders-popularity"].render()

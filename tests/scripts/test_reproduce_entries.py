@@ -23,15 +23,15 @@ from scripts.reproduction import (
     hashing,
     paper,
     privhfl_costs,
-    report,
     rivals,
     secemb,
 )
 from scripts.reproduction.one_round import dense_plan, measure, one_segment_plan
+from scripts.reproduction.results import read_results
 from torchfsl.fsl import costs
 from training.data.synthetic import synthetic_sentences
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+ROOT = Path(__file__).resolve().parents[2]
 Patch = pytest.MonkeyPatch
 
 
@@ -92,10 +92,7 @@ def run(patch: Patch, folder: Path, *arguments: str) -> dict[str, Any]:
     patch.chdir(folder)
     patch.setattr(sys, "argv", ["scripts/reproduce", *arguments])
     assert command.main() == 0
-    found: dict[str, Any] = json.loads(
-        (folder / "results" / f"{arguments[0]}.json").read_text(encoding="utf-8")
-    )
-    return found
+    return read_results("tables")[arguments[0]]
 
 
 @pytest.mark.parametrize("table", NEEDS_NO_DATA)
@@ -139,8 +136,7 @@ def test_an_entry_runs_on_made_up_data(table: str, tmp_path: Path, monkeypatch: 
 
 
 def kept(name: str) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return figures
+    return read_results("tables")[name]
 
 
 def _table5() -> tuple[int, int]:
@@ -205,8 +201,8 @@ def test_a_row_of_every_table_of_bytes_is_what_is_sent_today(
 
 
 def test_the_first_paper_is_credited_on_the_page() -> None:
-    assert paper.CREDIT in report.OPENING
-    cited = (RESULTS.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert paper.CREDIT in (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     title = paper.CREDIT.split('"')[1]
     assert f"title: {title}" in cited
     for name in ("Cui", "Chen", "Ye", "Wang"):

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,17 @@ import pytest
 
 from scripts.reproduction import (
     accuracy,
-    accuracy_report,
     communication,
     hashing,
-    held_out_report,
     one_round,
     plots,
     preamble,
     report,
 )
 from scripts.reproduction.cells import Cell, table7
+from scripts.reproduction.markdown import size
+from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.results import read_results, write_result
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.server import Server
 from training.checkpoint import CheckpointFolder
@@ -27,16 +28,59 @@ from training.checkpoint import CheckpointFolder
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_results_page_is_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_have_the_tables_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert report.TARGET.read_text(encoding="utf-8") == report.render()
+    marks: Counter[str] = Counter()
+    for path in report.pages():
+        page = path.read_text(encoding="utf-8")
+        assert page == report.filled(page), "stale: scripts/reproduce report"
+        marks.update(found[2] for found in report.MARKS.finditer(page))
+    assert marks == Counter(TABLES.keys()), "a table is on no page, or on two"
+
+
+def test_a_table_without_results_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, table in TABLES.items():
+        assert table.render().startswith("*Not run yet: `scripts/reproduce "), name
+
+
+def test_a_result_is_replaced_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("b", 1), ("a", 2), ("b", 0.1)):
+        write_result("some", name, {"value": value})
+    lines = Path("results/some.jsonl").read_text().splitlines()
+    assert lines == ['{"name": "a", "value": 2}', '{"name": "b", "value": 0.1}']
+    assert [path.name for path in Path("results").iterdir()] == ["some.jsonl"]
+    assert read_results("some")["b"] == {"value": 0.1}
+    assert read_results("others") == {}
+
+
+def test_the_index_has_the_figures_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text is written by hand; these are the figures that change with a new count of bytes."""
+    monkeypatch.chdir(ROOT)
+    index = Path("RESULTS.md").read_text(encoding="utf-8")
+    figures = read_results("tables")
+    din, even = figures["din"]["round"], figures["rates"]["ours_break_even_percent"]
+    for name in ("upload_bytes", "download_bytes", "dense_two_server_upload_bytes"):
+        assert size(din[name]) in index
+    for kind, digits in (("tau=18 l=32 check", 0), ("tau=32 l=32 check", 0),
+                         ("tau=1 l=32 check", 1), ("tau=1 l=32 no check", 1)):  # fmt: skip
+        assert f"{even[f'm=2^20 {kind}']:.{digits}f} %" in index
+    for line in TABLES["recommenders"].render().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if cells[1:2] == ["`din`"]:
+            assert cells[4] in index
+            assert cells[10].partition(",")[0] in index
 
 
 def test_a_run_with_a_mean_has_a_row_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results" / "table7").mkdir(parents=True)
     cells = [
         Cell("table7", "cifar10", 100, seed=0, rounds=7),
         Cell("table7", "cifar10", 100, seed=0, rounds=7, average=0.9),
@@ -47,23 +91,22 @@ def test_a_run_with_a_mean_has_a_row_of_its_own(
     finals = [(80.0, None), (80.0, 81.0), (70.0, None), (75.0, 77.0), (76.0, 78.0)]
     for cell, (latest, mean) in zip(cells[:1] + cells[2:], finals[:1] + finals[2:], strict=True):
         _write_run(cell, latest, mean)
-    rows = _rows_of(accuracy_report.accuracy())
+    rows = _rows_of(TABLES["table7-cifar10"].render())
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
     assert rows["5 %, float32"][2:5] == ["75.00", "-5.00", "1"]
     assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-3.00 (its latest)", "1"]
     assert rows["5 %, mean of models (0.9)"][2:5] == ["78.00", "-", "1"]  # none of 8 rounds
     _write_run(cells[1], *finals[1])
     _write_run(dataclasses.replace(cells[1], average=0.99), 80.0, 82.0)
-    page = accuracy_report.accuracy()
+    page = TABLES["table7-cifar10"].render()
     rows = _rows_of(page)
     assert rows["100 % (dense shares)"][2:5] == ["80.00", "-", "1"]  # one model, in three files
     assert rows["100 % (dense shares), mean of models (0.9)"][2:5] == ["81.00", "-", "1"]
     assert rows["100 % (dense shares), mean of models (0.99)"][2:5] == ["82.00", "-", "1"]
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-10.00", "1"]
     assert rows["5 %, mean of models (0.9), float32"][2:5] == ["77.00", "-4.00", "1"]  # to mean
-    assert "end with one and the same model" not in page
     _write_run(dataclasses.replace(cells[0], precision="float32"), 79.0, None)
-    rows = _rows_of(accuracy_report.accuracy())
+    rows = _rows_of(TABLES["table7-cifar10"].render())
     assert rows["1 %, server rate 2.5, float32"][2:5] == ["70.00", "-9.00", "1"]
 
 
@@ -71,7 +114,6 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results" / "table7").mkdir(parents=True)
     usual = Cell("table7", "cifar10", 1, 0, 7, server_rate=0.5)
     ours = dataclasses.replace(usual, server_momentum=0.9, server_decay=0.99)
     assert ours.name == "cifar10-1-rate0.5-momentum0.9-decay0.99-seed0-7rounds"
@@ -79,12 +121,10 @@ def test_a_run_with_momentum_says_so_and_is_compared_with_averaging(
     assert (config.lr, config.momentum, config.lr_decay) == (0.5, 0.9, 0.99)
     _write_run(Cell("table7", "cifar10", 100, seed=0, rounds=7), 80.0, None)
     _write_run(usual, 70.0, None)
-    assert "*Momentum*" not in accuracy_report.accuracy()
     _write_run(ours, 79.0, None)
     _write_run(dataclasses.replace(ours, server_rate=1.0, percent=100), 78.0, None)
-    page = accuracy_report.accuracy()
+    page = TABLES["table7-cifar10"].render()
     rows = _rows_of(page)
-    assert "*Momentum*" in page
     assert rows["1 %, server rate 0.5"][2:5] == ["70.00", "-10.00", "1"]
     momentum = "times 0.99 every ten rounds, momentum 0.9"
     assert rows[f"1 %, server rate 0.5 {momentum}"][2:5] == ["79.00", "-1.00", "1"]
@@ -95,7 +135,6 @@ def test_a_run_with_momentum_is_compared_with_everything_sent_with_momentum_at_e
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results" / "table7").mkdir(parents=True)
     ours = Cell("table7", "cifar10", 1, 0, 9, server_momentum=0.9, server_decay=0.99, average=0.9)
     latest = "1 %, server rate 1 times 0.99 every ten rounds, momentum 0.9"
     mean = latest + ", mean of models (0.9)"
@@ -105,28 +144,25 @@ def test_a_run_with_momentum_is_compared_with_everything_sent_with_momentum_at_e
     )
     _write_run(ours, 79.0, 80.0, curves)
     _write_run(dataclasses.replace(ours, percent=100, rounds=7), 78.0, 81.0)
-    rows = _rows_of(accuracy_report.accuracy())
+    rows = _rows_of(TABLES["table7-cifar10"].render())
     # Rounds 3 to 7 of the curves: 65 and 75.
     assert rows[latest][3] == "-; -13.00 with the same settings, both after 7 rounds"
     assert rows[mean][3] == "-; -6.00 with the same settings, both after 7 rounds"
     _write_run(dataclasses.replace(ours, percent=100), 79.5, 82.0)
     _write_run(Cell("table7", "cifar10", 100, 0, 9), 78.0, None)
-    rows = _rows_of(accuracy_report.accuracy())
+    rows = _rows_of(TABLES["table7-cifar10"].render())
     # Curves' last five: 67 and 77.
     assert rows[latest][3] == "+1.00; -12.50 with the same settings"
     assert rows[mean][3] == "+2.00 (its latest); -5.00 with the same settings"
     # What has no such run of all its seeds says nothing of it.
     _write_run(dataclasses.replace(ours, seed=1), 79.0, 80.0, curves)
-    assert "with the same settings |" not in accuracy_report.accuracy()
+    assert "with the same settings |" not in TABLES["table7-cifar10"].render()
 
 
 def test_trials_on_held_out_data_have_a_table_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert held_out_report.trials() == ""
-    (tmp_path / "results" / "table7").mkdir(parents=True)
-    (tmp_path / "results" / "table7-held-out").mkdir(parents=True)
     trial = Cell("table7", "cifar10", 1, 0, 7, server_rate=2, average=0.9, held_out=True)
     assert trial.name == "cifar10-1-rate2-mean0.9-heldout-seed0-7rounds"
     settings = trial.config(None)
@@ -141,27 +177,16 @@ def test_trials_on_held_out_data_have_a_table_of_their_own(
     ):
         _write_run(cell, latest, mean)
     rows = [
-        line.split(" | ")[1:] for line in held_out_report.trials().splitlines()
+        line.split(" | ")[1:] for line in TABLES["table7-held-out"].render().splitlines()
         if line.startswith("| cifar10")
     ]  # fmt: skip
     assert rows == [
         ["1 %", "2", "-", "-", "7", "2", "71.00 ± 1.41", "73.00 ± 2.83 |"],
         ["1 %", "2", "0.9", "0.96", "7", "1", "73.00", "- |"],
     ]
-    page = accuracy_report.accuracy()
+    page = TABLES["table7-cifar10"].render()
     assert "90.00" in page
     assert "73.00" not in page
-    assert "does best here" not in held_out_report.trials()
-    # A run of Table 7 with momentum at one of several rates that were tried.
-    momentum = dataclasses.replace(trial, average=0.0, server_momentum=0.9, server_decay=0.96)
-    _write_run(dataclasses.replace(momentum, held_out=False), 91.0, None)
-    _write_run(dataclasses.replace(momentum, server_rate=1.0), 75.0, None)
-    assert (
-        "Of 1 % with momentum 0.9 rate 1 does best here; that of Table 7's runs, 2, is 2.00 points "
-        "behind, where a trial's standard error over 5,000 images is 0.61."
-    ) in held_out_report.trials()
-    _write_run(dataclasses.replace(momentum, server_rate=1.0), 72.0, None)
-    assert "the rate of Table 7's runs, 2, does best here." in held_out_report.trials()
 
 
 USUAL = Cell("table7", "cifar10", 1, seed=0, rounds=7)
@@ -208,7 +233,7 @@ def _write_run(cell: Cell, latest: float, mean: float | None, curves: Any = None
         run |= {"mean_accuracy_percent": mean, "mean_curve": [[cell.rounds, mean / 100]]}
     if curves is not None:
         run |= {"curve": curves[0], "mean_curve": curves[1]}
-    Path(f"results/{cell.results}/{cell.name}.json").write_text(json.dumps(run), encoding="utf-8")
+    write_result(cell.results, cell.name, run)
 
 
 def _rows_of(page: str) -> dict[str, list[str]]:
@@ -221,14 +246,12 @@ def test_a_cell_with_a_result_is_not_run_again_and_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     cell = Cell("table7", "trec", 5, seed=0, rounds=500)
-    target = tmp_path / "results" / "table7" / f"{cell.name}.json"
-    target.parent.mkdir(parents=True)
-    target.write_text("{}")
+    write_result("table7", cell.name, {"kept": True})
     accuracy.run_cells(
         [cell], data_root=tmp_path, runs=tmp_path, fsl_rounds=5, workers=1, command=""
     )
-    assert "remove it to run the cell again" in capsys.readouterr().out
-    assert target.read_text() == "{}"
+    assert "remove its result to run it again" in capsys.readouterr().out
+    assert read_results("table7") == {cell.name: {"kept": True}}
 
 
 def test_a_measured_round_is_exact_and_counts_its_bytes() -> None:

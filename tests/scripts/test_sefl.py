@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.reproduction import sefl, sefl_costs, sefl_report
+from scripts.reproduction import sefl, sefl_costs, sefl_tables
+from scripts.reproduction.page_table import TABLES
+from scripts.reproduction.results import read_results, write_result
 from training.config import Config
 from training.language_section import Language
 from training.sections import Local
@@ -69,11 +70,11 @@ def test_runs_summed_by_sefl_and_in_the_clear_end_with_one_model(
     monkeypatch.chdir(tmp_path)
     run = sefl.encrypted(config, tmp_path / "runs")
     assert run["plain_sha256"] == run["model_sha256"]
-    clear = tmp_path / "results" / "sefl" / f"{sefl.name_of(config)}-{config.rounds}rounds.json"
-    found = json.loads(clear.read_text())
-    clear.write_text(json.dumps(found | {"machine": "another"}))
+    clear = f"{sefl.name_of(config)}-{config.rounds}rounds"
+    found = read_results("sefl")[clear]
+    write_result("sefl", clear, found | {"machine": "another"})
     assert sefl.encrypted(config, tmp_path / "runs")["plain_sha256"] is None
-    clear.write_text(json.dumps(found | {"model_sha256": "other"}))
+    write_result("sefl", clear, found | {"model_sha256": "other"})
     with pytest.raises(RuntimeError, match="different models"):
         sefl.encrypted(config, tmp_path / "runs")
 
@@ -87,7 +88,7 @@ def test_costs_are_of_rounds_whose_sums_are_right() -> None:
     assert dense["client_seconds"] > 0
 
 
-def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_compare_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(value: float) -> dict[str, Any]:
         return {"test_perplexity": value, "rounds": 3, "exact_rounds": 3, "values": 1000,
                 "model_sha256": "a", "plain_sha256": "a" if value < 332 else None,
@@ -113,20 +114,21 @@ def test_the_section_compares_changes(monkeypatch: pytest.MonkeyPatch) -> None:
             "seed": 0,
             "runs": dict.fromkeys(sefl.MODELS, forms),
             "costs": {
-                m: {form: {"plain": cost, "dense": cost} for form in forms} for m in sefl.MODELS
+                m: {form: dict.fromkeys(sefl_costs.AGGREGATIONS, cost) for form in forms}
+                for m in sefl.MODELS
             },
             "untied": {"rows": 0.05, "costs": {"dense": cost, "fsl": cost}},
         },
     }
-    monkeypatch.setattr(sefl_report, "read_result", results.get)
-    page = sefl_report.section()
+    monkeypatch.chdir(tmp_path)
+    for name, figures in results.items():
+        write_result("tables", name, figures)
+    page = "".join(table.render() for name, table in TABLES.items() if name.startswith("sefl-"))
     assert "| LSTM | 75 % | 194.82 | +9.8 % | 331.1 ± 1.6 | +10.0 % |" in page
     assert "| whole matrices |  | 1,000 | 1.00 | 200.0 |  | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
     assert "| 4 | layers | 1,000 | 1.00 | 210.0 | +5.0 % | 4 MB, 0.5 s, 0.25 s | 4 MB" in page
-    assert "5 % of the input table's rows" in page
-    assert "every round exact over those who submitted: yes. 6 of the 8 runs were made" in page
-    assert "The first round of each row was run under `plain`, `fsl`" in page
+    assert "| runs | 8 |\n| exact in every round | 8 |" in page
+    assert "| same model in the clear, on the same machine | 6 |" in page
+    assert "with one model | `plain`, `fsl` |" in page
     assert page.count("Runs: machine 0, then; machine 1, then.") == 1
-    assert len(sefl_report.curves()) == 4
-    results.clear()
-    assert sefl_report.section().count("Not run yet") == 3
+    assert len(sefl_tables.curves()) == 4

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.reproduction import sesa, sesa_report
+from scripts.reproduction import sesa
+from scripts.reproduction.page_table import TABLES
 from scripts.reproduction.results import write_result
 from training.sections import Partition, Sesa
 
@@ -47,11 +48,10 @@ def test_a_curve_resumes_and_keeps_its_rounds(
     assert sesa.curve(None, tmp_path, "rolling", 0, 1)["curve"] == first["curve"]
 
 
-def test_the_section_shows_means_over_seeds_and_says_what_is_missing(
+def test_the_tables_show_means_over_seeds_and_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "Not run yet: `scripts/reproduce sesa`" in sesa_report.section()
     widths = ("1", "0.5", "0.25")
     kinds = ("shares", "masked", "answer", "survivors")
     one = {
@@ -75,8 +75,9 @@ def test_the_section_shows_means_over_seeds_and_says_what_is_missing(
         "command": "scripts/reproduce sesa --data /x",
         "machine": "2 cores of X",
     }
-    write_result(tmp_path / "results" / "sesa.json", figures)
-    text = sesa_report.section()
+    write_result("tables", "sesa", figures)
+    names = ("sesa-claims", "sesa-MLP", "sesa-MLP-messages", "sesa-accuracy")
+    text = "".join(TABLES[name].render() for name in names)
     assert (
         "| **SESA**: random shards, divided by the cohort | 71.0 ± 1.0 | 80.0 ± 0.0 | - |" in text
     )

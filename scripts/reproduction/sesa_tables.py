@@ -1,0 +1,143 @@
+"""The tables of docs/results/sesa.md: one server and clients of different widths."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Final
+
+from scripts.generate.isolation_table import isolated
+from scripts.reproduction.markdown import mean, seconds, size
+from scripts.reproduction.page_table import table
+from scripts.reproduction.results import Figures
+from scripts.reproduction.sesa import CHOICES
+from training.sections import Sesa
+
+CHOICE_WORDS: Final = {
+    "full": "all clients train everything",
+    "random": "**SESA**: random shards, divided by the cohort",
+    "random, scaled": "the same, activations scaled by 1 / width",
+    "rolling": "FedRolex: a window of units that moves on by one, scaled, divided by owners",
+    "static": "HeteroFL: always the first shards, scaled, divided by owners",
+}
+SCHEMES: Final = {
+    "plain": ("no protection", "1"),
+    "dense": ("dense shares", "2"),
+    "fsl": ("`fsl`, one plan for all widths", "2"),
+    "sesa": ("`sesa`", "1"),
+    "secagg_plus": ("Flower 1.41 SecAgg+, 5 shares", "1"),
+}
+
+
+@table("sesa-claims", "the paper | here", figures="sesa", stamp=None)
+def _claims(figures: Figures) -> list[tuple[str, str]]:
+    mlp = figures["costs"]["MLP"]
+    phases = mlp["sesa"]["bytes"]["1"]["phases"]
+    online, shares = size(phases["masked"] + phases["answer"]), size(phases["shares"])
+    honest = ", ".join(
+        f"{isolated(clients, clients // 2, k):.2g} with N = {clients}, K = {k}"
+        for clients, k in ((100, 4), (100, 16), (40, 4), (20, 4))
+    )
+    offline = size(4 * mlp["clients"] * mlp["parameters"])
+    return [
+        (
+            "a server and T = N / 2 clients learn nothing but sums",
+            "holds by itself, but a sum may have one honest term. Expected submodels a round of "
+            f"that kind, N / 10 dropouts: {honest}. Plans and rounds above "
+            f"{Sesa().max_isolation:g} are refused (docs/sesa.md)",
+        ),
+        (
+            "information-theoretic",
+            "the code alone is; masks and seeded shares come from AES-128, and the one server "
+            "carries everybody's shares, sealed with X25519 and ChaCha20-Poly1305",
+        ),
+        ("bears D <= N - (K + T) dropouts", "holds, exact; isolation often allows fewer"),
+        (
+            "uploads of K_i d / K online",
+            f"holds: {online} for a full client of {mlp['parameters']:,} parameters (masked update "
+            "and answer)",
+        ),
+        (
+            "N K_i d / K offline",
+            f"{offline} for a full client; merged and seeded shares make it {shares} for every "
+            "width",
+        ),
+        (
+            "(downloads are not in the analysis)",
+            "every client, narrow ones too, receives all masked updates: "
+            + size(phases["survivors"]),
+        ),
+        ("accuracy comparable to full clients and to FedRolex", _against(figures, 60)),
+        ("converges faster than FedRolex", _against(figures, 20)),
+    ]
+
+
+def _against(figures: Figures, rounds: int) -> str:
+    words = {"random": "random shards", "rolling": "FedRolex", "full": "full clients"}
+    found = {text: _at(figures, name, rounds) for name, text in words.items()}
+    if not all(found.values()):
+        return f"no figures of round {rounds}"
+    means = (f"{text} {mean(values, 1)} %" for text, values in found.items())
+    return f"after {rounds} rounds " + ", ".join(means)
+
+
+def _at(figures: Figures, name: str, rounds: int) -> list[float]:
+    """Percent after so many rounds, of every seed; empty if one has not got there."""
+    curves = [dict(run["curve"]) for run in figures["accuracy"][name].values()]
+    if any(rounds not in curve for curve in curves):
+        return []
+    return [100 * curve[rounds] for curve in curves]
+
+
+@table("sesa-accuracy", " | 20 | 40 | 60", figures="sesa")
+def _accuracy(figures: Figures) -> Iterator[tuple[str, ...]]:
+    for name in CHOICES:
+        found = [_at(figures, name, rounds) for rounds in (20, 40, 60)]
+        yield CHOICE_WORDS[name], *(mean(values, 1) if values else "-" for values in found)
+
+
+def _schemes(shape: str, figures: Figures) -> Iterator[tuple[str, ...]]:
+    """Bytes by width and processor time of every way to sum one shape."""
+    costs = figures["costs"][shape]
+    clients = costs["clients"]
+    for name, words in SCHEMES.items():
+        if (own := costs[name]) is None:
+            yield *words, "not run: flwr is absent", "", "", ""
+            continue
+        if name == "secagg_plus":
+            servers = own["server_seconds"]
+            share = servers / (servers + clients * own["client_seconds"])
+            sent = [size(own["upload_bytes"]), size(4 * costs["parameters"])]
+        else:
+            share, widths = own["server_share"], own["bytes"].values()
+            sent = [_by_width([width[way] for width in widths]) for way in ("upload", "download")]
+        spent = own["cpu_seconds"]
+        yield *words, *sent, seconds(spent * (1 - share) / clients), seconds(spent * share)
+
+
+def _by_width(values: list[float]) -> str:
+    shown = [size(value) for value in values]
+    return shown[0] if len(set(shown)) == 1 else " / ".join(shown)
+
+
+def _messages(shape: str, figures: Figures) -> Iterator[list[str]]:
+    """Bytes of `sesa` by message and width."""
+    phases = [width["phases"] for width in figures["costs"][shape]["sesa"]["bytes"].values()]
+    for name in phases[0]:
+        yield [name, *(size(of_width[name]) for of_width in phases)]
+
+
+for _shape in ("MLP", "MnistCNN"):
+    table(
+        f"sesa-{_shape}",
+        "scheme | servers | upload, widths 1 / 0.5 / 0.25 | download | processor time a client | "
+        "of all servers",
+        figures="sesa",
+        stamp=None,
+    )(functools.partial(_schemes, _shape))
+    table(
+        f"sesa-{_shape}-messages",
+        "message | width 1 | width 0.5 | width 0.25",
+        figures="sesa",
+        stamp=None,
+    )(functools.partial(_messages, _shape))
