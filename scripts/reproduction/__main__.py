@@ -27,6 +27,7 @@ from scripts.reproduction import (
     cells,
     communication,
     computation,
+    corpus_statistics,
     din,
     din_auc,
     hashing,
@@ -43,7 +44,6 @@ from scripts.reproduction import (
     sesa,
     systems,
 )
-from scripts.reproduction import corpus_statistics as statistics
 from scripts.reproduction.results import TABLES as ONE_RUN
 from scripts.reproduction.results import write_result
 from training.sections import ConfigError
@@ -53,7 +53,14 @@ Options = argparse.Namespace
 
 
 def _table9(options: Options) -> dict[str, Any]:
-    return statistics.table9(str(options.data / "trec") if options.data else None)
+    return corpus_statistics.table9(str(options.data / "trec") if options.data else None)
+
+
+def _sefl(options: Options) -> dict[str, Any]:
+    if options.part == "tablecosts":
+        return sefl_parties.parties(options.data, options.paillier_python)
+    o = options
+    return sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block)
 
 
 TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
@@ -73,7 +80,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
         lambda o: liars.liars(o.data, RUN_FOLDER, o.rounds or liars.ROUNDS, o.seed[0]),
     ),
     "preamble": (
-        "random blocks drawn in secret beside the largest blocks",
+        "random blocks drawn in secret and the largest blocks",
         lambda o: preamble.preamble(o.data, RUN_FOLDER, o.rounds or preamble.ROUNDS),
     ),
     "averages": (averages.TITLE, lambda o: averages.averages(RUN_FOLDER, o.seed)),
@@ -88,11 +95,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     ),
     "sefl": (
         "language models: perplexity by dropouts (--table 1) or blocks (--figure 4), --table costs",
-        lambda o: (
-            sefl_parties.parties(o.data, o.paillier_python)
-            if o.part == "tablecosts"
-            else sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block)
-        ),
+        _sefl,
     ),
     "privhfl-costs": (
         "bytes and seconds of a private query",
@@ -110,11 +113,25 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "rates": ("section 6's break-even rates", lambda _: communication.rates()),
     "baselines": ("FedAvg, dense shares, SecAgg+", lambda o: baselines.baselines(o.flower_python)),
 }
-RUNS = {
-    "table7": "accuracy by share of the weights",
-    "table8": "accuracy by share of TREC's word rows",
-    "beyond": "runs that the paper does not have",
-    "recommendation": "recommenders on Amazon Beauty and Sports (--cell PRESET-DATASET)",
+
+
+def _table7(options: Options) -> list[cells.Cell]:
+    percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
+    datasets = options.dataset or ["trec"]
+    settings = {name: getattr(options, name) for name in cells.SETTINGS}
+    lengths = options.rounds, options.full
+    return cells.table7(datasets, percents, options.seed, *lengths, **settings)
+
+
+def _table8(options: Options) -> list[cells.Cell]:
+    percents = options.percent or [0.0125, 1, 0.1, 10]
+    return cells.table8(percents, options.seed, options.rounds, options.full)
+
+
+RUNS: dict[str, tuple[str, Callable[[Options], list[cells.Cell]]]] = {
+    "table7": ("accuracy by share of the weights", _table7),
+    "table8": ("accuracy by share of TREC's word rows", _table8),
+    "beyond": ("runs that the paper does not have", lambda _: cells.beyond()),
 }
 PRIVHFL = {
     "privhfl-accuracy": ("accuracy by queries and answering clients", privhfl_cells.accuracy_cells),
@@ -122,93 +139,52 @@ PRIVHFL = {
     "privhfl-studies": ("pictures, selection, iterations and more", privhfl_cells.study_cells),
     "privhfl-secure": ("one cell by the protocol", privhfl_cells.secure_cells),
 }
+OTHERS = {
+    "recommendation": "recommenders on Amazon Beauty and Sports (--cell PRESET-DATASET)",
+    "report": "tables and plots of the pages, from all of results/",
+}
 
 
 def main() -> int:
     """Runs the command line."""
     parser = _parser()
     options = parser.parse_args()
-    if (options.table == "sefl") != (options.part is not None):
+    table = options.table
+    if (table == "sefl") != (options.part is not None):
         parser.error("sefl takes --table 1, --table costs or --figure 4, and the others none")
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
-    command = re.sub(r"--data \S+", "--data DATA", line)  # where things lie is nobody's business
+    command = re.sub(r"--data \S+", "--data DATA", line)  # paths of a machine stay there
     command = re.sub(r"--(\w+)-python \S+", r"--\1-python .venv-\1/bin/python", command)
-    if options.table == "report":
+    where = {"runs": RUN_FOLDER, "command": command}
+    if table == "report":
         report.write()
-    elif options.table in TABLES:
-        figures = TABLES[options.table][1](options)
-        stamp = {
-            "command": command,
-            "machine": bench_measure.machine(),
-            "date": time.strftime("%Y-%m-%d"),
-        }
-        name = "-".join(filter(None, [options.table, options.part]))
-        write_result(ONE_RUN, name, {**stamp, **figures})
-    elif options.table in PRIVHFL:
-        of_task = PRIVHFL[options.table][1]
+    elif table in TABLES:
+        figures = TABLES[table][1](options)
+        stamp = {"machine": bench_measure.machine(), "date": time.strftime("%Y-%m-%d")}
+        name = "-".join(filter(None, [table, options.part]))
+        write_result(ONE_RUN, name, {"command": command, **stamp, **figures})
+    elif table in PRIVHFL:
         tasks = options.dataset or ["mnist", "cifar10"]
         if "trec" in tasks:
-            parser.error(f"--dataset trec is not of {options.table}: choose mnist or cifar10")
-        privhfl_cells.run_cells(
-            [
-                cell for task in tasks for cell in of_task(task)
-                if not options.cell or cell.label in options.cell
-            ],
-            seeds=options.seed, data=options.data, runs=RUN_FOLDER, command=command,
-        )  # fmt: skip
-    elif options.table == "recommendation":
-        recommendation.run_recommenders(
-            options.cell or ["din-beauty", "din-sports", "din-small-beauty"],
-            options.seed,
-            data=options.data,
-            runs=RUN_FOLDER,
-            rounds=options.rounds,
-            fsl_rounds=options.fsl_rounds,
-            command=command,
-        )
+            parser.error(f"--dataset trec is not of {table}: choose mnist or cifar10")
+        chosen = [cell for task in tasks for cell in PRIVHFL[table][1](task)]
+        chosen = [cell for cell in chosen if not options.cell or cell.label in options.cell]
+        privhfl_cells.run_cells(chosen, seeds=options.seed, data=options.data, **where)
+    elif table == "recommendation":
+        names = options.cell or ["din-beauty", "din-sports", "din-small-beauty"]
+        lengths = {"rounds": options.rounds, "fsl_rounds": options.fsl_rounds}
+        recommendation.run_recommenders(names, options.seed, data=options.data, **lengths, **where)
     else:
+        lengths = {"fsl_rounds": options.fsl_rounds, "workers": options.workers}
         try:
-            accuracy.run_cells(
-                _cells(options),
-                data_root=options.data,
-                runs=RUN_FOLDER,
-                fsl_rounds=options.fsl_rounds,
-                workers=options.workers,
-                command=command,
-            )
+            accuracy.run_cells(RUNS[table][1](options), data_root=options.data, **lengths, **where)
         except ConfigError as error:
             parser.error(str(error))
     return 0
 
 
-def _cells(options: Options) -> list[cells.Cell]:
-    if options.table == "table7":
-        percents = options.percent or [5, 100, 20, 60, 10, 40, 80]
-        return cells.table7(
-            options.dataset or ["trec"],
-            percents,
-            options.seed,
-            options.rounds,
-            options.full,
-            server_rate=options.server_rate,
-            server_momentum=options.server_momentum,
-            server_decay=options.server_decay,
-            average=options.average,
-            augment=not options.no_augmentation,
-            precision=options.precision,
-            threads=options.threads,
-            held_out=options.held_out,
-        )
-    if options.table == "table8":
-        percents = options.percent or [0.0125, 1, 0.1, 10]
-        return cells.table8(percents, options.seed, options.rounds, options.full)
-    return cells.beyond()
-
-
 def _parser() -> argparse.ArgumentParser:
-    tables = {name: text for name, (text, _) in TABLES.items()} | RUNS
-    tables |= {name: text for name, (text, _) in PRIVHFL.items()}
-    tables["report"] = "tables and plots of the pages, from all of results/"
+    tables = {name: entry[0] for name, entry in (TABLES | RUNS | PRIVHFL).items()} | OTHERS
     listing = "\n".join(f"  {name:21} {text}" for name, text in tables.items())
     parser = argparse.ArgumentParser(
         description=__doc__ + "\ntables:\n" + listing,
@@ -216,114 +192,57 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("table", choices=tables, metavar="TABLE", help="see above")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data sets")
-    _add_run_options(parser.add_argument_group("accuracy runs"))
+    _add_run_options(parser.add_argument_group("accuracy runs").add_argument)
     parts = parser.add_argument_group("sefl: one of").add_mutually_exclusive_group()
     for option, names, text in (
-        ("--table", ("1", "costs"), "perplexity by dropouts, or bytes and seconds of each party"),
-        ("--figure", ("4",), "perplexity by block size"),
+        ("table", ("1", "costs"), "perplexity by dropouts, or bytes and seconds of each party"),
+        ("figure", ("4",), "perplexity by block size"),
     ):
-        parts.add_argument(
-            option,
-            choices=[f"{option[2:]}{name}" for name in names],
-            metavar="|".join(names),
-            dest="part",
-            type=lambda given, kind=option[2:]: f"{kind}{given}",
-            help=text,
-        )
-    parser.add_argument(
-        "--block",
-        type=int,
-        nargs="+",
-        choices=sefl.BLOCKS,
-        default=sefl.BLOCKS,
-        help="sizes of sefl --figure 4, 1 always; default the paper's",
-    )
-    costs = parser.add_argument_group("costs")
-    costs.add_argument("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
-    costs.add_argument("--clients", type=int, default=100, help="din: clients in the round")
-    costs.add_argument("--paillier-python", help="sefl: Python of phe and gmpy2, for Paillier")
-    costs.add_argument(
-        "--flower-python", help="baselines, sesa, systems: Python of flwr 1.41, for SecAgg+"
-    )
+        choices = [f"{option}{name}" for name in names]
+        kind = option.__add__  # of --table 1 it makes table1
+        shown = {"choices": choices, "metavar": "|".join(names), "help": text}
+        parts.add_argument(f"--{option}", dest="part", type=kind, **shown)
+    text = "sizes of sefl --figure 4, 1 always; default the paper's"
+    blocks = {"choices": sefl.BLOCKS, "default": sefl.BLOCKS}
+    parser.add_argument("--block", type=int, nargs="+", help=text, **blocks)
+    costs = parser.add_argument_group("costs").add_argument
+    costs("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")
+    costs("--clients", type=int, default=100, help="din: clients in the round")
+    costs("--paillier-python", help="sefl: Python of phe and gmpy2, for Paillier")
+    costs("--flower-python", help="baselines, sesa, systems: Python of flwr 1.41, for SecAgg+")
     return parser
 
 
-def _add_run_options(runs: argparse._ArgumentGroup) -> None:
+def _add_run_options(add: Callable[..., Any]) -> None:
     datasets = sorted(cells.PRESET_OF)
-    runs.add_argument(
-        "--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both"
-    )
-    runs.add_argument(
-        "--cell", nargs="+", metavar="NAME", help="privhfl-..., recommendation: only these"
-    )
-    runs.add_argument("--percent", type=float, nargs="+", help="only these; default: the paper's")
-    runs.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
-    runs.add_argument(
-        "--rounds",
-        type=int,
-        help="of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
+    add("--dataset", nargs="+", choices=datasets, help="default: trec, of privhfl-... both")
+    add("--cell", nargs="+", metavar="NAME", help="privhfl-..., recommendation: only these")
+    add("--percent", type=float, nargs="+", help="only these; default: the paper's")
+    add("--seed", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
+    text = (
+        "of a run, which goes on where a shorter one ended; default 1,000 of images, 500 of "
         "TREC, 300 of 100 users for din-auc, 100 of liars, 600 for recommendation, 60 of sesa and "
-        "preamble, 30 of systems, 14 of 8 and 24 of 4 clients of sefl",
+        "preamble, 30 of systems, 14 of 8 and 24 of 4 clients of sefl"
     )
-    _add_cell_options(runs)
-    runs.add_argument("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
-
-
-def _add_cell_options(runs: argparse._ArgumentGroup) -> None:
-    runs.add_argument(
-        "--server-rate",
-        type=float,
-        default=1.0,
-        help="table7: by which the servers multiply the mean update; the paper's is 1",
-    )
-    runs.add_argument(
-        "--server-momentum",
-        type=float,
-        default=0.0,
-        help="table7: of the servers' optimizer; the paper has none",
-    )
-    runs.add_argument(
-        "--server-decay",
-        type=float,
-        default=1.0,
-        help="table7: factor on the servers' rate after every ten rounds; default 1",
-    )
-    runs.add_argument(
-        "--average",
-        type=float,
-        default=0.0,
-        help="table7: evaluate the mean of the models over rounds, too, in which the older ones "
-        "keep this weight; 0 (default): none",
-    )
-    runs.add_argument(
-        "--precision",
-        choices=("bfloat16", "float32"),
-        default="bfloat16",
-        help="table7 of images: of training; float32 is many times faster on CPUs without "
-        "bfloat16 instructions",
-    )
-    runs.add_argument(
-        "--no-augmentation",
-        action="store_true",
-        help="table7 of cifar10: train on central crops, neither random ones nor mirror images",
-    )
-    runs.add_argument(
-        "--held-out",
-        action="store_true",
-        help="table7: evaluate a tenth of the training data, held out to choose settings by",
-    )
-    runs.add_argument(
-        "--threads", type=int, default=1, help="table7: of one run; sums may differ by them"
-    )
-    runs.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="tables 7 and 8, beyond: processes in which clients train side by side, with the same "
-        "bits; default 1",
-    )
-    runs.add_argument("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
+    add("--rounds", type=int, help=text)
+    for name, default, text in (
+        ("server-rate", 1.0, "factor of the servers on the mean update; the paper's is 1"),
+        ("server-momentum", 0.0, "of the servers' optimizer; the paper has none"),
+        ("server-decay", 1.0, "factor on the servers' rate after every ten rounds; default 1"),
+        ("average", 0.0, "weight of the older models in a mean of models that is also evaluated"),
+    ):
+        add(f"--{name}", type=float, default=default, help=f"table7: {text}")
+    text = "table7 of images: of training; float32 is many times faster on CPUs without bfloat16"
+    add("--precision", choices=("bfloat16", "float32"), default="bfloat16", help=text)
+    text = "table7 of cifar10: train on central crops, neither random ones nor mirror images"
+    add("--no-augmentation", dest="augment", action="store_false", help=text)
+    text = "table7: evaluate a tenth of the training data, held out to choose settings by"
+    add("--held-out", action="store_true", help=text)
+    add("--threads", type=int, default=1, help="table7: of one run; sums may differ by them")
+    text = "tables 7 and 8, beyond: processes of clients, with a bit-identical model; default 1"
+    add("--workers", type=int, default=1, metavar="N", help=text)
+    add("--full", action="store_true", help="6,000 rounds of MNIST, 5,000 of CIFAR")
+    add("--fsl-rounds", type=int, default=5, help="rounds also run by both servers")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,7 @@ Runs resume after an interruption, and several processes may work through the sa
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,8 @@ import numpy as np
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.cells import Cell
 from scripts.reproduction.results import read_results, write_result
+from scripts.reproduction.runs import Progress, curve, locked, run_or_read
 from training.config import Config
-from training.experiment import run_experiment
 
 LAST = 5
 """A run's accuracy is the mean of its last so many evaluations, ten rounds apart (fifty for
@@ -56,9 +52,8 @@ def run_cells(
     ]
     for number, (cell, config) in enumerate(zip(cells, configs, strict=True), start=1):
         folder = runs / cell.table / cell.folder
-        folder.mkdir(parents=True, exist_ok=True)
         head = f"[{number}/{len(cells)}] {cell.table} {cell.name}"
-        with _claimed(folder) as mine:
+        with locked(folder / "lock", wait=False) as mine:
             if cell.name in read_results(cell.results):
                 print(f"{head}: is here; remove its result to run it again", flush=True)
             elif not mine:
@@ -80,17 +75,15 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
     if by_fsl["model_sha256"] != by_plain["model_sha256"]:
         raise RuntimeError(f"{cell.name}: after {share} rounds fsl and plain hold other models")
     last = run_or_read(config, folder / "plain", progress)
-    lines = (folder / "plain" / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines[: cell.rounds]]
-    curve = [(r["round"], r["accuracy"]) for r in records if "accuracy" in r]
-    means = [(r["round"], r["mean_accuracy"]) for r in records if "mean_accuracy" in r]
+    latest = curve(folder / "plain", "accuracy", cell.rounds)
+    means = curve(folder / "plain", "mean_accuracy", cell.rounds)
     return {
         "cell": dataclasses.asdict(cell),
-        "accuracy_percent": _final(curve),
+        "accuracy_percent": _final(latest),
         **({"mean_accuracy_percent": _final(means), "mean_curve": means} if means else {}),
-        "accuracy_percent_last": 100 * curve[-1][1],
-        "evaluations_averaged": min(LAST, len(curve)),
-        "curve": curve,
+        "accuracy_percent_last": 100 * latest[-1][1],
+        "evaluations_averaged": min(LAST, len(latest)),
+        "curve": latest,
         "rounds": last["rounds"],
         "exact_rounds": last["exact_rounds"],
         "model_sha256": last["model_sha256"],
@@ -112,63 +105,6 @@ def run_cell(cell: Cell, config: Config, folder: Path, fsl_rounds: int) -> dict[
     }
 
 
-def _final(curve: list[tuple[int, float]]) -> float:
+def _final(points: list[tuple[int, float]]) -> float:
     """Percent: the mean of a curve's last evaluations."""
-    return 100 * float(np.mean([accuracy for _, accuracy in curve[-LAST:]]))
-
-
-def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Run, resume, or read a finished run."""
-    summary = folder / "summary.json"
-    if summary.exists():
-        done: dict[str, Any] = json.loads(summary.read_text())
-        if done["rounds"] >= config.rounds:
-            if done["rounds"] > config.rounds:
-                done = json.loads((folder / f"summary-{config.rounds}.json").read_text())
-            return done
-    result = run_experiment(config, folder, resume=folder.exists(), console=progress)
-    text = json.dumps(result, indent=2) + "\n"
-    (folder / f"summary-{config.rounds}.json").write_text(text)
-    return result
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[bool]:
-    """Whether this process alone works in the folder, until the block ends."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
-class Progress:
-    """A line for each evaluation: `metric` of `training.tasks.metrics`."""
-
-    def __init__(self, metric: str) -> None:
-        """Nothing shown yet."""
-        self._metric = metric
-
-    def say(self, text: str) -> None:
-        """Plans and summaries are in the run's folder."""
-
-    def start(self, finished: int, rounds: int) -> None:
-        """Say where the run starts."""
-        self._rounds, self._since = rounds, time.time()
-        if finished:
-            print(f"  resuming after round {finished}", flush=True)
-
-    def round_done(self, record: Any) -> None:
-        """One line where the round evaluates."""
-        if record.metrics:
-            print(
-                f"  round {record.round}/{self._rounds}  {self._metric} "
-                f"{record.metrics[self._metric]:.4f}"
-                f"  {time.time() - self._since:.0f} s",
-                flush=True,
-            )
-
-    def stop(self) -> None:
-        """Nothing to close."""
+    return 100 * float(np.mean([accuracy for _, accuracy in points[-LAST:]]))

@@ -77,16 +77,14 @@ def run(
         is_due = next(finished) % EVERY == 0
         return task.evaluate(model)[task.metric] if is_due else 0.0
 
-    fed = torchfsl.Federated(
-        model, optimizer, max_clients=setting.per_round, average=average,
-        rows_per_client=task.rows_per_client or None, above_break_even="dense",
-    )  # fmt: skip
-    result = torchfsl.simulate(
-        fed, range(task.num_clients), train_client, rounds=setting.rounds,
-        rows=lambda client: task.work(turns[client], client).rows,
-        clients_per_round=setting.per_round, protocol="plain", optimizer_state=state,
-        server_optimizer=server_optimizer, evaluate=evaluate, seed=seed, progress=False,
-    )  # fmt: skip
+    shape: dict[str, Any] = {"max_clients": setting.per_round, "above_break_even": "dense"}
+    shape["rows_per_client"] = task.rows_per_client or None
+    fed = torchfsl.Federated(model, optimizer, average=average, **shape)
+    options: dict[str, Any] = {"rounds": setting.rounds, "clients_per_round": setting.per_round}
+    options |= {"protocol": "plain", "seed": seed, "progress": False, "evaluate": evaluate}
+    options |= {"optimizer_state": state, "server_optimizer": server_optimizer}
+    options["rows"] = lambda client: task.work(turns[client], client).rows
+    result = torchfsl.simulate(fed, range(task.num_clients), train_client, **options)
     return result.column("metric")[EVERY - 1 :: EVERY]
 
 

@@ -184,13 +184,15 @@ def textcnn(seed: int) -> SentenceTask:
         for split in (data.train, data.test)
     )
     return SentenceTask(
-        train, test,
+        train,
+        test,
         parts=partition.label_skewed(train.labels, 20, 0.5, Stream(seed, "clients")),
         model=functools.partial(
             models.TextCNN, words=len(vocabulary), classes=6, dim=16, maps=8, dropout=0.1
         ),
-        local=LocalPlan(batch_size=16, epochs=1), seed=seed,
-    )  # fmt: skip
+        local=LocalPlan(batch_size=16, epochs=1),
+        seed=seed,
+    )
 
 
 def cnn(seed: int) -> ClassificationTask:
@@ -198,10 +200,13 @@ def cnn(seed: int) -> ClassificationTask:
     data = synthetic_images(seed, train=1000, test=500, shape=(1, 16, 16), classes=10)
     train, test = (ImageExamples(split.inputs, split.labels) for split in (data.train, data.test))
     return ClassificationTask(
-        train, test,
+        train,
+        test,
         parts=partition.two_labels(train.labels, 20, Stream(seed, "clients")),
-        model=_small_cnn, local=LocalPlan(batch_size=10, epochs=1), seed=seed,
-    )  # fmt: skip
+        model=_small_cnn,
+        local=LocalPlan(batch_size=10, epochs=1),
+        seed=seed,
+    )
 
 
 def _small_cnn() -> nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from scripts.reproduction import paper
 from training.config import Config
@@ -82,18 +82,19 @@ class Cell:
     @property
     def folder(self) -> str:
         """Name of the run, which more rounds go on with."""
-        extras = ("" if self.feedback else "-nofeedback") + (
-            "" if self.block == 1 else f"-blocks{self.block}"
+        extras = (
+            "-nofeedback" * (not self.feedback)
+            + f"-blocks{self.block}" * (self.block != 1)
+            + "-otherreading" * (self.reading != "paper")
+            + f"-rate{self.server_rate:g}" * (self.server_rate != 1)
+            + f"-momentum{self.server_momentum:g}" * (self.server_momentum != 0)
+            + f"-decay{self.server_decay:g}" * (self.server_decay != 1)
+            + "-central" * (not self.augment)
+            + f"-mean{self.average:g}" * (self.average != 0)
+            + f"-{self.precision}" * (self.precision != "bfloat16")
+            + f"-{self.threads}threads" * (self.threads != 1)
+            + "-heldout" * self.held_out
         )
-        extras += "" if self.reading == "paper" else "-otherreading"
-        extras += "" if self.server_rate == 1 else f"-rate{self.server_rate:g}"
-        extras += "" if self.server_momentum == 0 else f"-momentum{self.server_momentum:g}"
-        extras += "" if self.server_decay == 1 else f"-decay{self.server_decay:g}"
-        extras += "" if self.augment else "-central"
-        extras += "" if self.average == 0 else f"-mean{self.average:g}"
-        extras += "" if self.precision == "bfloat16" else f"-{self.precision}"
-        extras += "" if self.threads == 1 else f"-{self.threads}threads"
-        extras += "-heldout" if self.held_out else ""
         return f"{self.dataset}-{self.percent:g}{extras}-seed{self.seed}"
 
     def config(self, data: str | None) -> Config:
@@ -155,43 +156,30 @@ Rounds = int | None
 """Of every run; None for the data set's usual."""
 
 
+SETTINGS = [field.name for field in dataclasses.fields(Cell)[8:]]
+"""Fields of a cell that the command line sets."""
+
+
 def table7(
     datasets: list[str],
     percents: list[float],
     seeds: list[int],
     rounds: Rounds,
     full: bool,
-    *,
-    server_rate: float = 1.0,
-    server_momentum: float = 0.0,
-    server_decay: float = 1.0,
-    average: float = 0.0,
-    augment: bool = True,
-    precision: Precision = "bfloat16",
-    threads: int = 1,
-    held_out: bool = False,
+    **settings: Any,
 ) -> list[Cell]:
-    """The cells of Table 7, most telling first."""
-    return [
-        Cell(
-            "table7",
-            dataset,
-            percent,
-            seed,
-            rounds or _rounds(dataset, full),
-            server_rate=server_rate,
-            server_momentum=server_momentum,
-            server_decay=server_decay,
-            augment=augment or dataset != "cifar10",
-            average=average,
-            precision=precision if dataset != "trec" else "bfloat16",
-            threads=threads,
-            held_out=held_out,
-        )
-        for dataset in datasets
-        for seed in seeds
-        for percent in percents
-    ]
+    """The cells of Table 7, most telling first; `settings` are those of `SETTINGS`."""
+    made = []
+    for dataset in datasets:
+        usual = {} if dataset == "cifar10" else {"augment": True}
+        usual |= {"precision": "bfloat16"} if dataset == "trec" else {}
+        length = rounds or _rounds(dataset, full)
+        made += [
+            Cell("table7", dataset, percent, seed, length, **{**settings, **usual})
+            for seed in seeds
+            for percent in percents
+        ]
+    return made
 
 
 def table8(percents: list[float], seeds: list[int], rounds: Rounds, full: bool) -> list[Cell]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from scripts.reproduction import paper
@@ -125,45 +124,35 @@ def _fixed_submodel() -> dict[str, float]:
 def table2() -> dict[str, Any]:
     """The paper's scenarios, what to use in torchfsl, and what it costs at one size."""
     m, k = 1 << 20, (1 << 20) // 100
-    union = 1 << 16
-    rows, width = 1 << 15, 32
-    basic = one_segment_plan(m, k, ring_bits=32)
-    narrowed = one_segment_plan(union, k, ring_bits=32)
-    grouped = one_segment_plan(rows, rows // 100, ring_bits=32, tau=width)
-    session = predict(one_segment_plan(m, k, ring_bits=32, epochs=8))
-    return {
-        "m": m,
-        "k": k,
-        "dense_bytes": 4 * m,
-        "rows": [
-            {
-                "scenario": "k much smaller than m",
-                "paper": "basic protocol",
-                "torchfsl": "TopK(0.01)",
-                "upload_bytes": costs.client_bytes(basic),
-                "leaves": math.prod((3, m)),
-            },
-            {
-                "scenario": "the union of all selections is small (here 2^16 of 2^20)",
-                "paper": "basic protocol and PSU",
-                "torchfsl": "a plan restricted to the union (docs/psu.md)",
-                "upload_bytes": costs.client_bytes(narrowed),
-                "leaves": math.prod((3, union)),
-            },
-            {
-                "scenario": "fixed submodel",
-                "paper": "basic protocol and U-DPF",
-                "torchfsl": "Fixed(ids), plan(max_epochs=8)",
-                "upload_bytes": session.upload_bytes,
-                "later_upload_bytes": session.later_upload_bytes,
-                "leaves": math.prod((3, m)),
-            },
-            {
-                "scenario": "values can be grouped",
-                "paper": "basic protocol and mega-elements",
-                "torchfsl": "Rows or BlockTopK(0.01, block=32)",
-                "upload_bytes": costs.client_bytes(grouped),
-                "leaves": math.prod((3, rows)),
-            },
-        ],
-    }
+    union, rows = 1 << 16, 1 << 15
+
+    def upload(positions: int, sent: int, tau: int = 1) -> dict[str, int]:
+        plan = one_segment_plan(positions, sent, ring_bits=32, tau=tau)
+        return {"upload_bytes": costs.client_bytes(plan), "leaves": 3 * positions}
+
+    fixed = predict(one_segment_plan(m, k, ring_bits=32, epochs=8))
+    session = {"upload_bytes": fixed.upload_bytes, "later_upload_bytes": fixed.later_upload_bytes}
+    scenarios = (
+        ("k much smaller than m", "basic protocol", "TopK(0.01)", upload(m, k)),
+        (
+            "the union of all selections is small (here 2^16 of 2^20)",
+            "basic protocol and PSU",
+            "a plan restricted to the union (docs/psu.md)",
+            upload(union, k),
+        ),
+        (
+            "fixed submodel",
+            "basic protocol and U-DPF",
+            "Fixed(ids), plan(max_epochs=8)",
+            {**session, "leaves": 3 * m},
+        ),
+        (
+            "values can be grouped",
+            "basic protocol and mega-elements",
+            "Rows or BlockTopK(0.01, block=32)",
+            upload(rows, rows // 100, 32),
+        ),
+    )
+    names = ("scenario", "paper", "torchfsl")
+    found = [dict(zip(names, words, strict=True)) | costs for *words, costs in scenarios]
+    return {"m": m, "k": k, "dense_bytes": 4 * m, "rows": found}

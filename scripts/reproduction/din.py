@@ -66,13 +66,9 @@ def federated() -> torchfsl.Federated:
 def sixteen_bits(plan: Plan, clients: int = 0) -> dict[str, FixedPoint]:
     """Encodings in 16 bits for every segment and so many clients: tables finer than the rest."""
     clients = clients or plan.max_clients
-    return {
-        s.name: FixedPoint.finest(
-            16, REST_CLIP if s.is_dense else ROWS_CLIP, max_clients=clients,
-            rounding=plan.encoding.rounding,
-        )
-        for s in plan.segments
-    }  # fmt: skip
+    terms: dict[str, Any] = {"max_clients": clients, "rounding": plan.encoding.rounding}
+    clips = {s.name: REST_CLIP if s.is_dense else ROWS_CLIP for s in plan.segments}
+    return {name: FixedPoint.finest(16, clip, **terms) for name, clip in clips.items()}
 
 
 def again(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
-from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
 from training.presets import PRESETS
 
 AGGREGATIONS = ("plain", "dense", "fsl")
@@ -15,13 +14,11 @@ AGGREGATIONS = ("plain", "dense", "fsl")
 
 def din_auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
     """Train three times; `fsl` and `plain` must end with the same model."""
-    if data is None:
-        raise SystemExit("din-auc needs --data, a folder with amazon-beauty in it")
-    curves = {}
+    beauty, curves = data_folder(data, "din-auc", "amazon-beauty"), {}
     for aggregation in AGGREGATIONS:
         config = dataclasses.replace(
             PRESETS["din-published"],
-            data=str(data / "amazon-beauty"),
+            data=str(beauty),
             rounds=rounds,
             aggregation=aggregation,
             eval_every=20,
@@ -29,9 +26,8 @@ def din_auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
         )
         folder = runs / "din-auc" / aggregation
         summary = run_or_read(config, folder, Progress("auc"))
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
         curves[aggregation] = {
-            "curve": [(r["round"], r["auc"]) for r in map(json.loads, lines) if "auc" in r],
+            "curve": curve(folder, "auc"),
             "auc_last_three": summary["mean_of_last_three"],
             "popularity_auc": summary["baselines"],
             "upload_bytes": summary["upload_bytes_per_client_round"],

@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.runs import Progress, data_folder, records, run_or_read
 from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.trees import ClientTrees
 from torchfsl.fsl.dpf import trees as dpf
@@ -50,9 +50,7 @@ FIRST: Final = 5
 
 def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, Any]:
     """All runs: AUC of each, and how many lies were added up."""
-    if data is None:
-        raise SystemExit("liars needs --data, a folder with amazon-beauty in it")
-    base = config_of(str(data / "amazon-beauty"), rounds, seed)
+    base = config_of(str(data_folder(data, "liars", "amazon-beauty")), rounds, seed)
     folder = runs / "liars" / f"seed{seed}"
     plain = dataclasses.replace(base, aggregation="plain")
     honest = _run(plain, folder / "honest", 1)
@@ -63,8 +61,8 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
         short = dataclasses.replace(_with(base, "none"), rounds=rounds if main else SHORT)
         off = _run(short, folder / f"off{factor}", factor)
         length = rounds if main else min(FIRST, rounds)
-        on = _run(dataclasses.replace(_with(base, "norm"), rounds=length), folder / f"on{factor}",
-                  factor)  # fmt: skip
+        proven = dataclasses.replace(_with(base, "norm"), rounds=length)
+        on = _run(proven, folder / f"on{factor}", factor)
         if on["lies_added"] or on["exact_rounds"] != length:
             raise RuntimeError("with proofs a lie was added, or a round was not exact")
         by_factor[str(factor)] = {"off": off, "on": on}
@@ -77,27 +75,29 @@ def liars(data: Path | None, runs: Path, rounds: int, seed: int) -> dict[str, An
     few = _run(clear, folder / "without-liars-first", 1)
     if by_factor[str(FACTORS[1])]["on"]["model_sha256"] != few["model_sha256"]:
         raise RuntimeError("with proofs the model is not that of the honest clients alone")
-    return {
-        "rounds": rounds, "clients_per_round": base.clients_per_round, "share": SHARE,
-        "l2_norm": L2_NORM, "preset": base.preset, "seed": seed, "honest": honest,
-        "without_liars": without, "by_factor": by_factor, "honest_by_servers": by_servers,
+    end = by_factor[str(FACTORS[0])]["on"]["model_sha256"]
+    settings = {"rounds": rounds, "clients_per_round": base.clients_per_round, "share": SHARE}
+    return settings | {
+        "l2_norm": L2_NORM,
+        "preset": base.preset,
+        "seed": seed,
+        "honest": honest,
+        "without_liars": without,
+        "by_factor": by_factor,
+        "honest_by_servers": by_servers,
         "first_rounds": first.rounds,
-        "model_of_the_others": by_factor[str(FACTORS[0])]["on"]["model_sha256"]
-        == without["model_sha256"],
-    }  # fmt: skip
+        "model_of_the_others": end == without["model_sha256"],
+    }
 
 
 def config_of(data: str, rounds: int, seed: int) -> Config:
     """`din-small` with a norm that clients keep, gradients of a round's clients taken together."""
     base = PRESETS["din-small"]
-    return dataclasses.replace(
-        base, data=data, rounds=rounds, seed=seed, eval_every=EVAL_EVERY, checkpoint_every=5,
-        threads=1, fsl=Fsl(l2_norm=L2_NORM),
-        local=dataclasses.replace(base.local, together=True),
-        recommendation=dataclasses.replace(
-            base.recommendation, ranked_users=0, catalogue_users=0
-        ),
-    )  # fmt: skip
+    unranked = dataclasses.replace(base.recommendation, ranked_users=0, catalogue_users=0)
+    changes: dict[str, Any] = {"data": data, "rounds": rounds, "seed": seed, "threads": 1}
+    changes |= {"eval_every": EVAL_EVERY, "checkpoint_every": 5, "recommendation": unranked}
+    changes |= {"local": dataclasses.replace(base.local, together=True)}
+    return dataclasses.replace(base, fsl=Fsl(l2_norm=L2_NORM), **changes)
 
 
 def _with(config: Config, proofs: Any) -> Config:
@@ -112,22 +112,20 @@ def _run(config: Config, folder: Path, factor: int) -> dict[str, Any]:
     notes = folder / "lies.jsonl"
     with lying(config, factor, notes) if factor != 1 else contextlib.nullcontext():
         summary = run_or_read(config, folder / "run", Progress("auc"))
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    curve = [(r["round"], r["auc"], r["mean_auc"]) for r in map(json.loads, lines) if "auc" in r]
+    curve = [(r["round"], r["auc"], r["mean_auc"]) for r in records(folder / "run") if "auc" in r]
     by_round = {}
     for line in notes.read_text().splitlines() if notes.exists() else ():
         note = json.loads(line)
         by_round[note["round"]] = note  # a round that was run again after an interruption
-    return {
-        "curve": curve, "auc": curve[-1][1], "mean_auc": curve[-1][2], "rounds": summary["rounds"],
+    last = {"auc": curve[-1][1], "mean_auc": curve[-1][2], "rounds": summary["rounds"]}
+    names = ("exact_rounds", "model_sha256", "client_seconds", "server_seconds_per_round")
+    return {"curve": curve, **last} | {
         "lies": sum(note["lies"] for note in by_round.values()),
         "lies_added": sum(note["added"] for note in by_round.values()),
         "popularity_auc": summary["baselines"]["popularity_auc"],
-        "exact_rounds": summary["exact_rounds"], "model_sha256": summary["model_sha256"],
         "upload_bytes": summary["upload_bytes_per_client_round"],
-        "client_seconds": summary["client_seconds"],
-        "server_seconds_per_round": summary["server_seconds_per_round"],
-    }  # fmt: skip
+        **{name: summary[name] for name in names},
+    }
 
 
 @contextlib.contextmanager
@@ -193,10 +191,9 @@ def _times(factor: int) -> Iterator[None]:
             values, lanes = ring.to_int64(sent.values[segment.name]), trees.plan.lane_values
             values[:, lanes:] = np.rint(values[:, lanes:] / factor).astype(np.int64)
             true.values[segment.name] = ring.from_int64(values, statement.ring_bits)
-            true.hints[segment.name] = dpf.gen_hints(
-                segment, context.convert_key(segment), trees.selection(segment).leaves,
-                true.values[segment.name],
-            )  # fmt: skip
+            key, leaves = context.convert_key(segment), trees.selection(segment).leaves
+            values = true.values[segment.name]
+            true.hints[segment.name] = dpf.gen_hints(segment, key, leaves, values)
         for segment in trees.plan.dense:
             values = np.rint(sent.dense[segment.name] / factor).astype(np.int64)
             true.dense[segment.name] = values

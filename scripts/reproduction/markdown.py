@@ -20,11 +20,6 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:.3g} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.3g} kB"
 
 
-def weights(log: int) -> str:
-    """A power of two."""
-    return f"2^{log}"
-
-
 def mean(values: Sequence[float], digits: int = 2, sign: str = "") -> str:
     """A mean, with the standard deviation of several."""
     average = f"{np.mean(values):{sign}.{digits}f}"

@@ -97,14 +97,3 @@ DIN: Final = {
     "server_seconds": 60.0,
 }
 """Section 7.5. 2.38 MB are 1.4 of embedding and 0.98 of the other layers, at l = 128."""
-
-
-RESOLVES = {
-    "trec": f"The test has 500 questions: near 90 % one run's accuracy has a standard error of "
-    f"{100 * (0.9 * 0.1 / 500) ** 0.5:.1f} points, and rows closer than that are not told apart.",
-    "mnist": "MNIST is saturated: small networks all come near its ceiling, so it tells little of "
-    "what compression costs.",
-    "cifar10": f"The test has 10,000 images: near 80 % one run's accuracy has a standard error of "
-    f"{100 * (0.8 * 0.2 / 10_000) ** 0.5:.1f} points.",
-}
-"""By data set what differences of accuracy can say."""

@@ -8,13 +8,13 @@ bytes. What noise each needs is computed, not trained with. One seed.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.accuracy import LAST, Progress, run_or_read
+from scripts.reproduction.accuracy import LAST
+from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
 from torchfsl.fsl import privacy
 from torchfsl.fsl.plan.plan import Plan
 from training.checkpoint import CheckpointFolder
@@ -34,19 +34,16 @@ EPSILON, DELTA, BOUND = 8.0, 1e-5, 1 << 20
 
 def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
     """Train each way, and find the noise."""
-    if data is None:
-        raise SystemExit("preamble needs --data, a folder with trec in it")
+    trec = data_folder(data, "preamble", "trec")
     found: dict[str, Any] = {}
     for name, rest in WAYS.items():
         print(name, flush=True)
         folder = runs / "preamble" / name
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        summary = run_or_read(config_of(data, rest, rounds), folder, Progress("accuracy"))
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        curve = [(r["round"], r["accuracy"]) for r in map(json.loads, lines) if "accuracy" in r]
+        summary = run_or_read(config_of(trec, rest, rounds), folder, Progress("accuracy"))
+        points = curve(folder, "accuracy")
         found[name] = {
-            "accuracy": sum(accuracy for _, accuracy in curve[-LAST:]) / len(curve[-LAST:]),
-            "curve": [(number, round(accuracy, 4)) for number, accuracy in curve],
+            "accuracy": sum(value for _, value in points[-LAST:]) / len(points[-LAST:]),
+            "curve": [(number, round(accuracy, 4)) for number, accuracy in points],
             "upload_bytes": summary["upload_bytes_per_client_round"],
             "exact_rounds": summary["exact_rounds"],
             "clipped_values": summary["clipped_values"],
@@ -67,12 +64,12 @@ def preamble(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def config_of(data: Path, rest: Rest, rounds: int) -> Config:
+def config_of(trec: Path, rest: Rest, rounds: int) -> Config:
     """One run."""
     base = PRESETS["textcnn"]
     return dataclasses.replace(
         base,
-        data=str(data / "trec"),
+        data=str(trec),
         rounds=rounds,
         clients_per_round=CLIENTS,
         aggregation="plain",

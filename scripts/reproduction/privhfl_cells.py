@@ -8,7 +8,6 @@ processes may work through one list.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction.results import Figures, read_results, write_result
+from scripts.reproduction.runs import locked
 from training.privhfl.allocator import keep_freed_memory
 from training.privhfl.experiment import run_experiment
 from training.privhfl.settings import Settings, TaskName
@@ -121,7 +121,7 @@ def run_cells(
                 continue
             print(f"{cell.name}, seed {seed}", flush=True)
             record = {**_run(cell, seed, data, runs), "command": command}
-            with _locked(runs / "privhfl" / "results.lock"):
+            with locked(runs / "privhfl" / "results.lock"):
                 seeds_of = {**_seeds(cell), str(seed): record}
                 ordered = dict(sorted(seeds_of.items(), key=lambda one: int(one[0])))
                 figures = {"task": cell.task, "changes": dict(cell.changes), "seeds": ordered}
@@ -138,8 +138,7 @@ def _run(cell: Cell, seed: int, data: Path | None, runs: Path) -> dict[str, Any]
     folder = runs / "privhfl" / f"{cell.name}-seed{seed}"
     alike = f"{settings.clients}-{settings.private}-{settings.alpha:g}-seed{seed}"
     baselines = runs / "privhfl" / f"baselines-{cell.task}-{alike}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")), _locked(baselines.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock")), locked(baselines.with_suffix(".lock")):
         summary = run_experiment(
             settings, folder, resume=folder.exists(), say=_say, baselines=baselines
         )
@@ -153,20 +152,6 @@ def _run(cell: Cell, seed: int, data: Path | None, runs: Path) -> dict[str, Any]
 def _say(text: str) -> None:
     if not text.startswith("  "):
         print(f"  {text}", flush=True)
-
-
-class _locked:
-    """Wait until no other process is here."""
-
-    def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._file = file.open("w")
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
 
 def read_cells() -> dict[str, Figures]:

@@ -77,10 +77,8 @@ def cost(
     module: nn.Module, shape: tuple[int, int, int], batch: int, comparison: str
 ) -> dict[str, Any]:
     """One batch by the protocol, after one that warms up; bytes and seconds of a query."""
-    plan = make_plan(
-        {1: module, 2: module}, shape, batch=batch, comparison=comparison,
-        max_answering=1, min_answering=1,
-    )  # fmt: skip
+    one = {"batch": batch, "comparison": comparison, "max_answering": 1, "min_answering": 1}
+    plan = make_plan({1: module, 2: module}, shape, **one)
     querying = Querying(plan)
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(batch, *shape, generator=generator)

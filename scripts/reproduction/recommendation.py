@@ -13,7 +13,6 @@ must then hold the same model, bit for bit.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +21,8 @@ from typing import Any, Final
 import torch
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.accuracy import Progress, run_or_read
 from scripts.reproduction.results import read_results, write_result
+from scripts.reproduction.runs import Progress, records, run_or_read
 from training.config import Config
 from training.presets import PRESETS, narrowed
 
@@ -165,8 +164,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
     elif config.aggregation == "plain" and fsl_rounds:
         result["fsl"] = _first_rounds(config, folder, fsl_rounds, progress)
     summary = run_or_read(config, folder / config.aggregation, progress)
-    lines = (folder / config.aggregation / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+    rounds = records(folder / config.aggregation)
     if config.aggregation == "fsl":
         result["fsl"] = _through_servers(summary)
     return result | {
@@ -176,7 +174,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": summary["rounds"],
         "clients_per_round": config.clients_per_round,
-        "curve": [(r["round"], r["auc"], r.get("mean_auc")) for r in records if "auc" in r],
+        "curve": [(r["round"], r["auc"], r.get("mean_auc")) for r in rounds if "auc" in r],
         "metrics": summary["metrics"],
         "ranked_users": RANKED,
         "catalogue_users": IN_CATALOGUE,
@@ -186,7 +184,7 @@ def run(config: Config, folder: Path, fsl_rounds: int) -> dict[str, Any]:
         "model_sha256": summary["model_sha256"],
         "clipped_values": summary["clipped_values"],
         "seconds_of_rounds": sum(
-            config.clients_per_round * r["client_seconds"] + r["server_seconds"] for r in records
+            config.clients_per_round * r["client_seconds"] + r["server_seconds"] for r in rounds
         ),
         "date": time.strftime("%Y-%m-%d"),
         "versions": {**summary["versions"], "machine": bench_measure.machine()},

@@ -12,13 +12,11 @@ once on the test split. One seed.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
 from torchfsl.errors import ParameterError
 from training.config import Config
 from training.presets import PRESETS
@@ -48,25 +46,18 @@ def candidates(name: str, client_rate: float) -> dict[str, Settings]:
         name: of the algorithm.
         client_rate: FedAvg's, where it is not what is chosen.
     """
-    chosen: dict[str, Callable[[], dict[str, Settings]]] = {
-        "fedavg": lambda: {f"clients {r:g}": (steps(r), Server()) for r in RATES},
-        "fedprox": lambda: {
-            f"clients {client_rate:g}, mu {m:g}": (steps(client_rate, m), Server()) for m in MUS
-        },
-        "fedsubavg": lambda: {f"clients {r:g}": (steps(r), Server(mean="trained")) for r in RATES},
-        "fedadam": lambda: {
-            f"clients {client_rate:g}, servers {r:g}": (
-                steps(client_rate), Server(optimizer="adam", lr=r, beta1=0.9, beta2=0.99)
-            )
-            for r in ADAM_RATES
-        },
-        "preset": lambda: {
-            "as it is": (
-                dataclasses.replace(PRESETS[PRESET].local, together=True), PRESETS[PRESET].server
-            )
-        },
-    }  # fmt: skip
-    return chosen[name]()
+    if name == "preset":
+        preset = PRESETS[PRESET]
+        return {"as it is": (dataclasses.replace(preset.local, together=True), preset.server)}
+    if name == "fedprox":
+        mus = {f"clients {client_rate:g}, mu {mu:g}": steps(client_rate, mu) for mu in MUS}
+        return {label: (local, Server()) for label, local in mus.items()}
+    if name == "fedadam":
+        local, adam = steps(client_rate), {"optimizer": "adam", "beta1": 0.9, "beta2": 0.99}
+        words = f"clients {client_rate:g}, servers"
+        return {f"{words} {rate:g}": (local, Server(lr=rate, **adam)) for rate in ADAM_RATES}
+    server = Server(mean="trained") if name == "fedsubavg" else Server()
+    return {f"clients {rate:g}": (steps(rate), server) for rate in RATES}
 
 
 ALGORITHMS: Final = ("fedavg", "fedprox", "fedsubavg", "fedadam", "preset")
@@ -74,22 +65,20 @@ ALGORITHMS: Final = ("fedavg", "fedprox", "fedsubavg", "fedadam", "preset")
 
 def rivals(data: Path | None, runs: Path) -> dict[str, Any]:
     """Choose on validation, run on test; finished runs are read again from `runs`."""
-    if data is None:
-        raise SystemExit("rivals needs --data, a folder with amazon-beauty in it")
+    beauty = data_folder(data, "rivals", "amazon-beauty")
     found: dict[str, Any] = {}
     client_rate = RATES[0]
     for name in ALGORITHMS:
         tried = candidates(name, client_rate)
-        trials = {
-            label: _trial(config_of(data, settings, "validation", TRIAL_ROUNDS),
-                          runs / "rivals" / f"{name}, {label}, validation")
-            for label, settings in tried.items()
-        } if len(tried) > 1 else {}  # fmt: skip
+        trials = {}
+        for label, settings in tried.items() if len(tried) > 1 else ():
+            trial = config_of(beauty, settings, "validation", TRIAL_ROUNDS)
+            trials[label] = _trial(trial, runs / "rivals" / f"{name}, {label}, validation")
         label = max(trials, key=lambda one: trials[one]) if trials else next(iter(tried))
         if name == "fedavg":
             client_rate = tried[label][0].lr
         folder = runs / "rivals" / f"{name}, {label}"
-        result = _run(config_of(data, tried[label], "test", ROUNDS), folder)
+        result = _run(config_of(beauty, tried[label], "test", ROUNDS), folder)
         found[name] = {"chosen": label, "validation_auc": trials, **result}
     return {
         "environment": bench_measure.environment(),
@@ -104,13 +93,13 @@ def rivals(data: Path | None, runs: Path) -> dict[str, Any]:
     }
 
 
-def config_of(data: Path, settings: Settings, evaluate: Any, rounds: int) -> Config:
+def config_of(beauty: Path, settings: Settings, evaluate: Any, rounds: int) -> Config:
     """One run."""
     base = PRESETS[PRESET]
     local, server = settings
     return dataclasses.replace(
         base,
-        data=str(data / "amazon-beauty"),
+        data=str(beauty),
         rounds=rounds,
         clients_per_round=CLIENTS,
         aggregation="plain",
@@ -140,13 +129,10 @@ def rounds_to(curve: list[tuple[int, float]], target: float) -> int | None:
 
 
 def _run(config: Config, folder: Path) -> dict[str, Any]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"{folder.name}: {config.local}, {config.server}", flush=True)
     summary = run_or_read(config, folder, Progress("auc"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
     return {
-        "curve": [(r["round"], round(r["auc"], 4)) for r in records if "auc" in r],
+        "curve": [(number, round(auc, 4)) for number, auc in curve(folder, "auc")],
         "upload_bytes": summary["upload_bytes_per_client_round"],
         "exact_rounds": summary["exact_rounds"],
         "clipped_values": summary["clipped_values"],

@@ -8,17 +8,16 @@ clear, on the same quantised updates as under any aggregation.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
-from scripts.reproduction.accuracy import Progress, run_or_read
 from scripts.reproduction.results import read_results, write_result
+from scripts.reproduction.runs import Progress, curve, locked, run_or_read
 from training.config import Config
 from training.federation import build
 from training.language_section import Language
@@ -71,30 +70,21 @@ def forms(blocks: Sequence[int] = BLOCKS) -> dict[str, Language]:
 
 def table1(data: Path | None, runs: Path, seeds: list[int], rounds: int) -> dict[str, Any]:
     """Perplexity by model, share of dropouts and seed."""
+
+    def config(model: str, share: float, seed: int) -> Config:
+        return config_of(data, model, f"{TABLE_BLOCK}", 1, seed, rounds, share)
+
+    def by_share(make: Callable[[str, float], Any]) -> dict[str, Any]:
+        return {m: {f"{share:g}": make(m, share) for share in DROPOUTS} for m in MODELS}
+
+    def by_seed(model: str, share: float) -> dict[str, Any]:
+        return {str(seed): encrypted(config(model, share, seed), runs) for seed in seeds}
+
     return {
         "environment": bench_measure.environment(),
         "block": TABLE_BLOCK,
-        "runs": {
-            model: {
-                f"{share:g}": {
-                    str(seed): encrypted(
-                        config_of(data, model, f"{TABLE_BLOCK}", 1, seed, rounds, share), runs
-                    )
-                    for seed in seeds
-                }
-                for share in DROPOUTS
-            }
-            for model in MODELS
-        },
-        "same": {
-            model: {
-                f"{share:g}": same_model(
-                    config_of(data, model, f"{TABLE_BLOCK}", 1, seeds[0], rounds, share), runs
-                )
-                for share in DROPOUTS
-            }
-            for model in MODELS
-        },
+        "runs": by_share(by_seed),
+        "same": by_share(lambda model, share: same_model(config(model, share, seeds[0]), runs)),
     }
 
 
@@ -102,30 +92,21 @@ def figure4(
     data: Path | None, runs: Path, seed: int, rounds: int, blocks: Sequence[int]
 ) -> dict[str, Any]:
     """Perplexity by model and form, of one seed; costs under every aggregation."""
+
+    def by_form(make: Callable[[Config], Any]) -> dict[str, Any]:
+        def of(model: str) -> dict[str, Any]:
+            return {f: make(config_of(data, model, f, 4, seed, rounds)) for f in forms(blocks)}
+
+        return {model: of(model) for model in MODELS}
+
     whole = config_of(data, MODELS[0], "1", 4, seed, rounds)
     untied = dataclasses.replace(whole, language=UNTIED)
     return {
         "environment": bench_measure.environment(),
         "seed": seed,
-        "runs": {
-            model: {
-                form: kept(config_of(data, model, form, 4, seed, rounds), runs)
-                for form in forms(blocks)
-            }
-            for model in MODELS
-        },
-        "costs": {
-            model: {
-                form: {name: sefl_costs.one_round(config, name) for name in sefl_costs.AGGREGATIONS}
-                for form in forms(blocks)
-                for config in [config_of(data, model, form, 4, seed, rounds)]
-            }
-            for model in MODELS
-        },
-        "untied": {
-            "rows": UNTIED.rows,
-            "costs": {name: sefl_costs.one_round(untied, name) for name in sefl_costs.AGGREGATIONS},
-        },
+        "runs": by_form(lambda config: kept(config, runs)),
+        "costs": by_form(sefl_costs.by_aggregation),
+        "untied": {"rows": UNTIED.rows, "costs": sefl_costs.by_aggregation(untied)},
     }
 
 
@@ -225,15 +206,11 @@ def kept(config: Config, runs: Path) -> dict[str, Any]:
 def run(config: Config, runs: Path) -> dict[str, Any]:
     """One run, which goes on where a shorter or interrupted one ended."""
     folder, rounds = runs / "sefl" / name_of(config), config.rounds
-    folder.parent.mkdir(parents=True, exist_ok=True)
     print(folder.name, flush=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may share the work
+    with locked(folder.with_suffix(".lock")):  # several processes may share the work
         summary = run_or_read(config, folder, Progress("perplexity"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()[:rounds]
-    records = [json.loads(line) for line in lines]
     return {
-        "curve": [(r["round"], r["perplexity"]) for r in records if "perplexity" in r],
+        "curve": curve(folder, "perplexity", rounds),
         "test_perplexity": summary["test"]["perplexity"],
         "unigram_perplexity": summary["baselines"]["unigram_perplexity"],
         "values": sum(s["positions"] * s["values_per_position"] for s in summary["segments"]),

@@ -23,6 +23,11 @@ REPEATS = 3
 """Rounds, of which the quickest counts: others work on the same processor."""
 
 
+def by_aggregation(config: Config) -> dict[str, dict[str, Any]]:
+    """The costs of a round under each aggregation."""
+    return {name: one_round(config, name) for name in AGGREGATIONS}
+
+
 def one_round(config: Config, aggregation: Aggregation) -> dict[str, Any]:
     """Bytes and processor seconds of a round of random updates; checks the sum.
 

@@ -15,10 +15,8 @@ from scripts.bench import homomorphic
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.sefl import MODELS, UNTIED, config_of
-from training.config import Aggregation
 
 CLIENTS = 4
-AGGREGATIONS: tuple[Aggregation, ...] = ("plain", "dense", "fsl", "sefl")
 
 
 def parties(data: Path | None, paillier_python: str | None) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def parties(data: Path | None, paillier_python: str | None) -> dict[str, Any]:
     """
     config = config_of(data, MODELS[0], "1", CLIENTS, 0, 1)
     config = dataclasses.replace(config, language=UNTIED)
-    rows = {name: sefl_costs.one_round(config, name) for name in AGGREGATIONS}
+    rows = sefl_costs.by_aggregation(config)
     values = rows["plain"]["values"]
     figures = {"environment": bench_measure.environment(), "rows": rows, "paillier": None}
     if paillier_python:

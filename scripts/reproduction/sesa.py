@@ -7,8 +7,6 @@ one figure, of accuracy, and no seconds and no bytes; its claims are in `sesa_ta
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from scripts.bench import measure as bench_measure
-from scripts.reproduction.accuracy import Progress, run_or_read
+from scripts.reproduction import runs as kept
 from scripts.reproduction.baselines import secagg_plus
 from torchfsl.submodel.aggregation import Receipt
 from torchfsl.submodel.plan import SubmodelPlan
@@ -89,15 +87,11 @@ def curve(data: Path | None, runs: Path, name: str, seed: int, rounds: int) -> d
         sesa=settings,
     )
     folder = runs / "sesa" / f"{name.replace(', ', '-')}-seed{seed}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"{name}, seed {seed}", flush=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may share the work
-        summary = run_or_read(config, folder, Progress("accuracy"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()[:rounds]
-    records = [json.loads(line) for line in lines]
+    with kept.locked(folder.with_suffix(".lock")):  # several processes may share the work
+        summary = kept.run_or_read(config, folder, kept.Progress("accuracy"))
     return {
-        "curve": [(r["round"], r["accuracy"]) for r in records if "accuracy" in r],
+        "curve": kept.curve(folder, "accuracy", rounds),
         "rounds": summary["rounds"],
         "exact_rounds": summary["exact_rounds"],
         "clipped_values": summary["clipped_values"],

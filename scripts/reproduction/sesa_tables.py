@@ -6,12 +6,10 @@ import functools
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.generate.isolation_table import isolated
 from scripts.reproduction.markdown import mean, seconds, size
 from scripts.reproduction.page_table import table
 from scripts.reproduction.results import Figures
 from scripts.reproduction.sesa import CHOICES
-from training.sections import Sesa
 
 CHOICE_WORDS: Final = {
     "full": "all clients train everything",
@@ -27,58 +25,6 @@ SCHEMES: Final = {
     "sesa": ("`sesa`", "1"),
     "secagg_plus": ("Flower 1.41 SecAgg+, 5 shares", "1"),
 }
-
-
-@table("sesa-claims", "the paper | here", figures="sesa", stamp=None)
-def _claims(figures: Figures) -> list[tuple[str, str]]:
-    mlp = figures["costs"]["MLP"]
-    phases = mlp["sesa"]["bytes"]["1"]["phases"]
-    online, shares = size(phases["masked"] + phases["answer"]), size(phases["shares"])
-    honest = ", ".join(
-        f"{isolated(clients, clients // 2, k):.2g} with N = {clients}, K = {k}"
-        for clients, k in ((100, 4), (100, 16), (40, 4), (20, 4))
-    )
-    offline = size(4 * mlp["clients"] * mlp["parameters"])
-    return [
-        (
-            "a server and T = N / 2 clients learn nothing but sums",
-            "holds by itself, but a sum may have one honest term. Expected submodels a round of "
-            f"that kind, N / 10 dropouts: {honest}. Plans and rounds above "
-            f"{Sesa().max_isolation:g} are refused (docs/sesa.md)",
-        ),
-        (
-            "information-theoretic",
-            "the code alone is; masks and seeded shares come from AES-128, and the one server "
-            "carries everybody's shares, sealed with X25519 and ChaCha20-Poly1305",
-        ),
-        ("bears D <= N - (K + T) dropouts", "holds, exact; isolation often allows fewer"),
-        (
-            "uploads of K_i d / K online",
-            f"holds: {online} for a full client of {mlp['parameters']:,} parameters (masked update "
-            "and answer)",
-        ),
-        (
-            "N K_i d / K offline",
-            f"{offline} for a full client; merged and seeded shares make it {shares} for every "
-            "width",
-        ),
-        (
-            "(downloads are not in the analysis)",
-            "every client, narrow ones too, receives all masked updates: "
-            + size(phases["survivors"]),
-        ),
-        ("accuracy comparable to full clients and to FedRolex", _against(figures, 60)),
-        ("converges faster than FedRolex", _against(figures, 20)),
-    ]
-
-
-def _against(figures: Figures, rounds: int) -> str:
-    words = {"random": "random shards", "rolling": "FedRolex", "full": "full clients"}
-    found = {text: _at(figures, name, rounds) for name, text in words.items()}
-    if not all(found.values()):
-        return f"no figures of round {rounds}"
-    means = (f"{text} {mean(values, 1)} %" for text, values in found.items())
-    return f"after {rounds} rounds " + ", ".join(means)
 
 
 def _at(figures: Figures, name: str, rounds: int) -> list[float]:

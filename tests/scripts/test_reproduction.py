@@ -16,6 +16,7 @@ from scripts.reproduction import (
     plots,
     preamble,
     report,
+    runs,
 )
 from scripts.reproduction.cells import Cell, table7
 from scripts.reproduction.markdown import size
@@ -214,7 +215,7 @@ def test_a_plots_points_do_not_mix_runs_of_different_servers(
     changes: dict[str, Any], kinds: set[str]
 ) -> None:
     cell = dataclasses.asdict(dataclasses.replace(USUAL, **changes))
-    assert {label for label, (_, is_one) in plots._KINDS.items() if is_one(cell)} == kinds
+    assert {plots.kind(cell)} - {None} == kinds <= set(plots.MARKERS)
 
 
 def _write_run(cell: Cell, latest: float, mean: float | None, curves: Any = None) -> None:
@@ -339,7 +340,7 @@ def test_noise_of_drawn_blocks_is_computed_for_the_plan_of_the_runs(tmp_path: Pa
     """Drawn in secret they need hardly more than the largest; drawn in public far more."""
     config = preamble.config_of(tmp_path, preamble.WAYS["sample"], rounds=60)
     config = dataclasses.replace(config, data="synthetic", rounds=1)
-    assert accuracy.run_or_read(config, tmp_path / "run", accuracy.Progress("accuracy"))
+    assert runs.run_or_read(config, tmp_path / "run", runs.Progress("accuracy"))
     checkpoint = CheckpointFolder(tmp_path / "run" / "checkpoint").load()
     assert checkpoint is not None
     found = preamble.noise(Plan.from_json(checkpoint.plan), 60)

@@ -1,0 +1,93 @@
+"""Training runs of the tables: made once, resumed after an interruption, shared by processes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from training.config import Config
+from training.experiment import run_experiment
+
+
+class Progress:
+    """A line for each evaluation: `metric` of `training.tasks.metrics`."""
+
+    def __init__(self, metric: str) -> None:
+        """Nothing shown yet."""
+        self._metric = metric
+
+    def say(self, text: str) -> None:
+        """Plans and summaries are in the run's folder."""
+
+    def start(self, finished: int, rounds: int) -> None:
+        """Say where the run starts."""
+        self._rounds, self._since = rounds, time.time()
+        if finished:
+            print(f"  resuming after round {finished}", flush=True)
+
+    def round_done(self, record: Any) -> None:
+        """One line where the round evaluates."""
+        if record.metrics:
+            value, spent = record.metrics[self._metric], time.time() - self._since
+            head = f"  round {record.round}/{self._rounds}  {self._metric}"
+            print(f"{head} {value:.4f}  {spent:.0f} s", flush=True)
+
+    def stop(self) -> None:
+        """Nothing to close."""
+
+
+def run_or_read(config: Config, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Run, resume, or read a finished run."""
+    summary = folder / "summary.json"
+    if summary.exists():
+        done: dict[str, Any] = json.loads(summary.read_text())
+        if done["rounds"] >= config.rounds:
+            if done["rounds"] > config.rounds:
+                done = json.loads((folder / f"summary-{config.rounds}.json").read_text())
+            return done
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    result = run_experiment(config, folder, resume=folder.exists(), console=progress)
+    text = json.dumps(result, indent=2) + "\n"
+    (folder / f"summary-{config.rounds}.json").write_text(text)
+    return result
+
+
+def records(folder: Path, rounds: int | None = None) -> list[dict[str, Any]]:
+    """The metrics of a run's first rounds; of all without a number."""
+    return [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()[:rounds]
+    ]
+
+
+def curve(folder: Path, metric: str, rounds: int | None = None) -> list[tuple[int, float]]:
+    """Rounds and values of a metric."""
+    return [(r["round"], r[metric]) for r in records(folder, rounds) if metric in r]
+
+
+def data_folder(data: Path | None, table: str, name: str) -> Path:
+    """The folder of a data set.
+
+    Raises:
+        SystemExit: if no folder of data sets is given.
+    """
+    if data is None:
+        raise SystemExit(f"{table} needs --data, a folder with {name} in it")
+    return data / name
+
+
+@contextmanager
+def locked(file: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Whether this process alone holds a file, until the block ends; without a wait maybe not."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
