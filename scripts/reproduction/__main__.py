@@ -29,7 +29,6 @@ from scripts.reproduction import (
     computation,
     corpus_statistics,
     din,
-    din_auc,
     hashing,
     liars,
     preamble,
@@ -40,7 +39,6 @@ from scripts.reproduction import (
     rivals,
     secemb,
     sefl,
-    sefl_parties,
     sesa,
     systems,
 )
@@ -56,11 +54,13 @@ def _table9(options: Options) -> dict[str, Any]:
     return corpus_statistics.table9(str(options.data / "trec") if options.data else None)
 
 
-def _sefl(options: Options) -> dict[str, Any]:
-    if options.part == "tablecosts":
-        return sefl_parties.parties(options.data, options.paillier_python)
-    o = options
-    return sefl.part(o.data, RUN_FOLDER, o.seed, o.rounds, o.part, o.block)
+def _sefl(o: Options) -> dict[str, Any]:
+    if o.part == "tablecosts":
+        return sefl.parties(o.data, o.paillier_python)
+    if o.part == "table1":
+        return sefl.table1(o.data, RUN_FOLDER, o.seed, o.rounds or sefl.ROUNDS[1])
+    blocks = [1, *(block for block in o.block if block > 1)]
+    return sefl.figure4(o.data, RUN_FOLDER, o.seed[0], o.rounds or sefl.ROUNDS[4], blocks)
 
 
 TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
@@ -73,7 +73,7 @@ TABLES: dict[str, tuple[str, Callable[[Options], dict[str, Any]]]] = {
     "din": ("section 7.5", lambda o: din.din(o.clients)),
     "din-auc": (
         "DIN's AUC by round, three aggregations",
-        lambda o: din_auc.din_auc(o.data, RUN_FOLDER, o.rounds or 300),
+        lambda o: din.auc(o.data, RUN_FOLDER, o.rounds or 300),
     ),
     "liars": (
         "DIN where one client in twenty sends a thousand times its update (--seed of one run)",

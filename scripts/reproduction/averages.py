@@ -20,8 +20,7 @@ from typing import Any, Final, Literal, cast
 import torch
 
 import torchfsl
-from scripts.reproduction.averages_tasks import SETTINGS, Setting, train
-from scripts.reproduction.two_tower import TwoTowerTask
+from scripts.reproduction.averages_tasks import SETTINGS, Setting, TwoTowerTask, train
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from training.data.prf import Stream
 from training.local import freeze_statistics

@@ -1,9 +1,10 @@
-"""Section 7.5: DIN at its published shape, beside the paper and its comparator."""
+"""Section 7.5: DIN at its published shape, next to the paper and its comparator, and its AUC."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scripts.bench import measure as bench_measure
 from scripts.bench import round as bench_round
 from scripts.parties import two_servers
 from scripts.reproduction import paper
+from scripts.reproduction.runs import Progress, curve, data_folder, run_or_read
 from torchfsl import FixedPoint, Plan
 from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
@@ -24,6 +26,7 @@ from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.update import RawSegment, quantise
 from training.encoding_section import Encoding
+from training.presets import PRESETS
 
 ROUNDS_OF_A_SESSION = 3
 ROWS = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1
@@ -129,3 +132,31 @@ def _values(segment: Any, indices: Any, rng: np.random.Generator) -> RawSegment:
     if segment.is_dense:
         return RawSegment(None, 1e-3 * rng.standard_normal((segment.m, 1)))
     return RawSegment(indices, 1e-3 * rng.standard_normal((len(indices), segment.tau)))
+
+
+def auc(data: Path | None, runs: Path, rounds: int) -> dict[str, Any]:
+    """Train three times; `fsl` and `plain` must end with the same model."""
+    beauty, curves = data_folder(data, "din-auc", "amazon-beauty"), {}
+    for aggregation in ("plain", "dense", "fsl"):
+        config = dataclasses.replace(
+            PRESETS["din-published"],
+            data=str(beauty),
+            rounds=rounds,
+            aggregation=aggregation,
+            eval_every=20,
+            threads=1,
+        )
+        folder = runs / "din-auc" / aggregation
+        summary = run_or_read(config, folder, Progress("auc"))
+        curves[aggregation] = {
+            "curve": curve(folder, "auc"),
+            "auc_last_three": summary["mean_of_last_three"],
+            "popularity_auc": summary["baselines"],
+            "upload_bytes": summary["upload_bytes_per_client_round"],
+            "exact_rounds": summary["exact_rounds"],
+            "rounds": summary["rounds"],
+            "model_sha256": summary["model_sha256"],
+        }
+    if curves["plain"]["model_sha256"] != curves["fsl"]["model_sha256"]:
+        raise RuntimeError("fsl and plain end with different models")
+    return curves

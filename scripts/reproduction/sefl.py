@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.bench import homomorphic
 from scripts.bench import measure as bench_measure
 from scripts.reproduction import sefl_costs
 from scripts.reproduction.results import read_results, write_result
@@ -38,20 +39,6 @@ UNTIED = Language(decoder="untied", rows=0.05)
 """Of which the costs are measured, too: a model whose input table goes by rows."""
 VALID = 60_000
 """Words of the validation text that evaluations read."""
-
-
-def part(
-    data: Path | None,
-    runs: Path,
-    seeds: list[int],
-    rounds: int | None,
-    name: str,
-    blocks: list[int],
-) -> dict[str, Any]:
-    """The figures of `table1` or `figure4`; runs resume. `blocks` are those of the figure."""
-    if name == "table1":
-        return table1(data, runs, seeds, rounds or ROUNDS[1])
-    return figure4(data, runs, seeds[0], rounds or ROUNDS[4], [1, *(b for b in blocks if b > 1)])
 
 
 def forms(blocks: Sequence[int] = BLOCKS) -> dict[str, Language]:
@@ -108,6 +95,35 @@ def figure4(
         "costs": by_form(sefl_costs.by_aggregation),
         "untied": {"rows": UNTIED.rows, "costs": sefl_costs.by_aggregation(untied)},
     }
+
+
+def parties(data: Path | None, paillier_python: str | None) -> dict[str, Any]:
+    """Bytes and processor seconds of an LSTM by way to sum it, without training.
+
+    Seconds of Paillier follow from rates that are measured on few numbers.
+
+    Args:
+        data: where language data lie; costs do not depend on it.
+        paillier_python: a Python that has `phe` and `gmpy2`; None leaves the row out.
+    """
+    config = config_of(data, MODELS[0], "1", COHORTS[4], 0, 1)
+    config = dataclasses.replace(config, language=UNTIED)
+    rows = sefl_costs.by_aggregation(config)
+    values = rows["plain"]["values"]
+    figures = {"environment": bench_measure.environment(), "rows": rows, "paillier": None}
+    if paillier_python:
+        rates = homomorphic.paillier(paillier_python, 33, 40)
+        if "skipped" in rates:
+            raise RuntimeError(f"Paillier: {rates['skipped']}")
+        figures["paillier"] = {
+            "clients": COHORTS[4],
+            "values": values,
+            "upload_bytes": rates["bytes_per_value"] * values,
+            "client_seconds": values / rates["encrypt"],
+            "aggregator_seconds": COHORTS[4] * values / rates["add"],
+            "key_holder_seconds": values / rates["decrypt"],
+        }
+    return figures
 
 
 def config_of(

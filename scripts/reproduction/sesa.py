@@ -1,7 +1,7 @@
 """SESA beside others: what a round costs each party, and accuracy by choice of shards.
 
 The paper (Sami and Guler, "Secure Submodel Aggregation for Resource-Aware Federated Learning") has
-one figure, of accuracy, and no seconds and no bytes; its claims are in `sesa_tables.py`.
+one figure, of accuracy, and no seconds and no bytes; its claims are in docs/results/sesa.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ MNIST: nine clients of 100 samples each; CIFAR-10: six of 1000. Who shares one m
 `dense`, `fsl`, `sesa`, `sefl`, SecAgg+) trains the SESA paper's MLP, on CIFAR-10 a small CNN, all
 clients all of it, so that one seed gives one model whoever sums the updates; bytes and seconds
 differ. PrivHFL's clients keep networks of their own; its figures are those of the cells that
-`privhfl-accuracy` and `privhfl-secure` have run. `systems_report` makes docs/systems.md of both.
+`privhfl-accuracy` and `privhfl-secure` have run. `systems_tables` makes the tables of
+docs/systems.md of both.
 """
 
 from __future__ import annotations

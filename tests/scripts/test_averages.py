@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.reproduction import averages, systems_tables
-from scripts.reproduction.averages_tasks import SETTINGS, train
-from scripts.reproduction.two_tower import TwoTowerTask
+from scripts.reproduction.averages_tasks import SETTINGS, TwoTowerTask, train
 
 
 def test_momentum_is_ahead_of_the_plain_mean_on_disjoint_words() -> None:
