@@ -155,7 +155,7 @@ def main() -> int:
     line = " ".join(["scripts/reproduce", *sys.argv[1:]])
     command = re.sub(r"--data \S+", "--data DATA", line)  # paths of a machine stay there
     command = re.sub(r"--(\w+)-python \S+", r"--\1-python .venv-\1/bin/python", command)
-    where = {"runs": RUN_FOLDER, "command": command}
+    where: dict[str, Any] = {"runs": RUN_FOLDER, "command": command}
     if table == "report":
         report.write()
     elif table in TABLES:
@@ -172,7 +172,7 @@ def main() -> int:
         privhfl_cells.run_cells(chosen, seeds=options.seed, data=options.data, **where)
     elif table == "recommendation":
         names = options.cell or ["din-beauty", "din-sports", "din-small-beauty"]
-        lengths = {"rounds": options.rounds, "fsl_rounds": options.fsl_rounds}
+        lengths: dict[str, Any] = {"rounds": options.rounds, "fsl_rounds": options.fsl_rounds}
         recommendation.run_recommenders(names, options.seed, data=options.data, **lengths, **where)
     else:
         lengths = {"fsl_rounds": options.fsl_rounds, "workers": options.workers}
@@ -200,10 +200,10 @@ def _parser() -> argparse.ArgumentParser:
     ):
         choices = [f"{option}{name}" for name in names]
         kind = option.__add__  # of --table 1 it makes table1
-        shown = {"choices": choices, "metavar": "|".join(names), "help": text}
+        shown: dict[str, Any] = {"choices": choices, "metavar": "|".join(names), "help": text}
         parts.add_argument(f"--{option}", dest="part", type=kind, **shown)
     text = "sizes of sefl --figure 4, 1 always; default the paper's"
-    blocks = {"choices": sefl.BLOCKS, "default": sefl.BLOCKS}
+    blocks: dict[str, Any] = {"choices": sefl.BLOCKS, "default": sefl.BLOCKS}
     parser.add_argument("--block", type=int, nargs="+", help=text, **blocks)
     costs = parser.add_argument_group("costs").add_argument
     costs("--large", action="store_true", help="table5: 2^25 weights, too (10 GB)")

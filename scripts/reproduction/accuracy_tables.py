@@ -28,7 +28,7 @@ class Row(NamedTuple):
     float32: bool
 
 
-PLAIN: Final = {"percent": 100, "rate": 1, "momentum": 0, "decay": 1}
+PLAIN: Final[dict[str, Any]] = {"percent": 100, "rate": 1, "momentum": 0, "decay": 1}
 """Everything sent, averaged plainly."""
 
 
@@ -108,7 +108,7 @@ def _against_all(group: Group) -> str:
     row, seeds = group.row, {_seed(run) for run in group.runs}
     if row == row._replace(**PLAIN):
         return "-"
-    unlike: tuple[dict[str, float], ...] = (
+    unlike: tuple[dict[str, Any], ...] = (
         {},
         {"float32": False},
         {"average": 0.0},

@@ -171,7 +171,7 @@ def table7(
     """The cells of Table 7, most telling first; `settings` are those of `SETTINGS`."""
     made = []
     for dataset in datasets:
-        usual = {} if dataset == "cifar10" else {"augment": True}
+        usual: dict[str, Any] = {} if dataset == "cifar10" else {"augment": True}
         usual |= {"precision": "bfloat16"} if dataset == "trec" else {}
         length = rounds or _rounds(dataset, full)
         made += [

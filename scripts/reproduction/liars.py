@@ -192,8 +192,8 @@ def _times(factor: int) -> Iterator[None]:
             values[:, lanes:] = np.rint(values[:, lanes:] / factor).astype(np.int64)
             true.values[segment.name] = ring.from_int64(values, statement.ring_bits)
             key, leaves = context.convert_key(segment), trees.selection(segment).leaves
-            values = true.values[segment.name]
-            true.hints[segment.name] = dpf.gen_hints(segment, key, leaves, values)
+            sent_rows = true.values[segment.name]
+            true.hints[segment.name] = dpf.gen_hints(segment, key, leaves, sent_rows)
         for segment in trees.plan.dense:
             values = np.rint(sent.dense[segment.name] / factor).astype(np.int64)
             true.dense[segment.name] = values

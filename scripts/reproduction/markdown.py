@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ def missing(name: str) -> str:
 class _Format(string.Formatter):
     def format_field(self, value: Any, spec: str) -> Any:
         """Also `size`, `seconds` and, of several values, `mean` with its number of digits."""
-        own = {"size": size, "seconds": seconds, "mean": mean}
+        own: dict[str, Callable[..., str]] = {"size": size, "seconds": seconds, "mean": mean}
         name = spec.rstrip("0123456789")
         if name not in own:
             return super().format_field(value, spec)

@@ -61,7 +61,7 @@ def _save(figure: Any, name: str, legend: float = 0.0) -> None:
 def _upload() -> None:
     """Upload over dense, against the share of positions sent; above 1 dense is cheaper."""
     shares, m = np.geomspace(0.1, 95, 120), 1 << 20
-    labels = {
+    labels: dict[str, Any] = {
         "xlabel": "share of the positions that a client sends, %",
         "ylabel": "upload over dense upload",
         "title": "2^20 positions of 32-bit values (solid: with checks, dashed: without)",
@@ -89,7 +89,7 @@ def _upload() -> None:
 
 
 def _server_seconds(figures: Figures) -> None:
-    labels = {
+    labels: dict[str, Any] = {
         "xlabel": "log2 of the number of weights, l = 128",
         "ylabel": "one server for one client, s",
         "title": "Evaluation and aggregation (the paper's swapped cells left out)",
@@ -143,7 +143,7 @@ def _accuracy() -> None:
         for axis in axes[0]
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    below = {"loc": "lower center", "ncol": 4, "fontsize": 8, "frameon": False}
+    below: dict[str, Any] = {"loc": "lower center", "ncol": 4, "fontsize": 8, "frameon": False}
     figure.legend(handles.values(), handles.keys(), **below)
     _save(figure, "accuracy", legend=0.1)
 
@@ -216,7 +216,7 @@ def _points(axis: Any, runs: list[Figures], label: str, marker: str, longest: in
 
 def _din_auc(figures: Figures) -> None:
     styles = {"plain": "k-", "dense": "tab:orange", "fsl": "c--"}
-    labels = {"ylabel": "AUC", "title": "DIN on Amazon Beauty"}
+    labels: dict[str, Any] = {"ylabel": "AUC", "title": "DIN on Amazon Beauty"}
     with _plot("din_auc", None, xlabel="round", **labels) as axis:
         for name, style in styles.items():
             width = 3 if name == "plain" else 1.5
@@ -228,7 +228,7 @@ def _sesa(figures: Figures) -> None:
     """Accuracy by round of every choice of shards: mean over seeds, and the seeds beside it."""
     names = ("full", "random", "random, scaled", "rolling", "static")
     colors = ("k", "tab:red", "tab:orange", "tab:blue", "tab:green")
-    labels = {"ylabel": "accuracy, %", "title": "MNIST, two labels a client"}
+    labels: dict[str, Any] = {"ylabel": "accuracy, %", "title": "MNIST, two labels a client"}
     with _plot("sesa", None, xlabel="round", **labels) as axis:
         for name, color in zip(names, colors, strict=True):
             curves = [run["curve"] for run in figures["accuracy"][name].values()]
@@ -240,7 +240,7 @@ def _sesa(figures: Figures) -> None:
 
 def _sefl(lines: list[tuple[str, list[int], list[float]]]) -> None:
     """Test perplexity by block size."""
-    labels = {"ylabel": "test perplexity", "title": "WikiText-2, 8,192 words"}
+    labels: dict[str, Any] = {"ylabel": "test perplexity", "title": "WikiText-2, 8,192 words"}
     with _plot("sefl", xlabel="block size", **labels) as axis:
         for number, (label, blocks, values) in enumerate(lines):
             style = "-" if number % 2 else "--"

@@ -86,7 +86,7 @@ def cost(
     first = querying.ask(2, [1], images, iteration=0)
     found = querying.ask(2, [1], images, iteration=1)
     sent = found.cost
-    result = {
+    result: dict[str, Any] = {
         "seconds": {party: sent.seconds[party] / batch for party in PARTIES},
         "offline_bytes": sent.phase_bytes("offline") / batch,
         "online_bytes": sent.phase_bytes("online") / batch,

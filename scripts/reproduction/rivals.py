@@ -53,9 +53,10 @@ def candidates(name: str, client_rate: float) -> dict[str, Settings]:
         mus = {f"clients {client_rate:g}, mu {mu:g}": steps(client_rate, mu) for mu in MUS}
         return {label: (local, Server()) for label, local in mus.items()}
     if name == "fedadam":
-        local, adam = steps(client_rate), {"optimizer": "adam", "beta1": 0.9, "beta2": 0.99}
+        local, adam = steps(client_rate), Server(optimizer="adam", beta1=0.9, beta2=0.99)
         words = f"clients {client_rate:g}, servers"
-        return {f"{words} {rate:g}": (local, Server(lr=rate, **adam)) for rate in ADAM_RATES}
+        servers = {rate: dataclasses.replace(adam, lr=rate) for rate in ADAM_RATES}
+        return {f"{words} {rate:g}": (local, server) for rate, server in servers.items()}
     server = Server(mean="trained") if name == "fedsubavg" else Server()
     return {f"clients {rate:g}": (steps(rate), server) for rate in RATES}
 

@@ -37,7 +37,8 @@ def _note(runs: list[Figures]) -> str:
 
 def _runs(figures: Figures) -> list[Figures]:
     """All runs of a result, however deep."""
-    found, stack = [], [figures["runs"]]
+    found: list[Figures] = []
+    stack = [figures["runs"]]
     while stack:
         for value in stack.pop().values():
             (found if "test_perplexity" in value else stack).append(value)
@@ -126,7 +127,7 @@ for _model, _name in NAMES.items():
     stamp=_stamps,
     command="sefl --figure 4",
 )
-def _untied(figures: Figures) -> list[tuple[str, str, str]]:
+def _untied(figures: Figures) -> list[tuple[str, ...]]:
     untied, tied = figures["untied"]["costs"], figures["costs"][MODELS[0]]["1"]
     return [
         (decoder, *(size(costs[name]["upload_bytes"]) for name in ("dense", "fsl")))
