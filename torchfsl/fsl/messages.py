@@ -232,15 +232,17 @@ def header(
     return _HEADER.pack(_MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest)
 
 
-def decode(plan: Plan, data: Buffer, *expected: Kind) -> Message:
+def decode(plan: Plan, data: Buffer, *expected: Kind, header: Header | None = None) -> Message:
     """Check a peer's message completely before anything is allocated for it.
+
+    `header` is that of a message whose header was checked before, by `decode_header`.
 
     Raises:
         DecodeError: wrong magic, version, kind, party, length or plan.
     """
     if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
         raise DecodeError(f"a message of {len(data)} bytes is too short or too long", code="length")
-    head = decode_header(plan, data, *expected)
+    head = header or decode_header(plan, data, *expected)
     if len(data) != head.total_bytes:
         raise DecodeError(
             f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}",

@@ -11,13 +11,21 @@ from typing import Final
 from torchfsl.crypto.hpke import SealKey
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import Buffer, Kind, Message
+from torchfsl.fsl.messages import Buffer, Header, Kind, Message
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import filing
 from torchfsl.fsl.server.reports import Report, TreeRecord
 from torchfsl.fsl.server.sessions import Sessions
 from torchfsl.fsl.server.spool import Spool
-from torchfsl.fsl.uploads import UPLOADS, AnyTrees, ReportBody, ReportRelay, TreesBody, TreesRelay
+from torchfsl.fsl.uploads import (
+    UPLOADS,
+    AnyReport,
+    AnyTrees,
+    ReportBody,
+    ReportRelay,
+    TreesBody,
+    TreesRelay,
+)
 
 log = logging.getLogger("torchfsl.server")
 
@@ -80,8 +88,12 @@ class ReportBook:
         self.spool.clear()
         self._sessions.begin_round()
 
-    def receive(self, data: Buffer) -> tuple[Kind, int] | None:
+    def receive(self, data: Buffer, header: Header | None = None) -> tuple[Kind, int] | None:
         """File a message from a client or a relay from the peer.
+
+        Args:
+            data: the message.
+            header: of a message whose header was checked before.
 
         Returns:
             For a public part, what the peer needs now: the arguments of `relay_parts`.
@@ -91,15 +103,14 @@ class ReportBook:
             RejectedSubmission: wrong round or server, a second different message, a commitment
                 that does not fit, or a full round. The client is then out of this round.
         """
-        message = self._decode(data)
+        message = self._decode(data, header)
         report = self._report_of(message.client)
-        body = UPLOADS[message.kind].decode(self._plan, message.body)
+        body, identity, is_filed = self._compared(report, message)
+        if is_filed:
+            return None  # a byte-identical resend
         first = isinstance(body, TreesBody | ReportBody)
         if first != (self._party == message.client % 2):
             report.reject("a public part or commitment came to the wrong server")
-        identity = filing.identify(report, body)
-        if filing.arrivals(report, body).seen.get(body.kind) == identity.fingerprint:
-            return None  # a byte-identical resend
         if isinstance(body, AnyTrees):
             self._sessions.start_trees(report)
         if body.kind in filing.arrivals(report, body).seen:
@@ -110,22 +121,20 @@ class ReportBook:
         filing.file(report, body, identity, self._key)
         return (_RELAY_OF[body.kind], report.client) if first else None
 
-    def holds(self, data: Buffer) -> bool:
-        """Whether exactly this message is filed. Files nothing.
+    def holds(self, data: Buffer, header: Header | None = None) -> bool:
+        """Whether exactly this message is filed, so that it need not be stored. Files nothing.
 
         Raises:
             DecodeError: malformed, or of another plan.
             RejectedSubmission: wrong round or server, a rejected client, or a full round.
         """
-        message = self._decode(data)
+        message = self._decode(data, header)
         report = self._reports.get(message.client)
         if report is None:
             self._check_room()
             return False
         report.check_not_rejected()
-        body = UPLOADS[message.kind].decode(self._plan, message.body)
-        seen = filing.arrivals(report, body).seen.get(body.kind)
-        return seen is not None and seen == filing.identify(report, body).fingerprint
+        return self._compared(report, message)[2]
 
     def relay_parts(self, kind: Kind, client: int) -> tuple[bytes, Buffer]:
         """TREES_RELAY or REPORT_RELAY of a public part that `client` sent here.
@@ -251,9 +260,18 @@ class ReportBook:
             model=self._model,
         )  # fmt: skip
 
-    def _decode(self, data: Buffer) -> Message:
+    def _compared(
+        self, report: Report, message: Message
+    ) -> tuple[AnyTrees | AnyReport, filing.Identity, bool]:
+        """A message's body, its identity, and whether exactly this message is filed."""
+        body = UPLOADS[message.kind].decode(self._plan, message.body)
+        identity = filing.identify(report, body)
+        seen = filing.arrivals(report, body).seen.get(body.kind)
+        return body, identity, seen == identity.fingerprint
+
+    def _decode(self, data: Buffer, header: Header | None) -> Message:
         self._check_open()
-        message = messages.decode(self._plan, data, *UPLOADS)
+        message = messages.decode(self._plan, data, *UPLOADS, header=header)
         if message.round_number != self.round_number:
             raise RejectedSubmission(
                 f"message for round {message.round_number}, open is {self.round_number}: "

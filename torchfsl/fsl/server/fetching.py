@@ -18,7 +18,7 @@ from torchfsl.fsl.bodies import AnswerBody, Body, FetchAnswer, FetchModel, Model
 from torchfsl.fsl.dpf import bits, psr
 from torchfsl.fsl.dpf.keys import FETCH_ROUND, TreeContext
 from torchfsl.fsl.dpf.trees import bytes_of, check_trees, decode_groups
-from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.messages import Buffer, Header, Kind
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.row_tables import RowTables
 from torchfsl.fsl.server.states import RoundState
@@ -76,14 +76,16 @@ class Fetches:
         """Forget what is under way of one client, if anything is."""
         self._under_way.pop(client, None)
 
-    def receive(self, data: Buffer) -> tuple[Kind, int] | None:
+    def receive(self, data: Buffer, header: Header | None = None) -> tuple[Kind, int] | None:
         """Take a client's FETCH_COMMIT or FETCH, or the peer's relay; what the peer needs now.
+
+        `header` is that of a message that was checked before.
 
         Raises:
             DecodeError: malformed, or of another plan.
             RejectedSubmission: too often, too many at once, or not what the client committed to.
         """
-        message = messages.decode(self._plan, data, *FETCHES)
+        message = messages.decode(self._plan, data, *FETCHES, header=header)
         client = message.client
         body = FETCHES[message.kind].decode(self._plan, message.body)
         first = isinstance(body, FetchBody)

@@ -21,7 +21,7 @@ from torchfsl.crypto.kdf import DIGEST_BYTES
 from torchfsl.crypto.secret_holder import SecretHolder
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl import bodies, messages
-from torchfsl.fsl.messages import Buffer, Kind
+from torchfsl.fsl.messages import Buffer, Header, Kind
 from torchfsl.fsl.noise import Draw
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server.book import ReportBook
@@ -30,7 +30,7 @@ from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator, share_
 from torchfsl.fsl.server.fetching import Fetches
 from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
-from torchfsl.fsl.uploads import FETCHES
+from torchfsl.fsl.uploads import FETCHES, UPLOADS
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
@@ -139,13 +139,18 @@ class Server(SecretHolder):
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 
-    def receive(self, message: Buffer) -> tuple[Kind, int] | None:
-        """Take a client's message or the peer's relay; see `ReportBook.receive`."""
+    def receive(self, message: Buffer, header: Header | None = None) -> tuple[Kind, int] | None:
+        """Take a client's message or the peer's relay; see `ReportBook.receive`.
+
+        `header` is that of a message that was checked before.
+        """
         if messages.is_one_of(message, FETCHES):
-            return self.fetches.at(self.state).receive(message)
+            return self.fetches.at(self.state).receive(message, header)
         self._expect(Step.RECEIVE)
-        due = self.reports.receive(message)
-        report = self.reports.complete_from(messages.peek(message).client)
+        if header is None:
+            header = messages.decode_header(self.plan, message, *UPLOADS)
+        due = self.reports.receive(message, header)
+        report = self.reports.complete_from(header.client)
         if report is not None:
             self._evaluator.take(report)
         return due

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from torchfsl.errors import Error, RejectedSubmission
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import HEADER_BYTES, Header, Kind
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.net.calls import NotReady, Overloaded
@@ -60,9 +60,9 @@ class FetchDesk:
                 raise NotAllowed(f"{caller} sent a message of client {client}")
             async with self._one_of(client):
                 if header.kind is Kind.FETCH:
-                    kind = await self._take_trees(client, data)
+                    kind = await self._take_trees(header, data)
                 else:
-                    kind = await self._take_commitment(client, data)
+                    kind = await self._take_commitment(header, data)
                 reply = await self._at_rest(lambda s: s.reply(kind, FETCH_ROUND, client))
         self._station.counts[header.kind.name] += 1
         await stream.send(reply)
@@ -78,7 +78,7 @@ class FetchDesk:
             pass
         relayed = await self._commitment_of(header.client)
         try:
-            await self._at_rest(lambda server: server.receive(data))
+            await self._at_rest(lambda server: server.receive(data, header))
         except Error as error:
             if not relayed.done():
                 relayed.set_exception(error)
@@ -89,11 +89,12 @@ class FetchDesk:
 
     # --- what the methods above are made of ---------------------------------------------------
 
-    async def _take_trees(self, client: int, data: bytes) -> Kind:
+    async def _take_trees(self, header: Header, data: bytes) -> Kind:
         """At the server of the public parts: hand them to the peer."""
+        client = header.client
 
         def take(server: Server) -> bytes:
-            server.receive(data)
+            server.receive(data, header)
             return server.relay(Kind.FETCH_RELAY, client)
 
         relay = await self._at_rest(take)
@@ -108,9 +109,10 @@ class FetchDesk:
             raise RejectedSubmission(f"refused by the other server: {error}") from None
         return Kind.FETCH_MODEL
 
-    async def _take_commitment(self, client: int, data: bytes) -> Kind:
+    async def _take_commitment(self, header: Header, data: bytes) -> Kind:
         """At the other server: wait for what fits the commitment."""
-        await self._at_rest(lambda server: server.receive(data))
+        client = header.client
+        await self._at_rest(lambda server: server.receive(data, header))
         relayed = self._relayed[client] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._station.limits.peer_seconds):

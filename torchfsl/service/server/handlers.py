@@ -138,7 +138,7 @@ class _Clients:
         async with stream.message(self._station.node.plan, *kinds) as (header, data):
             if header.client != caller.number:
                 raise NotAllowed(f"{caller} sent a message of client {header.client}")
-            await self._station.accept(header.kind, data)
+            await self._station.accept(header, data)
         return header
 
     async def _take_trees(self, caller: Identity, stream: Stream) -> Header:
@@ -166,7 +166,7 @@ class _OtherServer:
     async def _relay(self, _: Identity, stream: Stream) -> None:
         kinds = (Kind.TREES_RELAY, Kind.REPORT_RELAY)
         async with stream.message(self._station.node.plan, *kinds) as (header, data):
-            await self._station.accept(header.kind, data)
+            await self._station.accept(header, data)
         await stream.send(b"")
 
     async def _relay_fetch(self, _: Identity, stream: Stream) -> None:

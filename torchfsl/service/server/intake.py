@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from torchfsl.errors import RejectedSubmission
+from torchfsl.errors import Error, RejectedSubmission
 from torchfsl.service.net.calls import Overloaded
 from torchfsl.service.net.identity import Identity, Role
-from torchfsl.service.state.records import ReportLog, StoreDamaged, StoreFull
+from torchfsl.service.server.worker import Worker, settle
+from torchfsl.service.state.records import ReportLog, StoreDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,45 +202,64 @@ class Gate:
                 self._empty.set()
 
 
-class GroupWriter:
-    """Appends to a report log; messages that wait together are made durable together."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A message on its way to a report log, and then to who files its view there."""
 
-    def __init__(self) -> None:
+    report_log: ReportLog
+    message: bytes
+    file: Callable[[memoryview], None]
+    filed: asyncio.Future[None]
+
+
+class GroupWriter:
+    """Appends to a report log; messages that wait together are made durable together.
+
+    Args:
+        worker: files what is durable, in the order of the log.
+    """
+
+    def __init__(self, worker: Worker) -> None:
         """Nothing waits."""
+        self._worker = worker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-log")
-        self._waiting: list[tuple[ReportLog, bytes, asyncio.Future[memoryview]]] = []
+        self._waiting: list[_Entry] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, report_log: ReportLog, message: bytes) -> memoryview:
-        """A view of the message in the log, once it is on disk.
+    async def append(
+        self, report_log: ReportLog, message: bytes, file: Callable[[memoryview], None]
+    ) -> None:
+        """Once the message is on disk, let the worker call `file` with its view in the log.
 
         Raises:
             StoreFull: there is no room.
             StoreDamaged: the disk failed.
+            Exception: what `file` raises.
         """
-        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._waiting.append((report_log, message, future))
+        entry = _Entry(report_log, message, file, asyncio.get_running_loop().create_future())
+        self._waiting.append(entry)
         if self._task is None:
             self._task = asyncio.create_task(self._write())
-        return await future
+        await entry.filed
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            report_log = self._waiting[0][0]
-            batch = [entry for entry in self._waiting if entry[0] is report_log]
-            self._waiting = [entry for entry in self._waiting if entry[0] is not report_log]
-            messages = [message for _, message, _ in batch]
-            results: list[memoryview | StoreFull] | list[StoreDamaged]
-            try:
-                results = await loop.run_in_executor(self._thread, report_log.append, messages)
-            except StoreDamaged as error:
-                results = [error] * len(batch)
-            for (_, _, future), result in zip(batch, results, strict=True):
-                if future.done():
-                    continue
-                if isinstance(result, memoryview):
-                    future.set_result(result)
-                else:
-                    future.set_exception(result)
+            report_log = self._waiting[0].report_log
+            batch = [entry for entry in self._waiting if entry.report_log is report_log]
+            self._waiting = [entry for entry in self._waiting if entry.report_log is not report_log]
+            await loop.run_in_executor(self._thread, self._append, report_log, batch)
         self._task = None
+
+    def _append(self, report_log: ReportLog, batch: list[_Entry]) -> None:
+        """In the log's thread."""
+        results: Sequence[memoryview | Error]
+        try:
+            results = report_log.append([entry.message for entry in batch])
+        except StoreDamaged as error:
+            results = [error] * len(batch)
+        for entry, result in zip(batch, results, strict=True):
+            if isinstance(result, memoryview):
+                self._worker.take(functools.partial(entry.file, result), entry.filed)
+            else:
+                settle(entry.filed, error=result)

@@ -13,7 +13,7 @@ import grpc.aio
 
 from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
-from torchfsl.fsl.messages import HEADER_BYTES, Kind
+from torchfsl.fsl.messages import HEADER_BYTES, Buffer, Kind
 from torchfsl.service.net import calls
 from torchfsl.service.net.channels import TlsFiles, aio_channel
 from torchfsl.service.net.pinning import server_certificate
@@ -261,15 +261,20 @@ class Relays:
     async def _relay(self, round_number: int, kind: Kind, client: int) -> None:
         station = self._station
         async with self._room:
-            head, public = await station.run(station.node.server.reports.relay_parts, kind, client)
-            if messages.peek(head).round_number != round_number:
-                raise RejectedSubmission(
-                    "the round closed before the message was relayed", code="too-late"
-                )
+            head, public = await station.run(self._parts, round_number, kind, client)
             await self._link.insist(
                 "Relay", head, public, limit=HEADER_BYTES, still=lambda: station.is_open
             )
             station.counts[kind.name + " sent"] += 1
+
+    def _parts(self, round_number: int, kind: Kind, client: int) -> tuple[bytes, Buffer]:
+        """What is relayed. In the node's thread."""
+        reports = self._station.node.server.reports
+        if reports.round_number != round_number:
+            raise RejectedSubmission(
+                "the round closed before the message was relayed", code="too-late"
+            )
+        return reports.relay_parts(kind, client)
 
 
 async def _until_short(stream: Any) -> AsyncIterator[bytes]:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from torchfsl.errors import Error, RejectedSubmission
-from torchfsl.fsl import messages
-from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
@@ -20,6 +19,7 @@ from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Sl
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.problems import without_clients
 from torchfsl.service.server.worker import Worker
+from torchfsl.service.state.records import StoreDamaged
 from torchfsl.version import __version__
 
 log = logging.getLogger("torchfsl.service.station")
@@ -44,7 +44,6 @@ class Station:
         """Start the threads; the gate is open if the node's round is."""
         self.node, self.limits = node, limits
         self.budget, self.slots, self.gate = Budget(limits), Slots(limits), Gate()
-        self.writer = GroupWriter()
         self.counts: Counter[str] = Counter()
         self.stalled = ""
         self.unready: Callable[[], str] = lambda: ""
@@ -52,6 +51,7 @@ class Station:
         self._filed = asyncio.Condition()
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._worker = Worker("torchfsl-node")
+        self.writer = GroupWriter(self._worker)
         if node.task is not None and node.server.state is RoundState.OPEN:
             self.gate.open()
 
@@ -71,15 +71,8 @@ class Station:
         A call that cannot read or write the state ends the process, before a caller gets an answer.
         Use `write` for steps that change the state.
         """
-
-        def call() -> T:
-            try:
-                return function(*args, **kwargs)
-            except STATE_ERRORS as error:
-                self.failures.end(error)
-                raise
-
-        return await self._worker.call(call)
+        call = self._guarded(function)
+        return await self._worker.call(lambda: call(*args, **kwargs))
 
     async def write(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same for a step that writes: any unexpected error ends the process.
@@ -87,17 +80,22 @@ class Station:
         The step may have changed memory and not the disk, or the reverse. A server that is started
         again goes on from the disk alone.
         """
+        step = self._guarded(function, writes=True)
+        return await self._worker.call(lambda: step(*args, **kwargs))
 
-        def step() -> T:
+    def _guarded(self, function: Callable[P, T], *, writes: bool = False) -> Callable[P, T]:
+        """The function; errors of the state end the process, and of one that writes any bug."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return function(*args, **kwargs)
-            except (Error, *STATE_ERRORS):
-                raise
             except Exception as error:
-                self.failures.end(error)
+                expected = isinstance(error, Error) or not writes
+                if isinstance(error, STATE_ERRORS) or not expected:
+                    self.failures.end(error)
                 raise
 
-        return await self.run(step)
+        return call
 
     async def wait_for_begin(self) -> None:
         """Hold a caller that is early until the servers have compared their models.
@@ -112,8 +110,8 @@ class Station:
                 raise NotReady("the round is being opened: try again")
             await self.wait(min(1.0, self.limits.peer_seconds))
 
-    async def accept(self, kind: Kind, message: bytes) -> bool:
-        """Store a message and let it count. True if it was new.
+    async def accept(self, header: Header, message: bytes) -> bool:
+        """Store a message, whose header was checked, and let it count. True if it was new.
 
         Once begun this runs to its end, even if the caller has gone: what is in the log is filed.
 
@@ -122,11 +120,11 @@ class Station:
             StoreFull: not stored.
         """
         await self.wait_for_begin()
-        if await self.run(lambda: self.node.open_server().reports.holds(message)):
+        if await self.run(lambda: self.node.open_server().reports.holds(message, header)):
             self.counts["resend"] += 1
             return False
-        await asyncio.shield(asyncio.create_task(self._store(message)))
-        self.counts[kind.name] += 1
+        await asyncio.shield(asyncio.create_task(self._store(header, message)))
+        self.counts[header.kind.name] += 1
         return True
 
     async def reply(self, kind: Kind, round_number: int, client: int) -> bytes:
@@ -188,17 +186,22 @@ class Station:
         """Complete reports in the open round, 0 if none is open. In the node's thread."""
         return self.node.server.reports.num_complete if self.is_open else 0
 
-    async def _store(self, message: bytes) -> None:
+    async def _store(self, header: Header, message: bytes) -> None:
+        """On disk first; from the log's thread it goes to the node's, in the order of the log."""
+
+        def file(view: memoryview) -> None:
+            self.node.open_server().receive(view, header)
+
         with self.gate.enter():
             try:
-                view = await self.writer.append(self.node.storage.report_log, message)
-            except STATE_ERRORS as error:
+                await self.writer.append(
+                    self.node.storage.report_log, message, self._guarded(file, writes=True)
+                )
+            except StoreDamaged as error:
                 self.failures.end(error)
                 raise
-            try:
-                await self.write(lambda: self.node.open_server().receive(view))
             finally:
-                await self.tell(messages.peek(message).client)
+                await self.tell(header.client)
 
     async def tell(self, client: int | None = None) -> None:
         """Wake those who wait for the round, and for messages of one client, or of all."""

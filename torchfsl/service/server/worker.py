@@ -39,11 +39,16 @@ class Worker:
         Raises:
             RuntimeError: the thread was stopped.
         """
-        if self._is_closed:
-            raise RuntimeError("the server has stopped")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((function, future))
+        self.take(function, future)
         return await future
+
+    def take(self, function: Callable[[], T], future: asyncio.Future[T]) -> None:
+        """The same from any thread; the future gets what the function returns or raises."""
+        if self._is_closed:
+            settle(future, error=RuntimeError("the server has stopped"))
+        else:
+            self._calls.put((function, future))
 
     def close(self) -> None:
         """Stop the thread once what was asked for is done."""
@@ -59,16 +64,24 @@ class Worker:
             try:
                 result = function()
             except BaseException as error:
-                _tell(future, future.set_exception, error)
+                settle(future, error=error)
             else:
-                _tell(future, future.set_result, result)
+                settle(future, result)
             del entry, function, future  # nothing of a call is kept until the next one
 
 
-def _tell(future: asyncio.Future[Any], settle: Callable[[Any], None], value: Any) -> None:
+def settle(
+    future: asyncio.Future[Any], result: Any = None, *, error: BaseException | None = None
+) -> None:
+    """Set a future's result or error from a thread, for whoever still waits."""
+
     def told() -> None:
-        if not future.done():
-            settle(value)
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
     with contextlib.suppress(RuntimeError):  # the event loop has ended, and who waited with it
         future.get_loop().call_soon_threadsafe(told)
