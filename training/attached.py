@@ -18,9 +18,8 @@ from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError
 from torchfsl.policies import BlockSample
 from training.config import Config
-from training.encoding_section import Encoding
 from training.local import make_optimizer
-from training.sections import ConfigError
+from training.sections import ConfigError, Encoding
 from training.tasks.task import Task
 
 

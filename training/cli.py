@@ -291,9 +291,8 @@ def _run(config: Config, folder: Path, options: argparse.Namespace) -> int:
     # Imported here, so that --help and mistakes in options answer at once.
     import torch
 
-    from training.console import Console
     from training.experiment import Listener, run_experiment
-    from training.trackers import TRACKERS
+    from training.listeners import TRACKERS, Console
 
     logging.basicConfig(level=logging.ERROR if options.quiet else logging.WARNING)
     if not options.quiet:  # how many lines, duplicates and ties a file has
@@ -321,8 +320,8 @@ def _run_seeds(config: Config, folder: Path, options: argparse.Namespace) -> int
     for seed, own in zip(options.seeds, folders, strict=True):
         if not (options.resume and (own / "summary.json").exists()):
             status |= _run(merge(config, {"seed": seed}), own, options)
+    from training.compare import page
     from training.curves import plot_rows
-    from training.report import page
     from training.runs import Run, rows_of, table
 
     rows = rows_of([Run.read(own) for own in folders])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from training.curves import plot_rows
-from training.report import page
-from training.runs import Run, rows_of, table
+from training.runs import HEAD, Row, Run, differing, rows_of, table
 from training.sections import ConfigError
 
 _DESCRIPTION = """\
@@ -42,3 +45,58 @@ def main(arguments: Sequence[str]) -> int:
     if options.html is not None:
         options.html.write_text(page(rows), encoding="utf-8")
     return 0
+
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em; }
+table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0; }
+th, td { text-align: left; padding: .25em .9em .25em 0; border-bottom: 1px solid #ccc; }
+img { max-width: 100%; } code { overflow-wrap: anywhere; }
+"""
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page: results, curves, what is common to all runs, what each run was.
+
+    Args:
+        rows: as `training.runs.rows_of` makes them.
+    """
+    drawn = io.BytesIO()
+    plot_rows(rows, drawn)
+    figure = base64.b64encode(drawn.getvalue()).decode()
+    runs = [run for row in rows for run in row.runs]
+    first = runs[0]
+    apart = {"seed", *differing(runs)}
+    common = [(name, str(value)) for name, value in first.settings.items() if name not in apart]
+    single = [
+        (str(run.folder), str(run.settings.get("seed", 0)), f"{run.exact} of {len(run.lines)}",
+         str(run.summary.get("model_sha256", "not finished")),
+         ", ".join(f"{n} {v}" for n, v in run.summary.get("versions", {}).items()))
+        for run in runs
+    ]  # fmt: skip
+    title = f"{first.settings['preset']}: {first.metric}"
+    baselines = first.summary.get("baselines", {})
+    told = ", ".join(f"{name} {value:.4f}" for name, value in baselines.items())
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{html.escape(title)}</h1>"
+        "<p>Bytes are the mean of a client and round. An exact round opened the plaintext sum of "
+        "the quantised updates, bit for bit.</p>"
+        f"{_table(HEAD, (row.cells() for row in rows))}"
+        + (f"<p>For comparison: {html.escape(told)}</p>" if told else "")
+        + f'<img alt="curves by round and by bytes" src="data:image/png;base64,{figure}">'
+        "<h2>Runs</h2>"
+        + _table(("folder", "seed", "exact", "model_sha256", "versions"), single)
+        + "<h2>Settings of all</h2>"
+        + _table(("setting", "value"), common)
+        + "</body></html>\n"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    return f"<table>{line('th', head)}{''.join(line('td', row) for row in rows)}</table>"

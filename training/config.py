@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from training.ctr_section import Ctr
-from training.encoding_section import Encoding
-from training.language_section import Language
-from training.recommendation_section import Recommendation
 from training.sections import (
     ConfigError,
+    Ctr,
+    Encoding,
     Fsl,
     Images,
+    Language,
     Local,
     Partition,
+    Recommendation,
     Rest,
     Sefl,
     Sentences,

@@ -27,8 +27,17 @@ class Use(NamedTuple):
     where: str
 
 
+def _uses(section: str, names: str, holds: Callable[[Config], bool], where: str) -> tuple[Use, ...]:
+    """The same of several settings of a section, their names with blanks between."""
+    return tuple(Use(f"{section}.{name}", holds, where) for name in names.split())
+
+
 def _steps(config: Config) -> bool:
     return config.local.optimizer != "gradient"
+
+
+def _has_clients(config: Config) -> bool:
+    return config.aggregation != "central"
 
 
 def _can_batch(config: Config) -> bool:
@@ -40,7 +49,7 @@ def _can_batch(config: Config) -> bool:
 
 def _repeats(config: Config) -> bool:
     """Whether a client's examples can be passed more than once."""
-    own_steps = _steps(config) and config.aggregation != "central"
+    own_steps = _steps(config) and _has_clients(config)
     return own_steps if config.is_recommender else True
 
 
@@ -144,8 +153,7 @@ _SETTINGS: Final = (
     Use("ctr.columns", _is_table, "--data FILE.csv, FILE.tsv or FILE.parquet"),
     Use("ctr.clients", _spreads, "data of which no column names the client"),
     Use("sentences", _is_sentences, "the preset textcnn"),
-    Use("sentences.rows", _sends_rows, 'sentences.table = "rows"'),
-    Use("sentences.error_feedback", _sends_rows, 'sentences.table = "rows"'),
+    *_uses("sentences", "rows error_feedback", _sends_rows, 'sentences.table = "rows"'),
     Use("sentences.label", _is_real, "data sets, not for synthetic data"),
     Use("images", _has_images, "presets of images"),
     Use("images.label", _is_real, "data sets, not for synthetic data"),
@@ -165,7 +173,7 @@ _SETTINGS: Final = (
     ),
     Use(
         "local.batch_size",
-        lambda c: _has_parts(c) or c.aggregation == "central",
+        lambda c: _has_parts(c) or not _has_clients(c),
         "other presets, and --aggregation central: of a recommender a user is one batch",
     ),
     Use(
@@ -181,10 +189,8 @@ _SETTINGS: Final = (
         "local.epochs above 1 of a recommender",
     ),
     Use("local.steps", _has_parts, "other presets: of a recommender a user is one batch"),
-    Use("local.lr", _steps, 'a local.optimizer other than "gradient"'),
-    Use("local.lr_decay", _steps, 'a local.optimizer other than "gradient"'),
+    *_uses("local", "lr lr_decay weight_decay", _steps, 'a local.optimizer other than "gradient"'),
     Use("local.lr_decay_rounds", _falls, "local.lr_decay"),
-    Use("local.weight_decay", _steps, 'a local.optimizer other than "gradient"'),
     Use("local.adam_eps", lambda c: c.local.optimizer == "adam", 'local.optimizer = "adam"'),
     Use(
         "local.together",
@@ -198,13 +204,11 @@ _SETTINGS: Final = (
         lambda c: c.rest.policy in ("blocks", "sample"),
         'rest.policy = "blocks" or "sample"',
     ),
-    *(
-        Use(
-            f"encoding.{name}",
-            _shares_a_ring,
-            "values without a ring of their own: set rows_ring_bits or rest_ring_bits to 0",
-        )
-        for name in ("ring_bits", "frac_bits", "clip")
+    *_uses(
+        "encoding",
+        "ring_bits frac_bits clip",
+        _shares_a_ring,
+        "values without a ring of their own: set rows_ring_bits or rest_ring_bits to 0",
     ),
     Use("encoding.rows_ring_bits", _has_rows, "presets that send rows of tables"),
     Use("encoding.rows_clip", lambda c: c.encoding.rows_ring_bits != 0, "encoding.rows_ring_bits"),
@@ -215,10 +219,7 @@ _SETTINGS: Final = (
         'encoding.rest_ring_bits with rest.policy = "dense"',
     ),
     Use("sefl.delta", lambda c: c.sefl.noise > 0, "sefl.noise"),
-    *(
-        Use(f"server.{name}", _adapts, 'server.optimizer = "adam" or "lazy-adam"')
-        for name in ("beta1", "beta2", "eps")
-    ),
+    *_uses("server", "beta1 beta2 eps", _adapts, 'server.optimizer = "adam" or "lazy-adam"'),
     Use(
         "server.table_rate",
         lambda c: c.server.optimizer == "lazy-adam",
@@ -228,7 +229,7 @@ _SETTINGS: Final = (
     Use("server.mean", _has_trees, 'rows, and rest.policy = "topk", "blocks" or "sample"'),
     Use(
         "workers",
-        lambda c: not c.local.together and c.aggregation != "central",
+        lambda c: not c.local.together and _has_clients(c),
         "clients that train one by one: local.together = false, and not central",
     ),
     Use("tls", lambda c: c.servers != "in-process", "--servers URL0,URL1"),
@@ -241,15 +242,12 @@ _SETTINGS: Final = (
 )
 """What the preset or another setting decides."""
 
-_SAVES_BYTES: Final = tuple(
-    Use(
-        f"encoding.{name}",
-        lambda c: c.aggregation in ("plain", "dense", "fsl"),
-        "--aggregation plain, dense and fsl",
-    )
-    for name in ("rows_ring_bits", "rows_clip", "rest_ring_bits", "rest_clip", "rest_clips",
-                 "download")
-)  # fmt: skip
+_SAVES_BYTES: Final = _uses(
+    "encoding",
+    "rows_ring_bits rows_clip rest_ring_bits rest_clip rest_clips download",
+    lambda c: c.aggregation in ("plain", "dense", "fsl"),
+    "--aggregation plain, dense and fsl",
+)
 """What an aggregation without it would have to leave out of bytes and model."""
 
 _BY_AGGREGATION: Final = (
@@ -261,41 +259,20 @@ _BY_AGGREGATION: Final = (
         lambda c: c.aggregation not in ("sesa", "central"),
         "plain, dense and fsl",
     ),
-    *(
-        Use(path, lambda c: c.aggregation != "central", "all others")
-        for path in (
-            "encoding.frac_bits",
-            "encoding.clip",
-            "encoding.rounding",
-            "min_clients",
-            "device",
-        )
+    *_uses("encoding", "frac_bits clip rounding", _has_clients, "all others"),
+    Use("min_clients", _has_clients, "all others"),
+    Use("device", _has_clients, "all others"),
+    *_uses(
+        "local",
+        "loss loss_divisor clip_norm precision",
+        lambda c: _has_clients(c) or _steps(c),
+        'all others, and a local.optimizer other than "gradient"',
     ),
-    *(
-        Use(
-            f"local.{name}",
-            lambda c: c.aggregation != "central" or _steps(c),
-            'all others, and a local.optimizer other than "gradient"',
-        )
-        for name in ("loss", "loss_divisor", "clip_norm", "precision")
-    ),
-    *(
-        Use(
-            f"server.{name}",
-            lambda c: c.aggregation != "central" or not _steps(c),
-            'all others, and local.optimizer = "gradient"',
-        )
-        for name in (
-            "optimizer",
-            "lr",
-            "table_rate",
-            "momentum",
-            "beta1",
-            "beta2",
-            "eps",
-            "lr_decay",
-            "lr_decay_rounds",
-        )
+    *_uses(
+        "server",
+        "optimizer lr table_rate momentum beta1 beta2 eps lr_decay lr_decay_rounds",
+        lambda c: _has_clients(c) or not _steps(c),
+        'all others, and local.optimizer = "gradient"',
     ),
     Use(
         "fsl.l2_norm",
@@ -303,12 +280,8 @@ _BY_AGGREGATION: Final = (
         "plain, dense and fsl",
     ),
     Use("fsl.proofs", lambda c: c.aggregation == "fsl", "fsl"),
-    *(
-        Use(f"sefl.{name}", lambda c: c.aggregation == "sefl", "sefl")
-        for name in ("slots", "l2_norm", "noise", "delta")
-    ),
-    Use("sesa.collusion", lambda c: c.aggregation == "sesa", "sesa"),
-    Use("sesa.max_isolation", lambda c: c.aggregation == "sesa", "sesa"),
+    *_uses("sefl", "slots l2_norm noise delta", lambda c: c.aggregation == "sefl", "sefl"),
+    *_uses("sesa", "collusion max_isolation", lambda c: c.aggregation == "sesa", "sesa"),
 )
 
 

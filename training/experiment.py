@@ -6,17 +6,15 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from training.averaging import MeanModel
 from training.checkpoint import Checkpoint
 from training.config import Config
 from training.curves import plot_curves
-from training.federation import Federation, build
+from training.federation import Federation, build, explained
 from training.interrupt import Interrupt
-from training.noise import explained
 from training.run_folder import RunFolder
 from training.tasks.build import build_task
 from training.tasks.task import Task
-from training.trainer import RoundRecord, Trainer
+from training.trainer import MeanModel, RoundRecord, Trainer
 
 _CHECKPOINT_SECONDS: Final = 300
 """So long after a checkpoint the next round writes one, whatever `checkpoint_every`."""

@@ -14,6 +14,7 @@ from torchfsl.engine.hooks import Hooks
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
+from torchfsl.sefl.privacy import Guarantee, guarantee
 from torchfsl.sesa import OneServer, SesaPlan
 from torchfsl.submodel.aggregation import Aggregation
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
@@ -26,7 +27,7 @@ from training.aggregations.audit import Audit
 from training.attached import Attached, attach
 from training.central import LocalSteps
 from training.config import Config
-from training.sections import ConfigError
+from training.sections import ConfigError, Sefl
 from training.tasks.task import Task
 
 AnyPlan = Plan | SesaPlan | SeflPlan
@@ -176,8 +177,26 @@ def _in_settings(error: ParameterError) -> ParameterError:
     return ParameterError(f"{error} ({'; '.join(meant)})") if meant else error
 
 
+def sefl_units(settings: Sefl, frac_bits: int) -> tuple[int, int]:
+    """`l2_bound` and `noise_sigma` of a plan, in units of 2**-frac_bits.
+
+    Raises:
+        ConfigError: one is given and too small to be any unit, or beyond 2**62 of them.
+    """
+    norm = settings.l2_norm * 2**frac_bits
+    noise = settings.noise * norm if settings.noise else 0.0
+    for name, units in (("l2_norm", norm), ("noise", noise)):
+        if (given := getattr(settings, name)) and not 1 <= units <= 1 << 62:
+            raise ConfigError(
+                f"sefl.{name} = {given} comes to {units:g} units of 2**-{frac_bits}: choose it so "
+                "that it is neither below one unit nor beyond 2**62, or other encoding.frac_bits"
+            )
+    bound = round(norm)
+    return bound, round(settings.noise * bound)
+
+
 def _sefl_plan(config: Config, fed: Federated) -> SeflPlan:
-    l2_bound, noise_sigma = config.sefl.in_units(config.encoding.frac_bits)
+    l2_bound, noise_sigma = sefl_units(config.sefl, config.encoding.frac_bits)
     return sefl.plan(
         fed,
         max_clients=config.clients_per_round,
@@ -266,3 +285,30 @@ def embedding_tables(model: nn.Module) -> list[str]:
     """Names of the weights of embedding tables."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
     return [f"{name}.weight" for name, m in model.named_modules() if isinstance(m, kinds)]
+
+
+def guaranteed(config: Config, plan: SeflPlan) -> Guarantee:
+    """What the noise guarantees a client that is in every round of the run.
+
+    Raises:
+        ParameterError: the plan has no noise, or the extra `privacy` is missing.
+    """
+    return guarantee(plan, delta=config.sefl.delta, rounds=config.rounds)
+
+
+def explained(config: Config, federation: Federation) -> str:
+    """The plan in words, and what its noise guarantees where it has any.
+
+    Raises:
+        ParameterError: it has noise, and the extra `privacy` is missing.
+    """
+    text, plan = federation.attached.fed.explain(), federation.plan
+    if not isinstance(plan, SeflPlan) or not plan.noise_sigma:
+        return text
+    found = guaranteed(config, plan)
+    return (
+        f"{text}\nnoise of {config.sefl.noise:g} times l2_norm at each server: over "
+        f"{found.rounds} rounds a client's updates have epsilon {found.epsilon_aggregator:.3g} "
+        f"against the aggregator and against the key holder, {found.epsilon_public:.3g} against "
+        f"everybody else, at delta {found.delta:g}"
+    )

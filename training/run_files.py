@@ -5,11 +5,33 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+import torchfsl
 from training.sections import ConfigError
+
+
+def check_folder(folder: Path, config: Any, *, resume: bool, may_differ: Collection[str]) -> None:
+    """Refuse a folder that is there, but for going on with the same run in it.
+
+    Raises:
+        ConfigError: it exists and `resume` is off, or holds a run of other settings.
+    """
+    settings = folder / "config.json"
+    if folder.exists() and not resume:
+        raise ConfigError(
+            f"{folder} exists: add --resume to continue the run in it, or name another --out"
+        )
+    if settings.exists():
+        check_same(settings, config, folder, may_differ=may_differ)
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds no run to resume: name another --out")
 
 
 def check_same(file: Path, config: Any, folder: Path, *, may_differ: Collection[str]) -> None:
@@ -56,3 +78,18 @@ def replace_file(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def write_settings(folder: Path, config: Any) -> None:
+    """Write `config.json`, of a dataclass."""
+    replace_file(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """What a run was made with, for its summary."""
+    return {
+        "torchfsl": torchfsl.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

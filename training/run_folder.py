@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import torchfsl
 from training.checkpoint import CheckpointFolder
@@ -17,12 +15,13 @@ from training.config import Config
 from training.effect import idle_under_aggregation
 from training.federation import Federation
 from training.presets import PRESETS
-from training.run_files import check_same, replace_file
+from training.run_files import check_folder, replace_file, versions, write_settings
 from training.sections import ConfigError
 from training.trainer import RoundRecord
 
-_MAY_DIFFER = ("rounds", "eval_every", "checkpoint_every", "patience", "servers", "tls", "replace",
-               "workers")  # fmt: skip
+_MAY_DIFFER = frozenset(
+    ["rounds", "eval_every", "checkpoint_every", "patience", "servers", "tls", "replace", "workers"]
+)
 """Settings that a resumed run may change: they do not alter what a round does."""
 
 
@@ -42,15 +41,7 @@ class RunFolder:
         """Check that there is none, or that the run in it is this one; `start_at` makes it."""
         self.folder, self.config = folder, config
         self.checkpoints = CheckpointFolder(folder / "checkpoint")
-        settings = folder / "config.json"
-        if folder.exists() and not resume:
-            raise ConfigError(
-                f"{folder} exists: add --resume to continue the run in it, or name another --out"
-            )
-        if settings.exists():
-            check_same(settings, config, folder, may_differ=_MAY_DIFFER)
-        elif folder.exists() and any(folder.iterdir()):
-            raise ConfigError(f"{folder} holds no run to resume: name another --out")
+        check_folder(folder, config, resume=resume, may_differ=_MAY_DIFFER)
 
     @property
     def metrics_file(self) -> Path:
@@ -67,8 +58,7 @@ class RunFolder:
         if [record.round for record in records] != list(range(1, finished + 1)):
             raise ConfigError(f"{self.metrics_file} does not hold rounds 1 to {finished}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(dataclasses.asdict(self.config), indent=2) + "\n"
-        replace_file(self.folder / "config.json", settings)
+        write_settings(self.folder, self.config)
         replace_file(self.metrics_file, "".join(_line(record) for record in records))
         return records
 
@@ -135,16 +125,7 @@ def summarise(
         "plan_digest": federation.plan.digest.hex(),
         "model_sha256": federation.model_sha256(),
         "seed": config.seed,
-        "versions": _versions(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "torchfsl": torchfsl.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
+        "versions": versions(),
     }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torchfsl.errors import Error, ParameterError
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
@@ -16,6 +16,173 @@ class ConfigError(Error, ValueError):
     """A setting is wrong. The message names it and what is allowed."""
 
     code = "settings"
+
+
+def _expect(wanted: str, holds: Callable[[Any], bool], section: object, *names: str) -> None:
+    """Refuse settings of a section for which `holds` is false."""
+    for name in names:
+        value = getattr(section, name)
+        if not holds(value):
+            shown = list(value) if isinstance(value, tuple) else value
+            where = f"{type(section).__name__.lower()}.{name}"
+            raise ConfigError(f"{where} is {shown}; choose {wanted}")
+
+
+def _at_least(least: int, section: object, *names: str) -> None:
+    more = f"at least {least}" if least else "0 or more"
+    _expect(more, lambda value: least <= value < math.inf, section, *names)
+
+
+def _expect_share(section: object, name: str) -> None:
+    _expect("one in [0, 1)", lambda value: 0 <= value < 1, section, name)
+
+
+def _expect_widths(section: object, name: str, none: str = "[]") -> None:
+    fit = f"widths of at least 1, or {none}"
+    _expect(fit, lambda widths: all(width >= 1 for width in widths), section, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Model and samples of the recommenders.
+
+    Attributes:
+        dim: width of the embeddings.
+        history: most items of a history.
+        negatives: sampled items for every positive one.
+        rows_per_client: public budget k_max of embedding rows a client fetches and sends.
+        columns: of a CSV or Parquet file as data, `user=NAME,item=NAME,time=NAME,category=NAME`,
+            the last two if there.
+        user_table: whether users have embeddings of their own. Without, a user is its items: what
+            it uploads names no row that is its own, and users who take part once or twice lose
+            nothing.
+        head: widths of the head's hidden layers.
+        attention: widths of the hidden layers of DIN's attention.
+        activation: of DIN's head, as published: `prelu` or `dice`.
+        dropout: share of the head's input that is zero in training, in [0, 1); of SASRec's
+            embeddings and blocks.
+        blocks: of SASRec.
+        ranked_users: how many seeded users' held-out item is ranked among 99 negatives at the end
+            of a run; 0 for none, any large number for all.
+        catalogue_users: how many seeded users' held-out item is ranked in the whole catalogue.
+    """
+
+    dim: int = 18
+    history: int = 50
+    negatives: int = 4
+    rows_per_client: int = 256
+    columns: str = ""
+    user_table: bool = True
+    head: tuple[int, ...] = (200, 80)
+    attention: tuple[int, ...] = (80, 40)
+    activation: Literal["prelu", "dice"] = "prelu"
+    dropout: float = 0.0
+    blocks: int = 2
+    ranked_users: int = 0
+    catalogue_users: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, "history", "negatives", "rows_per_client", "blocks")
+        _at_least(2, self, "dim")
+        _at_least(0, self, "ranked_users", "catalogue_users")
+        for name in ("head", "attention"):
+            _expect_widths(self, name, "[] for no hidden layer")
+        _expect_share(self, "dropout")
+
+
+@dataclass(frozen=True, slots=True)
+class Ctr:
+    """Model and samples of `ctr-deepfm`.
+
+    Attributes:
+        columns: of a CSV, TSV or Parquet file as data:
+            `label=NAME,fields=A+B,numeric=C+D,client=NAME,time=NAME`, the last three if there;
+            `fields=*` takes all others. Empty for Criteo's TSV of 40 columns without names.
+        clients: over so many clients lines are spread at random, where no column names the client.
+        dim: width of the embeddings, the weight of first order included.
+        head: widths of the network's hidden layers.
+        dropout: share of the network's input that is zero in training, in [0, 1).
+        least: how often a value must be in the training lines to have a row of its own.
+        lines: most lines that a client trains on in a round.
+        rows_per_client: public budget k_max of embedding rows a client fetches and sends; lines
+            beyond it wait for another round.
+    """
+
+    columns: str = ""
+    clients: int = 1000
+    dim: int = 17
+    head: tuple[int, ...] = (64, 32)
+    dropout: float = 0.0
+    least: int = 10
+    lines: int = 64
+    rows_per_client: int = 512
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, "clients", "least", "lines", "rows_per_client")
+        _at_least(2, self, "dim")
+        _expect_widths(self, "head")
+        _expect_share(self, "dropout")
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """Text and model of `lstm-wikitext2` and `transformer-wikitext2`.
+
+    Attributes:
+        vocabulary: longest list of words; rarer ones are unknown. 0 for all words.
+        width: of embeddings and layers.
+        layers: of the LSTM or the Transformer.
+        heads: of the Transformer's attention.
+        dropout: in training.
+        block: side of the block-Hankel blocks of the layers' matrices; 1 for whole matrices.
+        block_embedding: the same of the embedding, and of an untied decoder.
+        decoder: `tied` scores words by the input table, `untied` by a matrix of its own,
+            `adaptive` by clusters of rare words: far fewer operations with many words.
+        rows: of the input table of a decoder that is not tied: the fraction of its rows that a
+            client sends, those whose change has the largest L1 norm (`fsl` and `plain`).
+        tokens: words of a window, which the model sees at once.
+        clients: the training text is cut into so many blocks, in order.
+        valid_tokens: evaluations read so many words of the validation text; 0 for all.
+        start: folder of a finished run with whole matrices, whose model is projected to blocks
+            once and goes on from there; empty to start anew.
+    """
+
+    vocabulary: int = 8192
+    width: int = 64
+    layers: int = 2
+    heads: int = 2
+    dropout: float = 0.2
+    block: int = 1
+    block_embedding: int = 1
+    decoder: Literal["tied", "untied", "adaptive"] = "tied"
+    rows: float = 1.0
+    tokens: int = 32
+    clients: int = 100
+    valid_tokens: int = 0
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        _at_least(1, self, "width", "layers", "heads", "block", "block_embedding", "tokens")
+        _at_least(1, self, "clients")
+        _expect("0, or 32 or more", lambda n: n == 0 or n >= 32, self, "vocabulary")
+        _at_least(0, self, "valid_tokens")
+        if self.width % self.heads:
+            raise ConfigError(
+                f"language.width is {self.width}, which {self.heads} heads cannot share: choose a "
+                "multiple of language.heads"
+            )
+        _expect_share(self, "dropout")
+        _expect("a fraction in (0, 1]", lambda rows: 0 < rows <= 1, self, "rows")
+        if self.decoder == "adaptive" and self.width < 16:
+            raise ConfigError(
+                f"language.width is {self.width}; the adaptive decoder, whose rarest words have "
+                "vectors of a sixteenth, needs at least 16"
+            )
+        if self.decoder == "adaptive" and self.block_embedding > 1:
+            raise ConfigError(
+                f"language.block_embedding is {self.block_embedding}, and the adaptive decoder has "
+                "no such form: choose a tied or untied one, or block_embedding = 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +294,7 @@ class Local:
     together: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.proximal < math.inf:
-            raise ConfigError(f"local.proximal is {self.proximal}; choose 0 or more")
+        _at_least(0, self, "proximal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +346,70 @@ class Server:
             del own[name]
         if self.optimizer == "lazy-adam":
             own["rates"] = dict.fromkeys(tables, self.lr * self.table_rate)
-        if not 0 < self.table_rate < math.inf:
-            raise ConfigError(f"server.table_rate is {self.table_rate}; choose one above 0")
+        _expect("one above 0", lambda rate: 0 < rate < math.inf, self, "table_rate")
         try:
             settings = OptimizerSettings(own.pop("optimizer"), **own)
             settings.build()
         except ParameterError as error:
             raise ConfigError(f"server: {error}") from error
         return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Fixed point: see `torchfsl.FixedPoint`. Clients times clip must stay inside the ring.
+
+    Attributes:
+        ring_bits: of the ring in which values are added: 16, 24, 32, 48, 64 or 128.
+        frac_bits: binary digits behind the point.
+        clip: largest magnitude of a value; larger ones are cut and counted.
+        rounding: `nearest`, or `stochastic`, which is right on average.
+        rows_ring_bits: of tables that go by rows (under `dense` whole), as fine as the cohort
+            allows; or 0. All six settings from here on are for `plain`, `fsl` and `dense`.
+        rows_clip: magnitudes that it keeps at least.
+        rest_ring_bits: of everything else, likewise.
+        rest_clip: see above.
+        rest_clips: `PATTERN=CLIP` for parameters outside tables whose values are much smaller or
+            larger than the others' (`attention.*=0.001`): each in a ring of its own, as fine as its
+            clip allows. The first that fits counts.
+        download: as what clients get the model.
+    """
+
+    ring_bits: int = 32
+    frac_bits: int = 20
+    clip: float = 4.0
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    rows_ring_bits: int = 0
+    rows_clip: float = 0.25
+    rest_ring_bits: int = 0
+    rest_clip: float = 1.0
+    rest_clips: tuple[str, ...] = ()
+    download: Literal["full", "float16", "bfloat16"] = "full"
+
+    def __post_init__(self) -> None:
+        for part, clip in self.parts:
+            if not (part and clip > 0 and math.isfinite(clip)):
+                raise ConfigError(
+                    f"encoding.rest_clips has {part}={clip}: write PATTERN=CLIP, a clip above 0"
+                )
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Patterns of `rest_clips` and their clips.
+
+        Raises:
+            ConfigError: no number.
+        """
+        found = []
+        for text in self.rest_clips:
+            part, _, clip = text.rpartition("=")
+            try:
+                found.append((part, float(clip)))
+            except ValueError as error:
+                raise ConfigError(
+                    f"encoding.rest_clips has {text!r}: write PATTERN=CLIP, as attention.*=0.001"
+                ) from error
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +444,7 @@ class Fsl:
     proofs: Literal["default", "none", "lanes", "norm"] = "default"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.l2_norm < math.inf:
-            raise ConfigError(f"fsl.l2_norm is {self.l2_norm}; choose 0 or more")
+        _at_least(0, self, "l2_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,33 +465,11 @@ class Sefl:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        if self.slots not in (2048, 4096):
-            raise ConfigError(f"sefl.slots is {self.slots}; choose 2048 or 4096")
-        for name in ("l2_norm", "noise"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"sefl.{name} is {getattr(self, name)}; choose 0 or more")
+        _expect("2048 or 4096", (2048, 4096).__contains__, self, "slots")
+        _at_least(0, self, "l2_norm", "noise")
         if self.noise and not self.l2_norm:
             raise ConfigError("sefl.noise guarantees nothing without sefl.l2_norm: set both")
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"sefl.delta is {self.delta}; choose one in (0, 1)")
-
-    def in_units(self, frac_bits: int) -> tuple[int, int]:
-        """`l2_bound` and `noise_sigma` of a plan, in units of 2**-frac_bits.
-
-        Raises:
-            ConfigError: one is given and too small to be any unit, or beyond 2**62 of them.
-        """
-        norm = self.l2_norm * 2**frac_bits
-        noise = self.noise * norm if self.noise else 0.0
-        for name, units, given in (("l2_norm", norm, self.l2_norm), ("noise", noise, self.noise)):
-            if given and not 1 <= units <= 1 << 62:
-                raise ConfigError(
-                    f"sefl.{name} = {given} comes to {units:g} units of 2**-{frac_bits}: choose it "
-                    "so that it is neither below one unit nor beyond 2**62, or other "
-                    "encoding.frac_bits"
-                )
-        bound = round(norm)
-        return bound, round(self.noise * bound)
+        _expect("one in (0, 1)", lambda delta: 0 < delta < 1, self, "delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +502,7 @@ class Sesa:
     max_isolation: float = 1e-4
 
     def __post_init__(self) -> None:
-        if self.shards < 1:
-            raise ConfigError(f"sesa.shards is {self.shards}; choose at least 1")
+        _at_least(1, self, "shards")
         if not self.budgets:
             raise ConfigError("sesa.budgets is empty; give the share that each class trains")
         for budget in self.budgets:
@@ -314,8 +512,7 @@ class Sesa:
                     f"sesa.budgets has {budget}: choose shares in (0, 1] that are whole numbers of "
                     f"{self.shards} shards"
                 )
-        if not 0 < self.collusion < 1:
-            raise ConfigError(f"sesa.collusion is {self.collusion}; choose a share in (0, 1)")
+        _expect("a share in (0, 1)", lambda share: 0 < share < 1, self, "collusion")
 
     @property
     def taken(self) -> tuple[int, ...]:

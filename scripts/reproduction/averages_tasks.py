@@ -22,7 +22,7 @@ from training.data.interactions import synthetic_interactions
 from training.data.prf import Stream
 from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary
-from training.recommendation_section import Recommendation
+from training.sections import Recommendation
 from training.tasks import metrics
 from training.tasks.classification import (
     ClassificationTask,

@@ -25,8 +25,8 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.update import RawSegment, quantise
-from training.encoding_section import Encoding
 from training.presets import PRESETS
+from training.sections import Encoding
 
 ROUNDS_OF_A_SESSION = 3
 ROWS = bench_round.ITEM_ROWS + bench_round.CATEGORY_ROWS + 1

@@ -21,8 +21,8 @@ from scripts.reproduction.results import read_results, write_result
 from scripts.reproduction.runs import Progress, curve, locked, run_or_read
 from training.config import Config
 from training.federation import build
-from training.language_section import Language
 from training.presets import PRESETS
+from training.sections import Language
 from training.tasks.build import build_task
 from training.trainer import Trainer
 

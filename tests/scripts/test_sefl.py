@@ -12,8 +12,7 @@ from scripts.reproduction import sefl, sefl_costs, sefl_tables
 from scripts.reproduction.page_table import TABLES
 from scripts.reproduction.results import read_results, write_result
 from training.config import Config
-from training.language_section import Language
-from training.sections import Local
+from training.sections import Language, Local
 
 
 def small(model: str) -> Config:

@@ -16,8 +16,7 @@ from training.data.synthetic import synthetic_images, synthetic_sentences
 from training.data.tables import Vocabulary
 from training.federation import Federation, build
 from training.presets import PRESETS
-from training.recommendation_section import Recommendation
-from training.sections import Rest, Sentences
+from training.sections import Recommendation, Rest, Sentences
 from training.tasks.build import recommender
 from training.tasks.classification import (
     ClassificationTask,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.averaging import MeanModel
+from training.trainer import MeanModel
 
 
 def test_the_mean_is_plain_at_first_and_forgets_exponentially_then() -> None:

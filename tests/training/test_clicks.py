@@ -14,12 +14,11 @@ import torch
 from models import FieldDeepFM
 from training.cli import config_from, make_parser
 from training.config import Config
-from training.console import Console
-from training.ctr_section import Ctr
 from training.data.click_tables import CRITEO, Clicks, load_clicks, synthetic_clicks
 from training.experiment import run_experiment
+from training.listeners import Console
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.sections import ConfigError, Ctr
 from training.tasks import metrics
 from training.tasks.classification import LocalPlan
 from training.tasks.clicks import TABLE, ClicksTask

@@ -11,9 +11,8 @@ import pytest
 from torchfsl.submodel.segments import default_encoding
 from training.cli import config_from, main, make_parser
 from training.config import Config, merge
-from training.encoding_section import Encoding
 from training.presets import PRESETS
-from training.sections import ConfigError
+from training.sections import ConfigError, Encoding
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from training import cli, compare
-from training.report import page
+from training.compare import page
 from training.runs import Run, rows_of, table
 from training.sections import ConfigError
 from training.tasks.recommendation import RecommendationTask

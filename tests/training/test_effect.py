@@ -13,9 +13,9 @@ import pytest
 
 from training.cli import config_from, main, make_parser
 from training.config import Config
-from training.console import Console
 from training.effect import idle_under_aggregation, refuse_idle
 from training.experiment import run_experiment
+from training.listeners import Console
 from training.presets import PRESETS
 from training.sections import ConfigError
 

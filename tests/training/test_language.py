@@ -18,14 +18,13 @@ from models.hankel import project
 from training.checkpoint import CheckpointFolder
 from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
-from training.console import Console
 from training.data.errors import DataError
 from training.data.text import Text, load_text, synthetic_text
 from training.experiment import run_experiment
 from training.federation import Federation, build
-from training.language_section import Language
+from training.listeners import Console
 from training.presets import PRESETS
-from training.sections import ConfigError, Local
+from training.sections import ConfigError, Language, Local
 from training.tasks.build import build_task, language_task
 from training.tasks.classification import LocalPlan
 from training.tasks.language import LanguageTask, cut

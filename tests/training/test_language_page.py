@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from training.cli import main
-from training.language_section import Language
-from training.sections import Local
+from training.sections import Language, Local
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "language-models.md").read_text()
 SMALL = """

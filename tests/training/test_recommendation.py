@@ -11,7 +11,7 @@ import torch
 
 import models
 from training.data.interactions import Interactions, synthetic_interactions
-from training.recommendation_section import Recommendation
+from training.sections import Recommendation
 from training.tasks import metrics
 from training.tasks.recommendation import CATEGORIES, ITEMS, USERS, RecommendationTask
 

@@ -21,10 +21,9 @@ from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.server.server import Server
 from training.attached import make_settings
 from training.config import Config
-from training.encoding_section import Encoding
 from training.federation import Federation, build
 from training.presets import NARROW
-from training.sections import ConfigError
+from training.sections import ConfigError, Encoding
 from training.tasks.build import build_task
 from training.trainer import RoundRecord, Trainer
 

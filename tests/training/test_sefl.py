@@ -11,8 +11,7 @@ from tests.support.small_tasks import small_config, small_task
 from torchfsl.sefl import AggregatorAndKeyHolder, SeflPlan
 from training.cli import main
 from training.config import Aggregation, Config
-from training.federation import Federation, build
-from training.noise import explained, guaranteed
+from training.federation import Federation, build, explained, guaranteed, sefl_units
 from training.sections import ConfigError, Rest, Sefl, Sentences
 from training.trainer import RoundRecord, Trainer
 
@@ -135,8 +134,8 @@ def test_other_slots_are_refused() -> None:
 )
 def test_a_norm_or_noise_that_no_unit_holds_is_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"neither below one unit nor beyond 2\*\*62"):
-        Sefl(**settings).in_units(16)
+        sefl_units(Sefl(**settings), 16)
     with pytest.raises(ConfigError, match=r"sefl.l2_norm = 1e\+308 comes to"):
-        Sefl(l2_norm=1e308, noise=0.0).in_units(16)
-    assert Sefl().in_units(16) == (0, 0)
-    assert Sefl(l2_norm=2**-16, noise=1.0).in_units(16) == (1, 1)
+        sefl_units(Sefl(l2_norm=1e308, noise=0.0), 16)
+    assert sefl_units(Sefl(), 16) == (0, 0)
+    assert sefl_units(Sefl(l2_norm=2**-16, noise=1.0), 16) == (1, 1)

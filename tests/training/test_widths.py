@@ -23,9 +23,8 @@ from training.cli import config_from, main, make_parser
 from training.config import Aggregation, Config
 from training.federation import Federation, build, rows_by_segment
 from training.presets import PRESETS
-from training.recommendation_section import Recommendation
 from training.run_folder import summarise
-from training.sections import ConfigError, Partition, Sesa
+from training.sections import ConfigError, Partition, Recommendation, Sesa
 from training.tasks.build import build_task
 from training.tasks.widths import Widths
 from training.trainer import RoundRecord, Trainer

@@ -6,24 +6,22 @@ import dataclasses
 import hashlib
 import json
 import math
-import platform
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 import torchfsl
-from training.privhfl.curves import plot_curves
+from training.curves import plot_clients
 from training.privhfl.querying import build_querying
 from training.privhfl.settings import Settings
 from training.privhfl.store import Store
 from training.privhfl.tasks import Population, load_population
 from training.privhfl.trainer import Outcome, Trainer
-from training.run_files import replace_file
+from training.run_files import replace_file, versions
 
 Say = Callable[[str], None]
 
@@ -65,7 +63,8 @@ def run_experiment(
         say(_shown(lines[-1]))
     summary = summarise(settings, lines)
     replace_file(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-    plot_curves(lines, settings, folder / "curves.png")
+    title = f"privhfl {settings.task}, {settings.querying}, {settings.expansion}"
+    plot_clients(lines, title, folder / "curves.png")
     return summary
 
 
@@ -119,12 +118,7 @@ def summarise(settings: Settings, lines: Sequence[dict[str, Any]]) -> dict[str, 
         "cpu_seconds": dict(sum((Counter(one["cpu_seconds"]) for one in lines), Counter())),
         "exact": last["exact"],
         "model_sha256": whole,
-        "versions": {
-            "torchfsl": torchfsl.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
 
 
@@ -136,16 +130,12 @@ def _iteration(
     for client in range(trainer.settings.clients):
         found = store.load(iteration, client)
         if found is None:
-            found = (
-                trainer.iterate(iteration, client, before)
-                if iteration
-                else trainer.baseline(client)
-            )
+            trained = trainer.iterate(iteration, client, before) if iteration else None
+            found = trained or trainer.baseline(client)
             store.save(iteration, *found)
-            one = found[1]
             say(
-                f"  client {client + 1} of {trainer.settings.clients}, {one.architecture}: "
-                f"accuracy {one.accuracy:.4f}"
+                f"  client {client + 1} of {trainer.settings.clients}, {found[1].architecture}: "
+                f"accuracy {found[1].accuracy:.4f}"
             )
         models.append(found[0])
         outcomes.append(found[1])

@@ -15,8 +15,7 @@ from torch import nn
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import build_model
 from training.privhfl.trainer import Outcome
-from training.run_files import check_same, replace_file
-from training.sections import ConfigError
+from training.run_files import check_folder, check_same, replace_file, write_settings
 
 _MAY_DIFFER = ("iterations",)
 _BASELINE = ("task", "data", "clients", "private", "alpha", "test", "seed")
@@ -44,15 +43,7 @@ class Store:
     ) -> None:
         self.folder, self.settings = folder, settings
         self._baselines = baselines or folder
-        if folder.exists() and not resume:
-            raise ConfigError(
-                f"{folder} exists: add --resume to continue the run in it, or name another --out"
-            )
-        config = folder / "config.json"
-        if config.exists():
-            check_same(config, settings, folder, may_differ=_MAY_DIFFER)
-        elif folder.exists() and any(folder.iterdir()):
-            raise ConfigError(f"{folder} holds no run to resume: name another --out")
+        check_folder(folder, settings, resume=resume, may_differ=_MAY_DIFFER)
         if baselines is not None and (baselines / "config.json").exists():
             others = [f.name for f in dataclasses.fields(settings) if f.name not in _BASELINE]
             check_same(baselines / "config.json", settings, baselines, may_differ=others)
@@ -61,9 +52,8 @@ class Store:
         """Make the folders; called once all else is ready, so that a failed start leaves none."""
         for folder in {self.folder, self._baselines}:
             folder.mkdir(parents=True, exist_ok=True)
-            config = folder / "config.json"
-            if not config.exists() or folder == self.folder:
-                replace_file(config, json.dumps(dataclasses.asdict(self.settings), indent=2) + "\n")
+            if folder == self.folder or not (folder / "config.json").exists():
+                write_settings(folder, self.settings)
 
     def load(self, iteration: int, client: int) -> tuple[nn.Module, Outcome] | None:
         """What a client's work came to; None where it is not done."""

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from training.ctr_section import Ctr
 from training.data.click_tables import Clicks
 from training.data.prf import Stream
-from training.sections import ConfigError
+from training.sections import ConfigError, Ctr
 from training.tasks import metrics
 from training.tasks.classification import LocalPlan
 from training.tasks.recommendation import Split

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from training.data.interactions import Interactions, draw_untouched
 from training.data.prf import Stream
-from training.recommendation_section import Recommendation
+from training.sections import Recommendation
 from training.tasks import metrics
 from training.tasks.ranking import Ranking
 from training.tasks.task import Batch, Budget, Ids, Work

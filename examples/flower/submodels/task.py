@@ -46,7 +46,7 @@ class Purchases:
         """Read the data of a folder, or make some up."""
         from models import DIN
         from training.data.interactions import load_interactions, synthetic_interactions
-        from training.recommendation_section import Recommendation
+        from training.sections import Recommendation
         from training.tasks.recommendation import RecommendationTask
 
         if folder == "synthetic":
