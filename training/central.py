@@ -94,9 +94,10 @@ class CentralTraining:
         freeze_statistics(self._model)
         for batch in cut:
             found = torch.autograd.grad(
-                loss(self._model, batch, Local()), list(self._parameters.values()),
+                loss(self._model, batch, Local()),
+                list(self._parameters.values()),
                 materialize_grads=True,
-            )  # fmt: skip
+            )
             gradients = zip(self._parameters, found, strict=True)
             step(self._server, {name: g.to_dense().double().numpy() for name, g in gradients})
 

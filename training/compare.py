@@ -25,9 +25,10 @@ deviation of one run. Rows are named by the settings in which they differ.
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m training compare", description=_DESCRIPTION,
+        prog="python -m training compare",
+        description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--figure", type=Path, metavar="FILE.png", help="write the curves here")
     parser.add_argument(

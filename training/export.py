@@ -27,9 +27,10 @@ started, with its data in place.
 def make_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(
-        prog="python -m training export", description=_DESCRIPTION,
+        prog="python -m training export",
+        description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument(
         "--torch", type=Path, metavar="FILE", required=True,

@@ -41,9 +41,10 @@ def _named_optimizer(model: nn.Module, local: Local) -> Optimizer:
     """Torch's, with the rate, and the weight decay where it has one, of the settings."""
     name = {"gradient": "SGD", "sgd": "SGD", "adam": "Adam"}.get(local.optimizer, local.optimizer)
     kinds = {
-        kind.__name__: kind for kind in vars(torch.optim).values()
+        kind.__name__: kind
+        for kind in vars(torch.optim).values()
         if inspect.isclass(kind) and issubclass(kind, Optimizer) and kind is not Optimizer
-    }  # fmt: skip
+    }
     if name not in kinds:
         near = difflib.get_close_matches(name.lower(), map(str.lower, kinds), n=3)
         shown = [kind for kind in kinds if kind.lower() in near] or sorted(kinds)

@@ -243,9 +243,10 @@ class ClientState:
             if entries := mine.get((number, place)):
                 optimizer.state[parameter] = {
                     name: value.onto(base.entries.get((number, place, name)), len(parameter))
-                    if isinstance(value, _Rows) else _copied(value)
+                    if isinstance(value, _Rows)
+                    else _copied(value)
                     for name, value in entries.items()
-                }  # fmt: skip
+                }
         for number, optimizer in enumerate(self._optimizers):
             named: dict[Any, Any] = optimizer.state
             for name in [name for name in named if isinstance(name, str)]:

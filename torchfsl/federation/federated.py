@@ -157,8 +157,9 @@ class Federated:
             log.warning(
                 "%s and %d more buffers are neither sent nor loaded, so servers keep their first "
                 "values: pass buffers='average' to average BatchNorm statistics",
-                left[0], len(left) - 1,
-            )  # fmt: skip
+                left[0],
+                len(left) - 1,
+            )
         self.planner = Planner(
             self.hooks,
             {"max_clients": max_clients, "rows_per_client": rows_per_client, "average": average,

@@ -109,7 +109,7 @@ def simulate(
         _take_plan(fed, checkpoint)
     run = _Simulation(
         fed, data, train, batches, rows, weights, size, sampler or _uniform(size), seed
-    )  # fmt: skip
+    )
     run.make_plan()
     has_size = sampler is None or clients_per_round is not None
     _check_plan(fed.plan, size if has_size else fed.plan.max_clients, rounds, weights)

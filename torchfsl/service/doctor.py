@@ -129,9 +129,10 @@ def _folder(report: Report, tls: Path) -> None:
     """A folder of `torchfsl certs`: every certificate in it, with its key."""
     parties = [Identity(Role.SERVER, 0), Identity(Role.SERVER, 1), Identity(Role.OWNER)]
     numbers = sorted(
-        int(path.stem.removeprefix("client-")) for path in tls.glob("client-*.pem")
+        int(path.stem.removeprefix("client-"))
+        for path in tls.glob("client-*.pem")
         if path.stem.removeprefix("client-").isdigit()
-    )  # fmt: skip
+    )
     parties += [Identity(Role.CLIENT, number) for number in numbers]
     there = [one for one in parties if (tls / f"{file_name(one)}.pem").exists()]
     for one in there:

@@ -101,8 +101,8 @@ class LoopbackServers:
         """Start one server."""
         with (self.folder / f"server{party}.log").open("a") as log:
             self.processes[party] = subprocess.Popen(  # noqa: S603, our own command
-                self.command(party), stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+                self.command(party), stdout=subprocess.PIPE, stderr=log, text=True
+            )
 
     def command(self, party: int) -> list[str]:
         """What starts a server."""

@@ -67,5 +67,6 @@ def _warn_of_norms(model: nn.Module) -> None:
         log.warning(
             "BatchNorm (%s) normalises by the statistics that build_model gives it, in training "
             "and in evaluation: no client changes them and no server averages them. GroupNorm and "
-            "LayerNorm have none", ", ".join(norms),
-        )  # fmt: skip
+            "LayerNorm have none",
+            ", ".join(norms),
+        )

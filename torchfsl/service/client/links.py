@@ -131,9 +131,8 @@ class Link:
         said = "refuses for now" if isinstance(error, calls.Overloaded) else "gives no answer yet"
         why = str(error).removeprefix(f"server {self.party}: ")
         log.warning(
-            "server %d (%s) %s, trying again for %.0f s: %s",
-            self.party, self.url, said, left, why,
-        )  # fmt: skip
+            "server %d (%s) %s, trying again for %.0f s: %s", self.party, self.url, said, left, why
+        )
 
     def _attempt(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
         if method in calls.CONVERSED:

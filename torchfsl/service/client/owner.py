@@ -118,9 +118,10 @@ class Owner:
             if is_other and not (replace and info["may_replace"]):
                 remedy = (
                     'its operator lets nobody replace it: replace = "owner" in the settings would'
-                    if replace else "set_up(..., replace=True), start(fed, replace=True) or "
+                    if replace
+                    else "set_up(..., replace=True), start(fed, replace=True) or "
                     "--replace puts it aside"
-                )  # fmt: skip
+                )
                 raise ProtocolError(
                     f"server {party} holds another task, whose model has seen "
                     f"{info['model']['version']} rounds: {remedy}",

@@ -130,7 +130,8 @@ class RemoteTransport:
         if not all(info["open"] and info["round"] == number for info in infos):
             raise ProtocolError(
                 "no round is open at both servers: wait for one, connection.wait_for_round()",
-                code="no-open-round")  # fmt: skip
+                code="no-open-round",
+            )
         return number
 
     def _send_fetch(self) -> None:
@@ -217,8 +218,9 @@ class Connection:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:
                 if info["halted"]:
-                    raise ProtocolError(f"server {info['party']} halted: {info['halted']}",
-                                        code="server-halted")  # fmt: skip
+                    raise ProtocolError(
+                        f"server {info['party']} halted: {info['halted']}", code="server-halted"
+                    )
             number = int(infos[0]["round"])
             if number > after and all(i["open"] and i["round"] == number for i in infos):
                 return number
@@ -362,12 +364,14 @@ def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Pl
     if authorities.session(bytes.fromhex(fields["nonce"])) != plan.session:
         raise ProtocolError(
             "the plan was made for servers of other authorities: check ca-server-0 and ca-server-1",
-            code="wrong-authorities")  # fmt: skip
+            code="wrong-authorities",
+        )
     keys = (authorities.seal_key(p, certificates[p]).hex() for p in (0, 1))
     if plan.server_keys != tuple(keys):
         raise ProtocolError(
             "the plan names other keys than the servers' sealing certificates: nothing is sent",
-            code="wrong-server-key")  # fmt: skip
+            code="wrong-server-key",
+        )
     coins = decode_coins(fields["coins"])  # one honest server has seen that both were tossed
     require.check(plan, coins=coins, authorities=authorities.keys)
     return plan, fields.get("source")

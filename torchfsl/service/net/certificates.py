@@ -56,9 +56,10 @@ def make_development_certificates(
             _make_authority(folder, name, days * 12)
             made.append(folder / f"{name}.pem")
         missing = [
-            i for i in identities
+            i
+            for i in identities
             if role in (None, i.role) and not (folder / f"{file_name(i)}.pem").exists()
-        ]  # fmt: skip
+        ]
         if missing:
             authority = _read_authority(folder, name)
             made += [_issue(folder, identity, authority, days) for identity in missing]

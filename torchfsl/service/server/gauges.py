@@ -29,31 +29,36 @@ def watch_all(
     watch("ready", "1 if the server can do its work.", lambda: float(not health.unready()))
     observer.count("failures", "Errors that nobody expects, by where.", station.failures.by_kind)
     observer.count(
-        "ends_unclean", "How often the server has ended without being told to.",
+        "ends_unclean",
+        "How often the server has ended without being told to.",
         lambda: {"": float(node.storage.ends_unclean)},
-    )  # fmt: skip
+    )
     watch("halted", "1 if the session is halted.", lambda: float(bool(node.storage.halted)))
     watch("stalled", "1 while waiting for the peer.", lambda: float(bool(station.stalled)))
     watch(
-        "peer_unreachable", "1 if the last call to the other server got no answer.",
+        "peer_unreachable",
+        "1 if the last call to the other server got no answer.",
         lambda: float(link.unreachable),
-    )  # fmt: skip
+    )
     watch(
-        "disk_free_bytes", "Free bytes on the disk of the state folder.",
+        "disk_free_bytes",
+        "Free bytes on the disk of the state folder.",
         lambda: float(shutil.disk_usage(node.storage.folder).free),
-    )  # fmt: skip
+    )
 
 
 def watch_certificates(observer: Observer, validity: Validity, trust: Trust) -> None:
     """Show how long certificates and authorities hold, and whether who may call is known."""
     observer.watch(
-        "certificate_seconds_left", "Until a certificate here or an authority expires.",
+        "certificate_seconds_left",
+        "Until a certificate here or an authority expires.",
         lambda: validity.first[1],
-    )  # fmt: skip
+    )
     observer.watch(
-        "trust_stale", "1 while changed certificates, authorities or deny list cannot be used.",
+        "trust_stale",
+        "1 while changed certificates, authorities or deny list cannot be used.",
         lambda: float(trust.is_stale or validity.is_stale),
-    )  # fmt: skip
+    )
 
 
 def _watch_rounds(observer: Observer, node: Node, station: Station) -> None:

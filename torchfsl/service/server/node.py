@@ -68,8 +68,9 @@ class Node:
     def server(self) -> Server:
         """The server in its current state; raises ProtocolError if there is no task yet."""
         if self._server is None:
-            raise ProtocolError("this server has no task yet: the owner has to set one up",
-                                code="no-task")  # fmt: skip
+            raise ProtocolError(
+                "this server has no task yet: the owner has to set one up", code="no-task"
+            )
         return self._server
 
     @property
@@ -91,7 +92,8 @@ class Node:
         if self.storage.running() is not None:
             raise ProtocolError(
                 "a round of another task is running: see torchfsl close and torchfsl abandon",
-                code="another-task")  # fmt: skip
+                code="another-task",
+            )
         server = recovery.first_server(self.storage, task, model, self._key)
         self.storage.put_task(task, model, replace=replace)
         self.task, self._server = task, server
@@ -108,7 +110,8 @@ class Node:
         if self.server.state is not RoundState.OPEN:
             raise RejectedSubmission(
                 f"round {self.server.last_round} is {self.server.state.value}: no round is open",
-                code="no-open-round")  # fmt: skip
+                code="no-open-round",
+            )
         return self.server
 
     # --- the round ----------------------------------------------------------------------------
@@ -167,7 +170,8 @@ class Node:
             if not self.has_counted(number, earlier):
                 raise ProtocolError(
                     f"round {number}: {kind.name} is not due, the peer's {earlier.name} is missing",
-                    code="wrong-step")  # fmt: skip
+                    code="wrong-step",
+                )
 
     def count(self, number: int, kind: Kind) -> None:
         """Let the peer's message for a step count, if it is stored and does not yet.

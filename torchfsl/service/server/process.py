@@ -111,9 +111,8 @@ class ServerProcess:
         evaluator = make_evaluator(settings.engine, settings.tls, settings.party)
         node = dataclasses.replace(settings.node, evaluator=evaluator)
         self.node = Node(
-            settings.party, settings.state, authorities, node, key,
-            witness=settings.witness,
-        )  # fmt: skip
+            settings.party, settings.state, authorities, node, key, witness=settings.witness
+        )
         self._listening = bound_socket(settings.listen)
         self.port = int(self._listening.getsockname()[1])
 

@@ -36,9 +36,9 @@ def check(party: int, model: Mapping[str, Any], halted: str, *, consents: bool) 
         return
     remedy = (
         'its operator lets nobody replace it: replace = "owner" in the settings would'
-        if consents else "set_up(..., replace=True), start(fed, replace=True) or "
-        "--replace puts it aside"
-    )  # fmt: skip
+        if consents
+        else "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
+    )
     rounds = model["version"]
     raise ProtocolError(
         f"server {party} holds another task, whose model has seen {rounds} rounds: {remedy}"

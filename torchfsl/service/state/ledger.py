@@ -194,8 +194,9 @@ class Ledger:
         columns = ", ".join(f"{name} = ?" for name in fields)
         self._do(
             f"UPDATE rounds SET {columns} WHERE number = ?",  # noqa: S608 (names are ours)
-            *fields.values(), _key(number),
-        )  # fmt: skip
+            *fields.values(),
+            _key(number),
+        )
 
     def round(self, number: int) -> RoundRow | None:
         """A round, or None."""
