@@ -34,7 +34,6 @@ class LocalSteps(ServerOptimizer):
     """
 
     def __init__(self, model: nn.Module, local: Local) -> None:
-        """Nothing is stepped yet."""
         self.model, self.optimizer = model, make_optimizer(model, local)
 
     def advance(self) -> None:

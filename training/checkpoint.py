@@ -55,7 +55,6 @@ class CheckpointFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is read or written yet."""
         self.folder = folder
         self._residual_files: dict[int, str] = {}
 

@@ -64,7 +64,6 @@ class Clients:
     """
 
     def __init__(self, config: Config, task: Task, attached: Attached) -> None:
-        """Nobody plays yet."""
         self.config, self.task, self.attached = config, task, attached
 
     def run(

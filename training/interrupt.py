@@ -27,7 +27,6 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        """Nothing is handled yet."""
         self.asked = self._handles = False
 
     def __enter__(self) -> Interrupt:

@@ -179,7 +179,6 @@ class Console:
     """Lines and a bar."""
 
     def __init__(self, *, quiet: bool) -> None:
-        """Nothing shown yet."""
         self._quiet = quiet
         self._bar: Any = None
 

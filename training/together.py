@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torchfsl.engine.wanted import zeros_for_missing
+from torchfsl.engine.lookups import zeros_for_missing
 from torchfsl.submodel.aggregation import Participant, RoundSession
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, tensor_spans
@@ -65,7 +65,6 @@ class Together:
     def __init__(
         self, model: nn.Module, plan: SubmodelPlan, local: Local, tables: Sequence[str | None]
     ) -> None:
-        """Look the plan over."""
         rows = [segment for segment in plan.segments if segment.retrieve]
         rest = [segment for segment in plan.segments if not segment.retrieve]
         if len(rows) != 1 or not all(segment.is_dense for segment in rest):

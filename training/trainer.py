@@ -76,7 +76,6 @@ class Trainer:
         residuals: dict[int, Residual] | None = None,
         mean: MeanModel | None = None,
     ) -> None:
-        """Nothing runs yet."""
         self.config, self.task, self.federation = config, task, federation
         self.residuals = {} if residuals is None else residuals
         self.mean = mean

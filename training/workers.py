@@ -53,7 +53,6 @@ class Workers:
     """
 
     def __init__(self, config: Config, plan: SubmodelPlan) -> None:
-        """Start them."""
         context = multiprocessing.get_context("spawn")  # threads of torch and kernels do not fork
         self._processes, self._connections = [], []
         for _ in range(config.workers):

@@ -32,13 +32,12 @@ from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.net.trust import Trust
 from torchfsl.service.server.failures import Failures
 from torchfsl.service.server.fetching import FetchDesk
-from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.handlers import all_methods
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.peers import PeerLink, Relays
-from torchfsl.service.server.round_driver import RoundDriver
+from torchfsl.service.server.round_driver import Follower, RoundDriver
 from torchfsl.service.server.router import Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings

@@ -14,8 +14,8 @@ from tests.support.engine_models import make_batch
 from tests.support.engine_rounds import Task, wanted
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.inventory import Table
+from torchfsl.engine.lookups import by_table
 from torchfsl.engine.round import Round
-from torchfsl.engine.wanted import by_table
 from torchfsl.errors import ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.submodel.plain import Plain
 from torchfsl.submodel.server_model import ServerModel

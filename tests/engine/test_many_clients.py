@@ -17,8 +17,7 @@ from tests.support.engine_rounds import Task, wanted
 from tests.support.engine_setup import plan_of
 from torchfsl.engine.hooks import Hooks
 from torchfsl.engine.policies import Rows, TopK
-from torchfsl.engine.residual import Residual
-from torchfsl.engine.residuals import Residuals
+from torchfsl.engine.residual import Residual, Residuals
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError

@@ -16,8 +16,7 @@ from torch import nn
 
 import torchfsl
 from tests.support.engine_setup import plan_of
-from torchfsl.engine.claim import Claim
-from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.hooks import Claim, Hooks
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError

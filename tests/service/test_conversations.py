@@ -13,8 +13,7 @@ from tests.service.test_hostile import messages_of
 from tests.support.federation import wanted_rows
 from tests.support.network import CONFIG, QUICK, Pair, wait_until
 from torchfsl.errors import DecodeError, Error, RejectedSubmission
-from torchfsl.service.client.conversation import Conversation, HasEnded
-from torchfsl.service.client.links import Link
+from torchfsl.service.client.links import Conversation, HasEnded, Link
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES
 from torchfsl.service.net.calls import CHUNK_BYTES

@@ -12,7 +12,7 @@ from torchfsl.service import Owner, connect, doctor, serving
 from torchfsl.service.command import main
 from torchfsl.service.local import LoopbackServers, free_ports
 from torchfsl.service.net.certificates import make_development_certificates
-from torchfsl.service.server import descriptors
+from torchfsl.service.server import door
 from torchfsl.service.server.process import ServerProcess
 
 
@@ -104,7 +104,7 @@ def test_what_would_keep_a_server_from_working_is_named(
 def test_too_few_files_and_open_keys_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptors, "file_limit", lambda: 256)
+    monkeypatch.setattr(door, "file_limit", lambda: 256)
     (folder / "certs" / "server-0.key").chmod(0o644)
     found = failures(capsys, "--config", settings(folder))
     assert any("others can read" in line and "chmod 600" in line for line in found)

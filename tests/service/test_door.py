@@ -18,8 +18,7 @@ from torchfsl.errors import ParameterError
 from torchfsl.service.net.addresses import bound_socket, group_of, split_address
 from torchfsl.service.net.calls import Overloaded
 from torchfsl.service.net.identity import Identity, Role
-from torchfsl.service.server.descriptors import connections_for, files_for
-from torchfsl.service.server.door import Door
+from torchfsl.service.server.door import Door, connections_for, files_for
 from torchfsl.service.server.guests import Guest, GuestBook
 from torchfsl.service.server.intake import Limits
 

@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support.network import Pair, wait_until
 from torchfsl.service.local import free_ports
 from torchfsl.service.net.addresses import bound_socket
-from torchfsl.service.server import health, observation, probes
+from torchfsl.service.server import health, observation
 from torchfsl.service.server.health import Health
 from torchfsl.service.server.observation import ObservationServer, Page
 from torchfsl.service.server.observe import Observer
@@ -251,12 +251,12 @@ def test_silent_callers_hold_the_places_of_grpc_probes_for_two_seconds(
     patience: int, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """120 s is what gRPC allows them by itself."""
-    options = [(n, patience if "handshake" in n else v) for n, v in probes._OPTIONS]
-    assert ("grpc.server_handshake_timeout_ms", 2000) in probes._OPTIONS
-    monkeypatch.setattr(probes, "_OPTIONS", tuple(options))
+    options = [(n, patience if "handshake" in n else v) for n, v in health._OPTIONS]
+    assert ("grpc.server_handshake_timeout_ms", 2000) in health._OPTIONS
+    monkeypatch.setattr(health, "_OPTIONS", tuple(options))
 
     async def play() -> None:
-        served = probes.GrpcProbes("127.0.0.1:0", Health(0, 1))
+        served = health.GrpcProbes("127.0.0.1:0", Health(0, 1))
         await served.start()
         held = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(40)]
         assert await asyncio.to_thread(health_answers, served.port, 8.0) is answers

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from torchfsl.errors import DecodeError, ParameterError, ProtocolError
-from torchfsl.service.server.logs import JsonLines, set_level
-from torchfsl.service.server.refusals import Refusals
+from torchfsl.service.server.logs import JsonLines, Refusals, set_level
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

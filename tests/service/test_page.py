@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.support.network import Pair
+from torchfsl.service.server.logs import RecentProblems, without_clients
 from torchfsl.service.server.page import View, render
-from torchfsl.service.server.problems import RecentProblems, without_clients
 from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import StoredState
 

@@ -16,8 +16,8 @@ from torchfsl.service import command, reporting
 from torchfsl.service.client.links import Links
 from torchfsl.service.net import answers, calls
 from torchfsl.service.net.text import Plain, printable
+from torchfsl.service.server.logs import Problem
 from torchfsl.service.server.page import View, render
-from torchfsl.service.server.problems import Problem
 from torchfsl.service.server.process import _told
 from torchfsl.service.state.ledger import Ledger
 from torchfsl.service.state.steps import StoredState

@@ -15,10 +15,10 @@ from tests.support.network import HASTY, Pair, wait_until
 from torchfsl.errors import Error, ParameterError
 from torchfsl.service import reporting
 from torchfsl.service.client.links import Link
-from torchfsl.service.net import validity
+from torchfsl.service.net import trust
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
-from torchfsl.service.net.validity import Validity
+from torchfsl.service.net.trust import Validity
 
 FILES = [
     ("ca-server-0", "server-0"), ("ca-server-0", "server-0-seal"), ("ca-server-0", "ca-server-0"),
@@ -28,7 +28,7 @@ FILES = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(validity, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(trust, "_LOOK_SECONDS", 0.0)
     make_development_certificates(tmp_path, [0])
     return tmp_path
 

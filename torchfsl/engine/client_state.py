@@ -116,8 +116,6 @@ class ClientState:
         self._kept = {client: _unpacked(one) for client, one in state["kept"].items()}
         self._start_from(_unpacked(state["base"]))
 
-    # --- parts --------------------------------------------------------------------------------
-
     def _switch_to(self, client: int) -> None:
         if self._base is None:
             self._base, self._here = self._now(), client

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.residual import Residual
-from torchfsl.engine.wanted import (
+from torchfsl.engine.lookups import (
     RowIds,
     by_table,
     check_budget,
@@ -20,6 +19,7 @@ from torchfsl.engine.wanted import (
     segment_indices,
     zeros_for_missing,
 )
+from torchfsl.engine.residual import Residual
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import ParameterError, expect_able

@@ -64,7 +64,6 @@ class ClipWarning:
     """
 
     def __init__(self) -> None:
-        """Nothing was cut yet."""
         self._has_warned = False
 
     def note(self, plan: SubmodelPlan, report: ClipReport) -> None:

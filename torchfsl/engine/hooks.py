@@ -7,8 +7,10 @@ model is to go back to where the round began. Between rounds the hooks do nothin
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 import numpy.typing as npt
 import torch
@@ -16,19 +18,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
-from torchfsl.engine.claim import Claim
 from torchfsl.engine.client_state import ClientState
 from torchfsl.engine.exchange import Exchange
 from torchfsl.engine.hints import ClipWarning
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
-from torchfsl.engine.memory import explain_memory
 from torchfsl.engine.personal import PersonalParts
 from torchfsl.engine.policies import BlockSample, Dense
-from torchfsl.engine.residual import Residual
-from torchfsl.engine.residuals import Residuals
+from torchfsl.engine.residual import Residual, Residuals
 from torchfsl.engine.settings import Settings
-from torchfsl.engine.status import Status, warn_at_attach
+from torchfsl.engine.status import Status, explain_memory, warn_at_attach
 from torchfsl.engine.watch import saving
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.guards import Guards
@@ -372,3 +371,65 @@ def _choose(
     if held is not None:
         present = torch.cat([held[t.name].cpu() + t.offset for t in group])
     return choose_rows(segment, parts, hooks.rows, residual, round_number, present=present)
+
+
+_LOCK: Final = threading.Lock()
+
+
+class Claim:
+    """Which round has the model: taken in one step, so that no two threads take it together."""
+
+    def __init__(self, model: nn.Module, drop: Callable[[], object]) -> None:
+        """Free; `drop` is called for an owner that is gone without having given it back."""
+        self._model, self._drop = model, drop
+        self._owner: weakref.ref[object] | None = None
+
+    def take(self, owner: object) -> None:
+        """Have it until `give_back`, or until the owner is gone.
+
+        Raises:
+            ProtocolError: a round has it, or a module of it; nothing has changed.
+        """
+        with _LOCK:
+            modules = list(self._model.modules())
+            claims = {c for c in (_here(module) for module in modules) if c is not None}
+            if any(claim._is_held for claim in claims):
+                raise ProtocolError(
+                    "a round is open on this model, which measures one at a time: a round of "
+                    "another client on this model begins after this one's block. For clients in "
+                    "threads, make a model and a Federated for each"
+                )
+            for claim in claims:
+                claim._free()
+                claim._drop()
+            self._owner = weakref.ref(owner)
+            for module in modules:
+                _CLAIMS[module] = weakref.ref(self)
+
+    def is_of(self, owner: object) -> bool:
+        """Whether this one has it."""
+        return self._owner is not None and self._owner() is owner
+
+    def give_back(self, owner: object) -> None:
+        """Free it, if it is this owner's."""
+        with _LOCK:
+            if self.is_of(owner):
+                self._free()
+
+    @property
+    def _is_held(self) -> bool:
+        return self._owner is not None and self._owner() is not None
+
+    def _free(self) -> None:
+        for module in [module for module in _CLAIMS if _here(module) is self]:
+            del _CLAIMS[module]
+        self._owner = None
+
+
+_CLAIMS: Final = weakref.WeakKeyDictionary[nn.Module, weakref.ref[Claim]]()
+"""By module the claim whose round has it: models that share modules share their parameters."""
+
+
+def _here(module: nn.Module) -> Claim | None:
+    found = _CLAIMS.get(module)
+    return None if found is None else found()

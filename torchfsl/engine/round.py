@@ -24,9 +24,9 @@ from torchfsl.crypto.fixed_point import ClipReport
 from torchfsl.engine import hints
 from torchfsl.engine.fetched import asked_rows, write_rows
 from torchfsl.engine.hooks import Hooks
+from torchfsl.engine.lookups import RowIds
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.settings import NO_TABLE, check_policies, check_source
-from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.snapshot import Snapshot, keep_only
 from torchfsl.errors import Error, ParameterError, ProtocolError, as_number
@@ -298,8 +298,6 @@ class Round:
             hints.warn_of_bound(self._client.plan, self.clip_report)
         hints.warn_of_nothing(self._num_steps, raw)
         return receipt
-
-    # --- parts --------------------------------------------------------------------------------
 
     def _enter(self) -> None:
         """Fetch the model and record from here on; on failure all is as before."""

@@ -188,8 +188,6 @@ class Coordinator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- parts --------------------------------------------------------------------------------
-
     def _started(self) -> Task:
         if self._task is None:
             raise ProtocolError("the task is not started: call task.start(fed) first")

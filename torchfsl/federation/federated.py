@@ -26,11 +26,10 @@ from torch.optim import Optimizer
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.engine.fetched import Fetcher, fetched_model
 from torchfsl.engine.hooks import Hooks
-from torchfsl.engine.lookups import Call, RowAdvice, advise, check_batches
+from torchfsl.engine.lookups import Call, RowAdvice, RowIds, advise, check_batches
 from torchfsl.engine.policies import Dense, RestPolicy, Rows
 from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
-from torchfsl.engine.wanted import RowIds
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.federation.local_servers import (

@@ -51,7 +51,6 @@ class LocalServers:
     """
 
     def __init__(self, home: Aggregation) -> None:
-        """No round is open."""
         self.plan, self._home = home.plan, home
         self.number = -1
         self._open: _OpenRound | None = None

@@ -126,7 +126,6 @@ class Planner:
     """
 
     def __init__(self, hooks: Hooks, options: dict[str, Any]) -> None:
-        """Nothing is made yet."""
         self._hooks, self.options = hooks, options
         self.plan: SubmodelPlan | None = None
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from torchfsl.crypto import kdf
+from torchfsl.engine.lookups import RowIds, by_table
 from torchfsl.engine.round import Round
-from torchfsl.engine.wanted import RowIds, by_table
 from torchfsl.errors import ParameterError, as_number, expect_a, expect_able
 from torchfsl.federation.federated import Federated
 from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker

@@ -235,7 +235,7 @@ def _certs(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     from torchfsl.service import reporting
     from torchfsl.service.net.channels import TlsFiles
-    from torchfsl.service.watching import watch
+    from torchfsl.service.reporting import watch
 
     given = [way for way in (options.state, options.servers, options.config) if way is not None]
     if len(given) != 1:

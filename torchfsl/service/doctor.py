@@ -42,7 +42,6 @@ class Report:
     """
 
     def __init__(self) -> None:
-        """Nothing was looked at."""
         self.failed = False
 
     def check(self, what: str, look: Callable[[], str]) -> None:
@@ -103,7 +102,7 @@ def _machine(report: Report) -> None:
 
 def _server(report: Report, settings: ServeSettings) -> None:
     """What `torchfsl serve` would find, before it does."""
-    from torchfsl.service.server import descriptors, engines
+    from torchfsl.service.server import door, engines
 
     files, party = settings.tls, settings.party
     report.check("certificate and key", lambda: _party(files, Identity(Role.SERVER, party)))
@@ -119,7 +118,7 @@ def _server(report: Report, settings: ServeSettings) -> None:
         report.check("deny list", lambda: f"{len(read_deny_list(settings.deny))} entries")
     report.check("state", lambda: _state(settings))
     wanted = settings.limits.connections
-    report.check("open files", lambda: _open_files(descriptors.file_limit(), wanted, report))
+    report.check("open files", lambda: _open_files(door.file_limit(), wanted, report))
     if settings.engine.url:
         report.check("engine", lambda: engines.examine(settings.engine, files, party))
     report.check(f"server {1 - party}", lambda: _peer(settings))
@@ -232,11 +231,11 @@ def _state(settings: ServeSettings) -> str:
 
 
 def _open_files(limit: int, wanted: int, report: Report) -> str:
-    from torchfsl.service.server import descriptors
+    from torchfsl.service.server import door
 
-    fit = descriptors.connections_for(limit, wanted)
+    fit = door.connections_for(limit, wanted)
     if fit < wanted:
-        needed = descriptors.files_for(wanted)
+        needed = door.files_for(wanted)
         report.note(f"{wanted} connections need a limit of {needed} open files, LimitNOFILE=")
     return f"limit {limit}, enough for {fit} connections"
 

@@ -23,7 +23,6 @@ class Dropout:
     """
 
     def __init__(self, client: Participant) -> None:
-        """Not in a round yet."""
         self.plan, self.client_id, self._client = client.plan, client.client_id, client
 
     def start_round(

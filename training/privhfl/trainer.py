@@ -77,7 +77,6 @@ class Trainer:
     """
 
     def __init__(self, settings: Settings, population: Population, querying: Querying) -> None:
-        """Nothing is trained yet."""
         self.settings, self.population, self.querying = settings, population, querying
         self._recipe = RECIPES[settings.task]
 

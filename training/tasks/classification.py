@@ -138,7 +138,6 @@ class ClassificationTask:
         local: LocalPlan,
         seed: int,
     ) -> None:
-        """Nothing is computed yet."""
         self.train, self.test, self.parts = train, test, parts
         self.local, self.seed, self._model = local, seed, model
         self.num_clients = len(parts)
@@ -207,7 +206,6 @@ class ShardedTask(ClassificationTask):
     retrieves = True
 
     def __init__(self, task: ClassificationTask, widths: Widths) -> None:
-        """Nothing is computed yet."""
         super().__init__(
             task.train, task.test, parts=task.parts, model=task._model, local=task.local,
             seed=task.seed,

@@ -56,7 +56,6 @@ class LanguageTask:
         local: LocalPlan,
         seed: int,
     ) -> None:
-        """Cut the training text."""
         self.text, self.tokens, self.local, self.seed = text, tokens, local, seed
         self.num_clients, self._model = clients, model
         self.valid = text.valid[: valid_tokens + 1] if valid_tokens else text.valid

@@ -40,7 +40,6 @@ class Ranking:
         among_negatives: int,
         in_catalogue: int,
     ) -> None:
-        """Draw the negatives."""
         self._data, self._positives = data, positives
         order = Stream(seed, "ranked users").permutation(data.num_users)
         self._users, self._in_catalogue = order[:among_negatives], order[:in_catalogue]

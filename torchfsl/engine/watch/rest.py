@@ -127,7 +127,6 @@ class HiddenGradients:
     """Gradients taken away for the length of a step, so that the step changes nothing."""
 
     def __init__(self) -> None:
-        """Nothing hidden."""
         self._hidden: dict[int, list[tuple[nn.Parameter, torch.Tensor]]] = {}
 
     def hide(self, optimizer: Optimizer) -> None:

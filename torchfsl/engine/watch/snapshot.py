@@ -84,7 +84,6 @@ class Snapshot:
     """Parameters and buffers. Of a table that holds few rows only these are copied."""
 
     def __init__(self, model: nn.Module, inventory: Inventory, held: HeldRows) -> None:
-        """Copy what the model holds."""
         self._rest = RestWatch({**inventory.rest, **inventory.local})
         self._buffers = BufferWatch(model)
         self._rest.begin()

@@ -22,12 +22,12 @@ from torchfsl.engine.watch.optimizers import (
 )
 from torchfsl.engine.watch.saved import SavedRows, StartOfRound, gradient_rows, nonzero_rows
 from torchfsl.engine.watch.snapshot import HeldRows
-from torchfsl.engine.watch.touched import touched_rows
-from torchfsl.engine.watch.untouched import (
+from torchfsl.engine.watch.touched import (
     ChecksumCheck,
     SampleCheck,
     differs,
     has_gradient_outside,
+    touched_rows,
 )
 from torchfsl.errors import ParameterError
 
@@ -239,8 +239,6 @@ class TableWatch:
         self._recording = False
         self._touched.clear()
         self._start, self._untouched, self._gradient = None, None, None
-
-    # --- parts --------------------------------------------------------------------------------
 
     @property
     def num_saved(self) -> int:

@@ -27,7 +27,6 @@ class Outbox:
     """
 
     def __init__(self, path: Path, plan: str = "") -> None:
-        """Nothing is read yet."""
         self._path, self._plan = path, plan
         self._round_path = path.with_name(path.name + ".round")
 

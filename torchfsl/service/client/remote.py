@@ -43,7 +43,6 @@ class RemoteTransport:
     """A client's transport to both servers; see `torchfsl.fsl.transport.Transport`."""
 
     def __init__(self, links: Links, plan: Plan, outbox: Outbox | None = None) -> None:
-        """Nothing is sent yet."""
         self._links, self._plan, self._outbox = links, plan, outbox
         self._trees: dict[int, bytes] = {}
         self._report: dict[int, bytes] = {}

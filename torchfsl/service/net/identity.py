@@ -104,7 +104,6 @@ class Authorities:
     """
 
     def __init__(self, servers: tuple[bytes, bytes], clients: bytes) -> None:
-        """Read the certificates."""
         self.server_pems, self.clients_pem = servers, clients
         self._servers = tuple(load_certificate(pem) for pem in servers)
         self._clients = load_certificates(clients)

@@ -63,7 +63,6 @@ class Conversations:
     """
 
     def __init__(self, limits: Limits, budget: Budget) -> None:
-        """Nobody talks."""
         self._limits, self._budget = limits, budget
         self._resting: defaultdict[Identity, dict[object, Callable[[], None]]] = defaultdict(dict)
         self._count: defaultdict[Identity, int] = defaultdict(int)

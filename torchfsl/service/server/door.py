@@ -2,7 +2,8 @@
 
 gRPC accepts what comes until no file is left for the state. Here a connection that says nothing
 costs one file; with its first bytes the door connects it to gRPC, which ends TLS, over a socket in
-a folder of this user, and passes bytes on as they are. `guests` says who is dropped for whom.
+a folder of this user, and passes bytes on as they are. `guests` says who is dropped for whom. How
+many connections there may be follows from the files that this process may have open.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import functools
 import logging
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -253,3 +255,47 @@ def _hold(folder: Path) -> int:
         os.close(held)
         raise
     return held
+
+
+RESERVED: Final = 192
+"""Files that connections never take: the state's, the log's, the peer's, those of metrics."""
+
+FILES_A_CONNECTION: Final = 3
+"""The caller's socket, and both ends of the way from the door to gRPC."""
+
+_FEWEST_CONNECTIONS: Final = 32
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files as far as this process may; the limit then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 30
+
+
+def file_limit() -> int:
+    """The limit that `raise_file_limit` would reach."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return hard if hard != resource.RLIM_INFINITY else 1 << 30
+
+
+def files_for(connections: int) -> int:
+    """The limit of open files under which so many connections fit."""
+    return RESERVED + FILES_A_CONNECTION * connections
+
+
+def connections_for(files: int, wanted: int) -> int:
+    """How many of the wanted connections fit under a limit of open files.
+
+    Raises:
+        ParameterError: too few to serve anybody.
+    """
+    fit = (files - RESERVED) // FILES_A_CONNECTION
+    if fit < min(wanted, _FEWEST_CONNECTIONS):
+        raise ParameterError(
+            f"this process may open {files} files, a server needs {files_for(_FEWEST_CONNECTIONS)} "
+            f"at least, and {files_for(wanted)} for {wanted} connections: raise the hard limit "
+            "(ulimit -Hn, LimitNOFILE= of systemd)"
+        )
+    return min(fit, wanted)

@@ -45,7 +45,6 @@ class Failures:
     """
 
     def __init__(self, end: Callable[[int], Any] = os._exit) -> None:
-        """None so far."""
         self._end = end
         self._stopping = False
         self.counts: Counter[str] = Counter()

@@ -37,7 +37,6 @@ class FetchDesk:
     """
 
     def __init__(self, station: Station, link: PeerLink) -> None:
-        """None is under way."""
         self._station, self._link = station, link
         self._budget = Budget(station.limits)
         self._busy: set[int] = set()
@@ -86,8 +85,6 @@ class FetchDesk:
         if not relayed.done():
             relayed.set_result(None)
         await stream.send(b"")
-
-    # --- what the methods above are made of ---------------------------------------------------
 
     async def _take_trees(self, header: Header, data: bytes) -> Kind:
         """At the server of the public parts: hand them to the peer."""

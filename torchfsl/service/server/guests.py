@@ -48,7 +48,6 @@ class GuestBook:
     """The connections of one server."""
 
     def __init__(self, limits: Limits) -> None:
-        """Nobody is there."""
         self._limits = limits
         self._guests: dict[str, Guest] = {}
         self._strangers: dict[str, dict[str, Guest]] = {}

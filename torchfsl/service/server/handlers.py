@@ -19,9 +19,8 @@ from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.suite import MAX_MESSAGE_BYTES
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.server.fetching import FetchDesk
-from torchfsl.service.server.follower import Follower
 from torchfsl.service.server.peers import Relays
-from torchfsl.service.server.round_driver import RoundDriver
+from torchfsl.service.server.round_driver import Follower, RoundDriver
 from torchfsl.service.server.router import Method, Methods
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Stream

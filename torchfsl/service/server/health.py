@@ -4,7 +4,7 @@ Three questions for three kinds of asker. It *lives* while its event loop turns;
 it again if not. It is *ready* unless an operator has to do something here. Whether the other server
 answers does not count: a server that is not ready is taken off the way by many a balancer, and of
 two that wait for each other on such a way neither would come back. It is *well* if its round goes
-on, too: for people and for alerts.
+on, too: for people and for alerts. Probes without a certificate ask by the gRPC health protocol.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import shutil
 import time
 from typing import Any, Final
 
-from torchfsl.service.net.validity import Validity
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from torchfsl.errors import ParameterError
+from torchfsl.service.net import calls
+from torchfsl.service.net.addresses import split_address
+from torchfsl.service.net.trust import Validity
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.station import Station
 
@@ -35,7 +41,6 @@ class Health:
     """
 
     def __init__(self, party: int, reserve_bytes: int) -> None:
-        """The server is starting."""
         self._party, self._reserve = party, reserve_bytes
         self._served: tuple[Node, Station, Validity] | None = None
         self._is_stopping = False
@@ -99,3 +104,72 @@ class Health:
             "stalled": station.stalled,
             "disk_free_bytes": shutil.disk_usage(node.storage.folder).free,
         }
+
+
+_LIVE: Final = "live"
+_FOLLOW_SECONDS: Final = 0.5
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_allowed_incoming_connections", 32),
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.server_handshake_timeout_ms", 2000),  # who says nothing holds no place for longer
+    ("grpc.max_receive_message_length", 1024),
+)
+
+
+class GrpcProbes:
+    """Answers `grpc.health.v1.Health` on a port of its own, without TLS.
+
+    The services "" and "torchfsl.v1" are SERVING while the server is ready, "live" while it
+    answers.
+
+    Args:
+        address: `HOST:PORT`; port 0 takes a free one.
+        health: what is told.
+
+    Attributes:
+        port: once made.
+
+    Raises:
+        ParameterError: the address cannot be taken.
+    """
+
+    def __init__(self, address: str, health_of_server: Health) -> None:
+        """Bind; in the event loop."""
+        self._health, self._servicer = health_of_server, health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+        split_address(address)
+        try:
+            self.port = int(self._server.add_insecure_port(address))
+        except RuntimeError as error:
+            raise ParameterError(
+                f"cannot listen on {address} for gRPC health: name a free port of this machine",
+                code="address-in-use",
+            ) from error
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._tell()
+        await self._servicer.set(_LIVE, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+        self._following = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Tell watchers, and answer no more."""
+        if self._following is not None:
+            self._following.cancel()
+        await self._servicer.enter_graceful_shutdown()
+        await self._server.stop(grace=1.0)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        kinds = health_pb2.HealthCheckResponse
+        now = kinds.NOT_SERVING if self._health.unready() else kinds.SERVING
+        for service in ("", calls.SERVICE):
+            await self._servicer.set(service, now)

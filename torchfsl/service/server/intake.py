@@ -64,7 +64,6 @@ class Budget:
     """Bytes in flight."""
 
     def __init__(self, limits: Limits) -> None:
-        """All of it is free."""
         self._limits = limits
         self._free = limits.bytes_in_flight
         self._held: Counter[Identity] = Counter()
@@ -134,7 +133,6 @@ class Slots:
     """Concurrent calls, over all and by caller."""
 
     def __init__(self, limits: Limits) -> None:
-        """None is taken."""
         self._limits = limits
         self._calls: Counter[Identity] = Counter()
         self.used = 0
@@ -166,7 +164,6 @@ class Gate:
     """Lets messages into the open round, and closes when the last one inside has been filed."""
 
     def __init__(self) -> None:
-        """Closed."""
         self._open = False
         self._inside = 0
         self._empty = asyncio.Event()
@@ -220,7 +217,6 @@ class GroupWriter:
     """
 
     def __init__(self, worker: Worker) -> None:
-        """Nothing waits."""
         self._worker = worker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="torchfsl-log")
         self._waiting: list[_Entry] = []

@@ -1,7 +1,13 @@
-"""Logs as JSON lines on standard error: ours, gRPC's, Python's warnings. Never a secret."""
+"""What a server logs: JSON lines on standard error, and what of them is kept or counted instead.
+
+Lines are ours, gRPC's and Python's warnings, never a secret. A refused caller may ask again at
+once, as often as the network carries it, and a line for each call would fill the disk: so refusals
+are one line a caller and code in ten seconds, with a count of the others.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import json
@@ -11,10 +17,12 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from torchfsl.errors import ParameterError
+from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net.text import printable, printable_lines
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -120,3 +128,106 @@ def _log_native(line: str) -> None:
         logging.getLogger("grpc").log(_LEVELS_OF_NATIVE[match[1]], "%s", match[2])
     elif line:
         logging.getLogger("stderr").warning("%s", line)
+
+
+_MOST: Final = 20
+_CLIENT: Final = re.compile(r"\bclients?[ :]+[\[(]?\d+(?:, ?\d+)*[\])]?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A record of the log: seconds since the epoch, level, and what it says."""
+
+    time: float
+    level: str
+    text: str
+
+
+def without_clients(text: str) -> str:
+    """The text without the numbers by which it names clients."""
+    return _CLIENT.sub("a client", text)
+
+
+class RecentProblems(logging.Handler):
+    """Keeps the last records from warnings on; those who look get them newest first."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._kept: deque[Problem] = deque(maxlen=_MOST)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record's message and reason; no trace and no other field."""
+        said = [record.getMessage(), *(str(record.__dict__.get(n, "")) for n in ("reason", "why"))]
+        text = without_clients(": ".join(part for part in said if part))
+        self._kept.append(Problem(record.created, record.levelname.lower(), text))
+
+    def newest(self) -> list[Problem]:
+        """What is kept, newest first."""
+        return list(self._kept)[::-1]
+
+
+log = logging.getLogger("torchfsl.service.router")
+
+_REFUSAL_SECONDS: Final = 10.0
+_MOST_CALLERS: Final = 4096
+_OTHERS: Final = "others"
+"""Stands for callers beyond the most that are counted separately."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Refusals of a caller since its last line: how many, and the reason of the last one."""
+
+    timer: asyncio.TimerHandle
+    count: int = 0
+    level: int = 0
+    text: str = ""
+    fields: dict[str, Any] | None = None
+
+
+class Refusals:
+    """Those of one server; in its event loop.
+
+    Args:
+        seconds: between two lines of one caller and code.
+    """
+
+    def __init__(self, seconds: float = _REFUSAL_SECONDS) -> None:
+        self._seconds = seconds
+        self._held: dict[tuple[str, str], _Held] = {}
+
+    def note(self, level: int, error: Error, fields: dict[str, Any]) -> None:
+        """A call was refused: `fields` has its `caller` and `code`, and what else is logged."""
+        key = fields["caller"], fields["code"]
+        if key not in self._held and len(self._held) >= _MOST_CALLERS:
+            key, fields = (_OTHERS, fields["code"]), fields | {"caller": _OTHERS}
+        held = self._held.get(key)
+        if held is None:
+            self._tell(key, level, str(error), fields)
+            return
+        held.count += 1
+        held.level, held.text, held.fields = level, str(error), fields
+
+    def close(self) -> None:
+        """Log what is still held."""
+        for held in list(self._held.values()):
+            held.timer.cancel()
+            if held.fields is not None:
+                log.log(held.level, "refused: %s", held.text, extra=_counted(held))
+        self._held = {}
+
+    def _tell(self, key: tuple[str, str], level: int, text: str, fields: dict[str, Any]) -> None:
+        log.log(level, "refused: %s", text, extra=fields)
+        later = asyncio.get_running_loop().call_later
+        self._held[key] = _Held(later(self._seconds, self._go_on, key))
+
+    def _go_on(self, key: tuple[str, str]) -> None:
+        """The time of a line is over: the next one, if there is something to tell."""
+        held = self._held.pop(key)
+        if held.fields is not None:
+            self._tell(key, held.level, held.text, _counted(held))
+
+
+def _counted(held: _Held) -> dict[str, Any]:
+    """The fields of the last refusal, and how many there were since the last line."""
+    return (held.fields or {}) | {"count": held.count}

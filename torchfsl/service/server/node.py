@@ -213,8 +213,6 @@ class Node:
         self.server.abandon_round()
         self.storage.end_unopened(number, reason, self.server)
 
-    # --- what the methods above are made of ---------------------------------------------------
-
     def _own(self, number: int, kind: Kind) -> bytes:
         """This server's message for a step; stored, so that it is the same whenever asked for."""
         if (stored := self.transcript.said(number, kind)) is not None:

@@ -59,7 +59,6 @@ class ObservationServer:
     """
 
     def __init__(self, listening: socket.socket, pages: Mapping[str, Callable[[], Page]]) -> None:
-        """Start to answer in a thread."""
         self.port = int(listening.getsockname()[1])
         self._pages = pages
         self._unfinished: dict[asyncio.Task[None], None] = {}  # the oldest first

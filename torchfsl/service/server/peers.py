@@ -15,8 +15,7 @@ from torchfsl.errors import Error, ParameterError, ProtocolError, RejectedSubmis
 from torchfsl.fsl import messages
 from torchfsl.fsl.messages import HEADER_BYTES, Buffer, Kind
 from torchfsl.service.net import calls
-from torchfsl.service.net.channels import TlsFiles, aio_channel
-from torchfsl.service.net.pinning import server_certificate
+from torchfsl.service.net.channels import TlsFiles, aio_channel, server_certificate
 from torchfsl.service.server.station import Station
 
 log = logging.getLogger("torchfsl.service.peers")
@@ -43,7 +42,6 @@ class PeerLink:
     def __init__(
         self, url: str, party: int, files: TlsFiles, *, attempt_seconds: float = 600.0
     ) -> None:
-        """Nothing is sent yet."""
         self._url, self._party, self._files = url, party, files
         self._seconds = attempt_seconds
         self._channel: grpc.aio.Channel | None = None
@@ -199,7 +197,6 @@ class Relays:
     """Public parts on their way to the peer; each is sent until the peer has it or refuses it."""
 
     def __init__(self, station: Station, link: PeerLink) -> None:
-        """Nothing is on its way."""
         self._station, self._link = station, link
         self._tasks: dict[tuple[int, Kind, int], asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(_RELAYS_AT_ONCE)

@@ -24,24 +24,19 @@ from torchfsl.service.net.calls import FRAME_LIMIT
 from torchfsl.service.net.channels import FLOW, TlsFiles, server_credentials, target
 from torchfsl.service.net.identity import Identity, Role
 from torchfsl.service.net.text import printable
-from torchfsl.service.net.trust import Trust
-from torchfsl.service.net.validity import Validity
-from torchfsl.service.server.descriptors import connections_for, files_for, raise_file_limit
-from torchfsl.service.server.door import Door
+from torchfsl.service.net.trust import Trust, Validity
+from torchfsl.service.server.door import Door, connections_for, files_for, raise_file_limit
 from torchfsl.service.server.engines import EngineSettings, make_evaluator
 from torchfsl.service.server.fetching import FetchDesk
-from torchfsl.service.server.follower import Follower
-from torchfsl.service.server.gauges import watch_all, watch_certificates
 from torchfsl.service.server.handlers import all_methods
-from torchfsl.service.server.health import Health
+from torchfsl.service.server.health import GrpcProbes, Health
 from torchfsl.service.server.intake import Limits
 from torchfsl.service.server.node import Node
 from torchfsl.service.server.observation import ObservationServer, Page
-from torchfsl.service.server.observe import Observer
-from torchfsl.service.server.overview import Overview
+from torchfsl.service.server.observe import Observer, watch_all, watch_certificates
+from torchfsl.service.server.page import Overview
 from torchfsl.service.server.peers import PeerLink, Relays
-from torchfsl.service.server.probes import GrpcProbes
-from torchfsl.service.server.round_driver import RoundDriver
+from torchfsl.service.server.round_driver import Follower, RoundDriver
 from torchfsl.service.server.router import Methods, Router
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.storage import NodeSettings

@@ -1,12 +1,14 @@
-"""Server 0 drives the rounds: it opens them, waits for reports, and leads both through the steps.
+"""Server 0 drives the rounds, server 1 follows.
 
-A step is one exchange: server 0 sends its message and gets server 1's, whose side is `follower`.
-After a crash of either, the same exchange is made again with the same bytes.
+The one opens rounds, waits for reports, and leads both through the steps. A step is one exchange:
+server 0 sends its message and gets server 1's, who answers first and then lets server 0's message
+count. After a crash of either, the same exchange is made again with the same bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from torchfsl.service.state.ledger import RoundRow
 from torchfsl.service.state.steps import StoredState, steps_of
 
 log = logging.getLogger("torchfsl.service.coordinator")
+_follower_log = logging.getLogger("torchfsl.service.follower")
 
 _POLL_SECONDS: Final = 0.25
 _STALLED_SECONDS: Final = 15.0
@@ -253,3 +256,53 @@ class RoundDriver:
                 why = self._station.stalled or self._station.failures.unready
                 raise ProtocolError(f"round {number} stands still: {why}")
             await self._station.wait(_POLL_SECONDS)
+
+
+class Follower:
+    """Does what server 0 asks for, in the order of the steps."""
+
+    def __init__(self, station: Station, relays: Relays) -> None:
+        self._station, self._relays = station, relays
+        self._counting: set[asyncio.Task[None]] = set()
+
+    async def step(self, number: int, kind: Kind, theirs: bytes) -> bytes:
+        """This server's message for a step; server 0's counts while the answer is on its way.
+
+        Raises:
+            DecodeError, ProtocolError: see `Node.exchange`. A step that is refused changes nothing.
+        """
+        station = self._station
+        await station.write(station.node.check, number, kind, theirs)
+        if kind is Kind.ROUND_STATE:
+            await self.end_before(number, f"server 0 went on to round {number}")
+        if kind is Kind.REPORT_SET:
+            await station.gate.close()
+        ours = await station.write(station.node.exchange, number, kind, theirs)
+        counting = asyncio.create_task(self._count(number, kind))
+        self._counting.add(counting)
+        counting.add_done_callback(self._counted)
+        return ours
+
+    async def end_before(self, number: int, reason: str) -> None:
+        """Server 0 has ended every round below `number`: one that still runs here ends, too."""
+        station, node = self._station, self._station.node
+        running = node.storage.running()
+        if running is not None and running.number < number:
+            with contextlib.suppress(ProtocolError):
+                await station.write(node.abandon, running.number, reason, forced=True)
+            self._relays.stop()
+            await station.gate.close()
+            await station.tell()
+
+    async def _count(self, number: int, kind: Kind) -> None:
+        try:
+            await self._station.count(number, kind)
+        finally:
+            if kind is not Kind.ROUND_STATE:
+                self._relays.stop()
+
+    def _counted(self, task: asyncio.Task[None]) -> None:
+        self._counting.discard(task)
+        self._station.failures.watch(task)
+        if not task.cancelled() and isinstance(task.exception(), Error):
+            _follower_log.warning("a step failed: %s", task.exception())

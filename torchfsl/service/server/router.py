@@ -18,8 +18,8 @@ from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.net.trust import Trust, fingerprint
 from torchfsl.service.server.conversations import Conversations
 from torchfsl.service.server.door import Door
+from torchfsl.service.server.logs import Refusals
 from torchfsl.service.server.observe import Observer
-from torchfsl.service.server.refusals import Refusals
 from torchfsl.service.server.station import Station
 from torchfsl.service.server.streams import Context, Stream
 from torchfsl.service.state.records import StoreDamaged
@@ -52,7 +52,6 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         observer: Observer,
         door: Door,
     ) -> None:
-        """Ready to answer."""
         self._station, self._trust = station, trust
         self._methods, self._observer, self._door = methods, observer, door
         self.conversations = Conversations(station.limits, station.budget)

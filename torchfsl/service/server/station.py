@@ -13,11 +13,10 @@ from torchfsl.fsl.messages import Header, Kind
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.calls import NotReady
-from torchfsl.service.server import succession
 from torchfsl.service.server.failures import STATE_ERRORS, Failures
 from torchfsl.service.server.intake import Budget, Gate, GroupWriter, Limits, Slots
+from torchfsl.service.server.logs import without_clients
 from torchfsl.service.server.node import Node
-from torchfsl.service.server.problems import without_clients
 from torchfsl.service.server.worker import Worker
 from torchfsl.service.state.records import StoreDamaged
 from torchfsl.version import __version__
@@ -177,7 +176,7 @@ class Station:
             "reason": without_clients(last.reason) if last else "",
             "unready": self.unready(),
             "halted": storage.halted,
-            "live": succession.is_live(storage.model_version, storage.halted),
+            "live": storage.is_live,
             "may_replace": storage.settings.may_replace,
             "stalled": self.stalled,
         }

@@ -1,4 +1,7 @@
-"""A server's state on disk behind one object: task, model versions, sessions, the report log."""
+"""A server's state on disk behind one object: task, model versions, sessions, the report log.
+
+One task makes way for another here, too: who has to agree, and what is kept of the old one.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,8 @@ from torchfsl.fsl.server.evaluation import LocalEvaluator, MakeEvaluator
 from torchfsl.fsl.server.reports import TreeRecord
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
-from torchfsl.service.server import succession
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
-from torchfsl.service.state.folder import check_not_lost, keep_from_others
 from torchfsl.service.state.ledger import (
     Ledger,
     RoundRow,
@@ -30,12 +31,14 @@ from torchfsl.service.state.ledger import (
 )
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
+from torchfsl.service.state.vault import check_not_lost, keep_from_others
 from torchfsl.service.state.witness import Witness
 from torchfsl.service.task import Task, encode_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 
 log = logging.getLogger("torchfsl.service.storage")
+_succession_log = logging.getLogger("torchfsl.service.succession")
 
 _KEPT_MODELS: Final = 2
 
@@ -87,7 +90,6 @@ class Storage:
     def __init__(
         self, party: int, folder: Path, settings: NodeSettings, witness: Path | None = None
     ) -> None:
-        """Open the folder."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keep_from_others(folder)
         self.party, self.folder, self.settings = party, folder, settings
@@ -115,6 +117,11 @@ class Storage:
         """`version` and `digest` of the current model; empty without a task."""
         found: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
         return found
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the task has come to something and can go on."""
+        return bool(self.model_version.get("version")) and not self.halted
 
     @property
     def report_log(self) -> ReportLog:
@@ -169,8 +176,8 @@ class Storage:
                 code="plan-used",
             )
         if not replace or not self.settings.may_replace:
-            succession.check(self.party, self.model_version, self.halted, consents=replace)
-        succession.put_aside(self.folder, self.ledger.setting("task"), self.model_version)
+            self._check_replaceable(consents=replace)
+        self._put_aside()
         vault.write_whole(self._model_file(0), encode_model(model, 0))
         with self.ledger.transaction():
             self.ledger.delete_rounds()  # numbers are per session, which the plan names
@@ -201,6 +208,36 @@ class Storage:
         found = {c: vault.decode_trees(body) for c, body in self.ledger.sessions().items()}
         self._stored_sessions = _versions(found)
         return found
+
+    def _check_replaceable(self, *, consents: bool) -> None:
+        """Refuse a task in place of a live one, where owner or operator does not agree to it.
+
+        Raises:
+            ProtocolError: there is a live task; `consents` says that the owner agrees.
+        """
+        if not self.is_live:
+            return
+        remedy = (
+            'its operator lets nobody replace it: replace = "owner" in the settings would'
+            if consents
+            else "set_up(..., replace=True), start(fed, replace=True) or --replace puts it aside"
+        )
+        raise ProtocolError(
+            f"server {self.party} holds another task, whose model has seen "
+            f"{self.model_version['version']} rounds: {remedy}"
+        )
+
+    def _put_aside(self) -> None:
+        """Keep the task and the model that make way, if any round was applied: `replaced/`."""
+        task, version = self.ledger.setting("task"), self.model_version.get("version")
+        if task is None or not version:
+            return
+        kept = (
+            self.folder / "replaced" / Task.from_settings(json.loads(task)).plan.digest.hex()[:16]
+        )
+        vault.write_whole(kept / "task.json", task)
+        vault.write_whole(kept / "model.fsl", self._model_file(version).read_bytes())
+        _succession_log.info("the model of the task before is kept", extra={"path": str(kept)})
 
     # --- a round ------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ class Stream:
     """
 
     def __init__(self, context: Context, limits: Limits, budget: Budget) -> None:
-        """Nothing is read yet."""
         self._context, self._limits, self._budget = context, limits, budget
         self.received = self.sent = 0
         self.client: Identity | None = None

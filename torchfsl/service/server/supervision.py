@@ -25,7 +25,6 @@ class Supervisor:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Nothing is sent yet."""
         path = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
         asked = environment.get("WATCHDOG_USEC", "0")

@@ -15,7 +15,6 @@ class Transcript:
     """The steps of a ledger as server `party` says and hears them."""
 
     def __init__(self, ledger: Ledger, party: int) -> None:
-        """Of this server."""
         self._ledger, self._party = ledger, party
 
     def said(self, number: int, kind: Kind) -> bytes | None:

@@ -26,7 +26,6 @@ class Worker:
     """Calls functions one after the other, in the order in which they were asked for."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread."""
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
         self._calls = queue.SimpleQueue()
         self._is_closed = False

@@ -40,7 +40,6 @@ class CoinBook:
     """The coins of server `party`, in its ledger. Not for concurrent use."""
 
     def __init__(self, ledger: Ledger, party: int) -> None:
-        """Nothing is read yet."""
         self._ledger, self._party = ledger, party
 
     def toss(self, template: bytes) -> bytes:

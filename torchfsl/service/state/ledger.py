@@ -107,7 +107,6 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file."""
         self._lock = threading.RLock()
         self.path = path
         self._witness: Witness | None = None

@@ -95,7 +95,6 @@ class ReportLog:
     def __init__(
         self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, reserve_bytes: int = 0
     ) -> None:
-        """Read what is there."""
         self.folder = folder
         self._segment_bytes, self._reserve = segment_bytes, reserve_bytes
         self.damage = ""

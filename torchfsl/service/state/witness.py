@@ -52,7 +52,6 @@ class Witness:
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
         self.path = path
         self._handle = -1
 
