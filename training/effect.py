@@ -275,9 +275,7 @@ _BY_AGGREGATION: Final = (
         'all others, and local.optimizer = "gradient"',
     ),
     Use(
-        "fsl.l2_norm",
-        lambda c: c.aggregation in ("plain", "dense", "fsl"),
-        "plain, dense and fsl",
+        "fsl.l2_norm", lambda c: c.aggregation in ("plain", "dense", "fsl"), "plain, dense and fsl"
     ),
     Use("fsl.proofs", lambda c: c.aggregation == "fsl", "fsl"),
     *_uses("sefl", "slots l2_norm noise delta", lambda c: c.aggregation == "sefl", "sefl"),

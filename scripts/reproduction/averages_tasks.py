@@ -27,11 +27,10 @@ from training.tasks import metrics
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,
-    LocalPlan,
     SentenceExamples,
 )
 from training.tasks.recommendation import CATEGORIES, ITEMS, RecommendationTask, Sample
-from training.tasks.task import Batch, Ids, Task, Work
+from training.tasks.task import Batch, Ids, LocalPlan, Task, Work
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 

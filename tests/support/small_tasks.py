@@ -21,11 +21,10 @@ from training.tasks.build import recommender
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,
-    LocalPlan,
     SentenceExamples,
 )
 from training.tasks.recommendation import RecommendationTask
-from training.tasks.task import Task
+from training.tasks.task import LocalPlan, Task
 
 SMALL_PRESETS = ("din", "textcnn", "cnn-mnist", "cnn-cifar10")
 

@@ -20,8 +20,8 @@ from training.listeners import Console
 from training.presets import PRESETS
 from training.sections import ConfigError, Ctr
 from training.tasks import metrics
-from training.tasks.classification import LocalPlan
 from training.tasks.clicks import TABLE, ClicksTask
+from training.tasks.task import LocalPlan
 
 pytest.importorskip("pyarrow", reason="needs the extra torchfsl[training]")
 

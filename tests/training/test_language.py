@@ -26,8 +26,8 @@ from training.listeners import Console
 from training.presets import PRESETS
 from training.sections import ConfigError, Language, Local
 from training.tasks.build import build_task, language_task
-from training.tasks.classification import LocalPlan
 from training.tasks.language import LanguageTask, cut
+from training.tasks.task import LocalPlan
 from training.trainer import RoundRecord, Trainer
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wikitext2"

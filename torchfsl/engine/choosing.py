@@ -82,10 +82,7 @@ def block_bound(plan: SubmodelPlan, segment: Segment) -> float:
 
 
 def sample_blocks(
-    plan: SubmodelPlan,
-    segment: Segment,
-    change: torch.Tensor,
-    seed: bytes | None,
+    plan: SubmodelPlan, segment: Segment, change: torch.Tensor, seed: bytes | None
 ) -> RawSegment:
     """Draw from a segment whose every position may have changed.
 

@@ -325,10 +325,7 @@ def _fixed_tables(fixed: Fixed, tables: list[Table]) -> list[str]:
 
 
 def _check_not_shared(
-    model: nn.Module,
-    tables: list[Table],
-    optimizers: Iterable[torch.optim.Optimizer],
-    rows: Rows,
+    model: nn.Module, tables: list[Table], optimizers: Iterable[torch.optim.Optimizer], rows: Rows
 ) -> None:
     by_id = {id(table.weight): table for table in tables}
     for path, module in model.named_modules():

@@ -75,7 +75,22 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
-class TopK:
+class _Share:
+    """A share of the positions (float in (0, 1]) or a number of them (int)."""
+
+    amount: float | int
+
+    def __post_init__(self) -> None:
+        check_amount(f"{type(self).__name__} amount", self.amount)
+        check_block(getattr(self, "block", 1))
+
+    def count(self, m: int) -> int:
+        """Positions sent of m."""
+        return budget(self.amount, m)
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(_Share):
     """Send the scalars of largest magnitude.
 
     Attributes:
@@ -83,17 +98,9 @@ class TopK:
         error_feedback: keep what is not sent and add it to the next round's change.
     """
 
-    amount: float | int
     error_feedback: bool = True
     policy: ClassVar[Policy] = "scalars"
     block: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_amount("TopK amount", self.amount)
-
-    def count(self, m: int) -> int:
-        """Positions sent of m."""
-        return budget(self.amount, m)
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
         """Positions of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
@@ -102,7 +109,7 @@ class TopK:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTopK:
+class BlockTopK(_Share):
     """Send the blocks of `block` contiguous values with the largest L1 norm.
 
     Each tensor is cut into separate blocks, the last one padded with zeros. One position costs
@@ -114,18 +121,9 @@ class BlockTopK:
         error_feedback: keep what is not sent and add it to the next round's change.
     """
 
-    amount: float | int
     block: int = 32
     error_feedback: bool = True
     policy: ClassVar[Policy] = "blocks"
-
-    def __post_init__(self) -> None:
-        check_amount("BlockTopK amount", self.amount)
-        check_block(self.block)
-
-    def count(self, m: int) -> int:
-        """Blocks sent of m."""
-        return budget(self.amount, m)
 
     def choose(self, totals: torch.Tensor, k: int, round_number: int) -> torch.Tensor:
         """Blocks of largest L1 norm of `totals` [m, tau]: int64 [k], increasing."""
@@ -133,7 +131,7 @@ class BlockTopK:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomK:
+class RandomK(_Share):
     """Send positions drawn afresh each round from a public seed, the same for every client.
 
     Attributes:
@@ -143,23 +141,14 @@ class RandomK:
         error_feedback: keep what is not sent and add it to the next round's change.
     """
 
-    amount: float | int
     block: int = 1
     seed: int = 0
     error_feedback: bool = True
-
-    def __post_init__(self) -> None:
-        check_amount("RandomK amount", self.amount)
-        check_block(self.block)
 
     @property
     def policy(self) -> Policy:
         """`scalars` or `blocks`."""
         return "scalars" if self.block == 1 else "blocks"
-
-    def count(self, m: int) -> int:
-        """Positions sent of m."""
-        return budget(self.amount, m)
 
     def positions(self, m: int, k: int, round_number: int) -> torch.Tensor:
         """The round's positions: int64 [k], increasing, in [0, m)."""
@@ -172,7 +161,7 @@ class RandomK:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockSample:
+class BlockSample(_Share):
     """Send a block of each of k equal stretches, drawn in secret, times the stretch's blocks.
 
     So the mean over the draws is the whole change (after PREAMBLE, Asi and others 2025; a block of
@@ -186,18 +175,9 @@ class BlockSample:
         block: values per block, >= 1.
     """
 
-    amount: float | int
     block: int = 32
     policy: ClassVar[Policy] = "blocks"
     error_feedback: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_amount("BlockSample amount", self.amount)
-        check_block(self.block)
-
-    def count(self, m: int) -> int:
-        """Blocks sent of m."""
-        return budget(self.amount, m)
 
 
 @dataclass(frozen=True, slots=True)

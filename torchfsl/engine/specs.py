@@ -111,8 +111,7 @@ def _with_encodings(
     of_tables = encodings.get(ROWS)
     return [
         dataclasses.replace(
-            spec,
-            encoding=encodings.get(spec.name, None if spec.name in rest else of_tables),
+            spec, encoding=encodings.get(spec.name, None if spec.name in rest else of_tables)
         )
         for spec in specs
     ]

@@ -32,16 +32,10 @@ from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.watch.table import Check, Source
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.federation.local_servers import (
-    Kind,
-    LocalServers,
-    OptimizerMaker,
-    make_servers,
-)
+from torchfsl.federation.local_servers import Kind, LocalServers, OptimizerMaker, make_servers
 from torchfsl.federation.planning import (
     Average,
     Planner,
-    PlanOptions,
     check_average,
     check_options,
     check_plan,
@@ -52,6 +46,7 @@ from torchfsl.federation.results import RoundEstimate, state_of
 from torchfsl.fsl.estimates.estimate import estimate
 from torchfsl.fsl.estimates.measuring import Rates
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.plan.planner import ModelPlanOptions
 from torchfsl.submodel.aggregation import Participant
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.plan import SubmodelPlan
@@ -59,7 +54,7 @@ from torchfsl.submodel.segments import SegmentSpec
 
 log = logging.getLogger("torchfsl.federation")
 
-_OPTIONS = (*PlanOptions.__annotations__, "retrieve")
+_OPTIONS = (*ModelPlanOptions.__annotations__, "retrieve")
 
 
 class Servers(Protocol):
@@ -138,7 +133,7 @@ class Federated:
         source: Source = "delta",
         check: Check = "checksum",
         retrieve: bool | None = None,
-        **options: Unpack[PlanOptions],
+        **options: Unpack[ModelPlanOptions],
     ) -> None:
         """Put hooks on the model's embeddings and on the optimizers; make the plan."""
         known = (*Federated.__init__.__annotations__, *_OPTIONS)

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, get_args
 
 from torchfsl.engine.choosing import block_bound
 from torchfsl.engine.exchange import REST
@@ -17,35 +17,12 @@ from torchfsl.engine.settings import Settings, rest_policy_of
 from torchfsl.engine.specs import check_fixed, segment_specs
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.plan.planner import AboveBreakEven, build_plan
-from torchfsl.fsl.plan.statement import Proofs
+from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.submodel.plan import Lane, SubmodelPlan
-from torchfsl.submodel.segments import BUFFERS, Download, SegmentSpec, default_encoding
+from torchfsl.submodel.segments import BUFFERS, SegmentSpec, default_encoding
 
 Average = Literal["clients", "rows", "weight"]
 LANES: Final[Mapping[Average, Lane]] = {"clients": "none", "rows": "count", "weight": "weight"}
-
-
-class PlanOptions(TypedDict, total=False):
-    """Options of a plan in addition to the number of clients, their rows and the average.
-
-    Each is explained at `torchfsl.fsl.build_plan`.
-    """
-
-    max_weight: int
-    max_epochs: int
-    max_rounds: int
-    min_contributors: int
-    malicious_security: bool
-    l2_bound: int
-    l2_bounds: Mapping[str, int]
-    noise_sigma: int
-    lane_sigma: int
-    proofs: Proofs | None
-    session: bytes | None
-    hash_seed: bytes | None
-    above_break_even: AboveBreakEven
-    download: Download
 
 
 def specs_of(

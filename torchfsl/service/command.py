@@ -157,16 +157,17 @@ def _add_ends(commands: Any) -> None:
         end = commands.add_parser(
             name, help=text.splitlines()[0].rstrip("."), description=text, formatter_class=_RAW
         )
-        end.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
-        end.add_argument(
-            "--tls",
-            type=user_path,
-            metavar="DIR",
-            required=True,
-            help="with the owner's certificate",
-        )
+        _add_servers(end)
         end.set_defaults(run=_close if name == "close" else _abandon)
     end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
+
+
+def _add_servers(command: Any) -> None:
+    """The servers of a command that the owner gives."""
+    command.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
+    command.add_argument(
+        "--tls", type=user_path, metavar="DIR", required=True, help="with the owner's certificate"
+    )
 
 
 def _add_backups(commands: Any) -> None:
@@ -186,10 +187,7 @@ def _add_backups(commands: Any) -> None:
         formatter_class=_RAW,
     )
     restore.add_argument("file", type=user_path, help="made by torchfsl backup")
-    restore.add_argument("--servers", metavar="URL0,URL1", required=True, help="running servers")
-    restore.add_argument(
-        "--tls", type=user_path, metavar="DIR", required=True, help="with the owner's certificate"
-    )
+    _add_servers(restore)
     restore.set_defaults(run=_restore)
 
 

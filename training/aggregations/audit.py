@@ -12,13 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.sefl import AggregatorAndKeyHolder
-from torchfsl.submodel.aggregation import (
-    Aggregation,
-    Closed,
-    Participant,
-    Receipt,
-    RoundSession,
-)
+from torchfsl.submodel.aggregation import Aggregation, Closed, Participant, Receipt, RoundSession
 from torchfsl.submodel.plain import add_to, model_rows
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update

@@ -18,6 +18,9 @@ from training.privhfl.distillation import logits
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import RECIPES, Population, build_model
 
+Asked = Sequence[tuple[int, nn.Module]]
+"""Answering clients: number and model."""
+
 
 @dataclass(slots=True)
 class Answers:
@@ -42,13 +45,7 @@ class Answers:
 class Querying(Interface):
     """One way to have queries answered."""
 
-    def ask(
-        self,
-        iteration: int,
-        client: int,
-        queries: Tensor,
-        answering: Sequence[tuple[int, nn.Module]],
-    ) -> Answers:
+    def ask(self, iteration: int, client: int, queries: Tensor, answering: Asked) -> Answers:
         """Let the answering clients answer the client's queries `[B, channels, side, side]`."""
 
 
@@ -62,13 +59,7 @@ class Plain:
     def __init__(self, *, probabilities: bool = False) -> None:
         self._probabilities = probabilities
 
-    def ask(
-        self,
-        iteration: int,
-        client: int,
-        queries: Tensor,
-        answering: Sequence[tuple[int, nn.Module]],
-    ) -> Answers:
+    def ask(self, iteration: int, client: int, queries: Tensor, answering: Asked) -> Answers:
         """See `Querying.ask`."""
         begun = time.process_time()
         sums = torch.zeros(())
@@ -98,13 +89,7 @@ class Protocol:
         self._parties = [Parties(plan, mode=mode, seed=seed) for mode in modes]
         self._loaded: dict[int, int] = {}
 
-    def ask(
-        self,
-        iteration: int,
-        client: int,
-        queries: Tensor,
-        answering: Sequence[tuple[int, nn.Module]],
-    ) -> Answers:
+    def ask(self, iteration: int, client: int, queries: Tensor, answering: Asked) -> Answers:
         """See `Querying.ask`."""
         for number, model in answering:
             if self._loaded.get(number) != iteration:
@@ -134,13 +119,7 @@ class Published:
         self._population = population
         self._parties = PublishedQuerying(_plan(settings), leaky_on_purpose=True)
 
-    def ask(
-        self,
-        iteration: int,
-        client: int,
-        queries: Tensor,
-        answering: Sequence[tuple[int, nn.Module]],
-    ) -> Answers:
+    def ask(self, iteration: int, client: int, queries: Tensor, answering: Asked) -> Answers:
         """See `Querying.ask`."""
         for number, model in answering:
             self._parties.load(number, model, self._population.clients[number].images)

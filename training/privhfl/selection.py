@@ -16,13 +16,7 @@ _CLUSTERS, _STEPS = 10, 10
 
 
 def select(
-    kind: Selection,
-    pool: Tensor,
-    count: int,
-    *,
-    model: nn.Module,
-    private: Tensor,
-    stream: Stream,
+    kind: Selection, pool: Tensor, count: int, *, model: nn.Module, private: Tensor, stream: Stream
 ) -> Tensor:
     """The positions int64 `[count]` of the queries in the pool, increasing.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_type_hints
 
 from training.sections import ConfigError
 
@@ -82,8 +82,9 @@ class Settings:
                 f"clients is {self.clients}; a sum of answers hides none of them with fewer than "
                 "two answering parties: choose at least 3 clients"
             )
-        for name, values in _CHOICES.items():
-            if getattr(self, name) not in values:
+        for name, kind in get_type_hints(Settings).items():
+            values = get_args(kind)  # of a Literal; other types have none
+            if values and getattr(self, name) not in values:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}; choose one of "
                     f"{', '.join(map(str, values))}"
@@ -142,15 +143,3 @@ class Settings:
                 f"control {self.control!r} asks nobody: leave querying 'plain', not "
                 f"{self.querying!r}"
             )
-
-
-_CHOICES = {
-    "task": get_args(TaskName),
-    "querying": get_args(Querying),
-    "comparison": ("tables", "trees"),
-    "expansion": get_args(Expansion),
-    "selection": get_args(Selection),
-    "control": get_args(Control),
-    "label": get_args(Label),
-    "ring_bits": (32, 64),
-}

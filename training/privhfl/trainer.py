@@ -28,13 +28,7 @@ from training.privhfl.expansion import Pictures, expand
 from training.privhfl.querying import Answers, Querying
 from training.privhfl.selection import POOL, select
 from training.privhfl.settings import Settings
-from training.privhfl.tasks import (
-    CLASSES,
-    RECIPES,
-    Population,
-    architecture,
-    build_model,
-)
+from training.privhfl.tasks import CLASSES, RECIPES, Population, architecture, build_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from training.sections import ConfigError
 from training.tasks.classification import (
     ClassificationTask,
     ImageExamples,
-    LocalPlan,
     SentenceExamples,
     ShardedTask,
 )
@@ -44,7 +43,7 @@ from training.tasks.clicks import ClicksTask
 from training.tasks.language import LanguageTask
 from training.tasks.own import own_task
 from training.tasks.recommendation import RecommendationTask
-from training.tasks.task import Ids, Task
+from training.tasks.task import Ids, LocalPlan, Task
 from training.tasks.widths import Widths
 
 SYNTHETIC = "synthetic"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models import Sharded
 from training.data.prf import Stream
 from training.tasks import metrics
-from training.tasks.task import Batch, Budget, Ids, Work
+from training.tasks.task import Batch, Ids, LocalPlan, Task, Work, evaluating, seeded
 from training.tasks.widths import Widths
 
 _EVALUATION_BATCH = 500
@@ -96,22 +96,7 @@ class SentenceExamples:
         return (torch.from_numpy(padded),)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPlan:
-    """How long a client trains in a round.
-
-    Attributes:
-        batch_size: examples a batch; the last one of an epoch may be smaller.
-        epochs: passes over the client's examples.
-        steps: stop after so many batches; None for all of them.
-    """
-
-    batch_size: int
-    epochs: int
-    steps: int | None = None
-
-
-class ClassificationTask:
+class ClassificationTask(Task):
     """A model that maps examples to classes; clients download all of it.
 
     Args:
@@ -124,9 +109,6 @@ class ClassificationTask:
     """
 
     metric = "accuracy"
-    retrieves = False
-    rows_per_client: Budget = 0
-    widths: Widths | None = None
 
     def __init__(
         self,
@@ -144,31 +126,22 @@ class ClassificationTask:
 
     def build_model(self) -> nn.Module:
         """The model with seeded initial weights."""
-        torch.manual_seed(Stream(self.seed, "model").torch_seed())
-        return self._model()
+        return seeded(self._model, self.seed)
 
     def work(self, round_number: int, client: int) -> Work:
         """Batches of the client's examples, shuffled anew for every epoch."""
         stream = Stream(self.seed, "work", round_number, client)
-        part, size = self.parts[client], self.local.batch_size
-        batches: list[Batch] = []
-        for _ in range(self.local.epochs):
-            order = part[stream.permutation(len(part))]
-            for start in range(0, len(order), size):
-                if self.local.steps is not None and len(batches) == self.local.steps:
-                    break
-                chosen = order[start : start + size]
-                labels = torch.from_numpy(self.train.labels[chosen])
-                batches.append(Batch(self.train.inputs(chosen, stream), labels))
+        part = self.parts[client]
+        batches = []
+        for chosen in self.local.batches(lambda: part[stream.permutation(len(part))]):
+            labels = torch.from_numpy(self.train.labels[chosen])
+            batches.append(Batch(self.train.inputs(chosen, stream), labels))
         return Work({}, tuple(batches))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Accuracy and mean cross-entropy on the test split."""
         predictions, losses = [], []
-        device = next(model.parameters()).device
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model) as device:
             for start in range(0, len(self.test.labels), _EVALUATION_BATCH):
                 stop = min(start + _EVALUATION_BATCH, len(self.test.labels))
                 inputs = self.test.inputs(np.arange(start, stop), None)
@@ -176,15 +149,10 @@ class ClassificationTask:
                 labels = torch.from_numpy(self.test.labels[start:stop]).to(device)
                 losses.append(nn.functional.cross_entropy(logits, labels, reduction="none").cpu())
                 predictions.append(logits.argmax(dim=1).cpu().numpy())
-        model.train(training)
         return {
             "accuracy": metrics.accuracy(self.test.labels, np.concatenate(predictions)),
             "loss": float(torch.cat(losses).double().mean()),
         }
-
-    def final_test(self, model: nn.Module) -> dict[str, float]:
-        """Nothing: evaluations use the test data."""
-        return {}
 
     def baselines(self) -> dict[str, float]:
         """Accuracy of the test split's largest class and of the untrained model."""
@@ -210,13 +178,18 @@ class ShardedTask(ClassificationTask):
             task.train, task.test, parts=task.parts, model=task._model, local=task.local,
             seed=task.seed,
         )  # fmt: skip
-        self.widths: Widths = widths
+        self._widths = widths
+
+    @property
+    def widths(self) -> Widths:
+        """The classes of clients."""
+        return self._widths
 
     def work(self, round_number: int, client: int) -> Work:
         """The batches of the client, and its shards."""
-        shards = self.widths.shards(round_number, client)
+        shards = self._widths.shards(round_number, client)
         batches = super().work(round_number, client).batches
-        return Work(self.widths.table_rows(shards), batches, shards)
+        return Work(self._widths.table_rows(shards), batches, shards)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The figures of the whole network."""

@@ -8,6 +8,7 @@ vocabulary is taken to be public.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -19,9 +20,8 @@ from training.data.click_tables import Clicks
 from training.data.prf import Stream
 from training.sections import ConfigError, Ctr
 from training.tasks import metrics
-from training.tasks.classification import LocalPlan
 from training.tasks.recommendation import Split
-from training.tasks.task import Batch, Budget, Ids, Work
+from training.tasks.task import Batch, Budget, Ids, LocalPlan, Task, Work, evaluating, seeded
 
 TABLE: Final = "field_embedding.weight"
 _HELD_OUT: Final[dict[Split, tuple[float, float]]] = {"test": (0.9, 1.0), "validation": (0.8, 0.9)}
@@ -29,7 +29,7 @@ _HELD_OUT: Final[dict[Split, tuple[float, float]]] = {"test": (0.9, 1.0), "valid
 _TOGETHER: Final = 8192
 
 
-class ClicksTask:
+class ClicksTask(Task):
     """Clicks, a client a user or a share of the lines.
 
     Args:
@@ -46,7 +46,6 @@ class ClicksTask:
 
     metric = "auc"
     retrieves = True
-    widths = None
 
     def __init__(
         self,
@@ -83,8 +82,8 @@ class ClicksTask:
 
     def build_model(self) -> nn.Module:
         """The model with seeded initial weights."""
-        torch.manual_seed(Stream(self.seed, "model").torch_seed())
-        return self._network(rows=self.num_rows, fields=self._ids.shape[1])
+        make = functools.partial(self._network, rows=self.num_rows, fields=self._ids.shape[1])
+        return seeded(make, self.seed)
 
     def work(self, round_number: int, client: int) -> Work:
         """As many random lines of the client as its budget of rows holds, in batches."""
@@ -96,40 +95,24 @@ class ClicksTask:
             if len(needed) <= self.settings.rows_per_client:
                 taken.append(line)
                 rows = needed
-        batches: list[Batch] = []
         lines = np.array(taken, dtype=np.int64)
-        for _ in range(self.local.epochs):
-            shuffled = lines[stream.permutation(len(lines))]
-            for start in range(0, len(shuffled), self.local.batch_size):
-                if self.local.steps is not None and len(batches) == self.local.steps:
-                    break
-                chosen = shuffled[start : start + self.local.batch_size]
-                labels = torch.from_numpy(self._labels[chosen])
-                batches.append(Batch((torch.from_numpy(self._ids[chosen]),), labels))
+        batches = []
+        for chosen in self.local.batches(lambda: lines[stream.permutation(len(lines))]):
+            labels = torch.from_numpy(self._labels[chosen])
+            batches.append(Batch((torch.from_numpy(self._ids[chosen]),), labels))
         return Work({TABLE: np.array(sorted(rows), dtype=np.int64)}, tuple(batches))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """AUC and logloss of the held-out lines."""
         logits = []
-        device = next(model.parameters()).device
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model) as device:
             for start in range(0, len(self._held_out), _TOGETHER):
                 lines = self._held_out[start : start + _TOGETHER]
                 output = model(torch.from_numpy(self._ids[lines]).to(device))
                 logits.append((output[:, 1] - output[:, 0]).double().cpu().numpy())
-        model.train(training)
         logit, labels = np.concatenate(logits), self._labels[self._held_out]
         probability = 1 / (1 + np.exp(-np.clip(logit, -50, 50)))
-        return {
-            "auc": metrics.auc(labels, logit),
-            "logloss": metrics.logloss(labels, probability),
-        }
-
-    def final_test(self, model: nn.Module) -> dict[str, float]:
-        """Nothing: evaluations use the held-out lines."""
-        return {}
+        return {"auc": metrics.auc(labels, logit), "logloss": metrics.logloss(labels, probability)}
 
     def baselines(self) -> dict[str, float]:
         """Logloss of the training lines' share of clicks, and AUC of the untrained model."""

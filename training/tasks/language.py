@@ -10,15 +10,14 @@ from torch import nn
 
 from training.data.prf import Stream
 from training.data.text import Text, Words
-from training.tasks.classification import LocalPlan
-from training.tasks.task import Batch, Budget, Work
+from training.tasks.task import Batch, Ids, LocalPlan, Task, Work, evaluating, seeded
 
 _EVALUATION_BATCH = 64
 MOST_LOG = 20.0
 """Perplexities above e**20 stand as that."""
 
 
-class LanguageTask:
+class LanguageTask(Task):
     """Predict the next word; clients download the whole model.
 
     The training text is cut into as many blocks as there are clients, in order, so that a client
@@ -41,9 +40,6 @@ class LanguageTask:
     """
 
     metric = "log_likelihood"
-    retrieves = False
-    rows_per_client: Budget = 0
-    widths = None
 
     def __init__(
         self,
@@ -69,23 +65,18 @@ class LanguageTask:
 
     def build_model(self) -> nn.Module:
         """The model with seeded initial weights."""
-        torch.manual_seed(Stream(self.seed, "model").torch_seed())
-        return self._model()
+        return seeded(self._model, self.seed)
 
     def work(self, round_number: int, client: int) -> Work:
         """Windows of the client's block in random order, cut at another place in every epoch."""
         stream = Stream(self.seed, "work", round_number, client)
-        block, size, limit = self.blocks[client], self.local.batch_size, self.local.steps
-        batches: list[Batch] = []
-        for _ in range(self.local.epochs):
+
+        def shuffled() -> Ids:
             first = int(stream.integers(self.tokens, 1)[0])
-            windows = cut(block[first:], self.tokens)
-            order = stream.permutation(len(windows))
-            for start in range(0, len(order), size):
-                if limit is not None and len(batches) == limit:
-                    break
-                batches.append(_batch(windows[order[start : start + size]]))
-        return Work({}, tuple(batches))
+            windows = cut(self.blocks[client][first:], self.tokens).astype(np.int64)
+            return windows[stream.permutation(len(windows))]
+
+        return Work({}, tuple(map(_batch, self.local.batches(shuffled))))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Mean log-likelihood of a word of the validation text, in nats, and perplexity."""
@@ -111,14 +102,10 @@ class LanguageTask:
     def _measure(self, model: nn.Module, words: Words) -> dict[str, float]:
         """Over the windows of a text; a rest shorter than a window is left out."""
         windows, losses = cut(words, self.tokens), []
-        device = next(model.parameters()).device
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model) as device:
             for start in range(0, len(windows), _EVALUATION_BATCH):
                 batch = _batch(windows[start : start + _EVALUATION_BATCH])
                 losses.append(model(*(x.to(device) for x in batch.inputs)).double().cpu())
-        model.train(training)
         return _figures(-float(torch.cat(losses).mean()))
 
 
@@ -128,7 +115,7 @@ def cut(words: Words, tokens: int) -> Words:
     return starts[::tokens]
 
 
-def _batch(windows: Words) -> Batch:
+def _batch(windows: Words | Ids) -> Batch:
     whole = torch.from_numpy(windows.astype(np.int64))
     return Batch((whole[:, :-1], whole[:, 1:]), None)
 

@@ -22,7 +22,7 @@ from training.data.prf import Stream
 from training.sections import Recommendation
 from training.tasks import metrics
 from training.tasks.ranking import Ranking
-from training.tasks.task import Batch, Budget, Ids, Work
+from training.tasks.task import Batch, Budget, Ids, Task, Work, evaluating, seeded
 
 ITEMS, CATEGORIES, USERS = (
     "item_embedding.weight",
@@ -47,7 +47,7 @@ class Sample:
     label: int
 
 
-class RecommendationTask:
+class RecommendationTask(Task):
     """A recommender, one user a client.
 
     Args:
@@ -63,7 +63,6 @@ class RecommendationTask:
 
     metric = "auc"
     retrieves = True
-    widths = None
 
     def __init__(
         self,
@@ -111,8 +110,7 @@ class RecommendationTask:
 
     def build_model(self) -> nn.Module:
         """The model with seeded initial weights."""
-        torch.manual_seed(Stream(self.seed, "model").torch_seed())
-        return self._make()
+        return seeded(self._make, self.seed)
 
     def _make(self) -> nn.Module:
         return self._network(
@@ -183,19 +181,16 @@ class RecommendationTask:
         scores = np.empty(candidates.shape)
         # Users of similar history lengths share a batch, so that little is padded.
         order = np.argsort([len(self._known[user]) for user in users], kind="stable")
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model) as device:
             for start in range(0, len(order), step):
                 group = order[start : start + step]
                 histories = [self._known[u][-self.settings.history :] for u in users[group]]
                 for first in range(0, num_each, _TOGETHER):
                     part = candidates[group, first : first + _TOGETHER]
                     named = np.repeat(users[group], part.shape[1])
-                    output = model(*self._inputs(named, part.reshape(-1), histories, model))
+                    output = model(*self._inputs(named, part.reshape(-1), histories, device))
                     found = (output[:, 1] - output[:, 0]).double().cpu().numpy()
                     scores[group, first : first + _TOGETHER] = found.reshape(part.shape)
-        model.train(training)
         return scores
 
     def _samples(self, user: int, stream: Stream) -> tuple[list[Sample], Ids]:
@@ -229,11 +224,7 @@ class RecommendationTask:
         return set(self.data.category_of[list(items)].tolist())
 
     def _inputs(
-        self,
-        users: Ids,
-        targets: Ids,
-        histories: Sequence[Ids],
-        model: nn.Module | None = None,
+        self, users: Ids, targets: Ids, histories: Sequence[Ids], device: torch.device | None = None
     ) -> tuple[Tensor, ...]:
         """The model's arguments for B samples; histories are padded to the longest one.
 
@@ -246,6 +237,5 @@ class RecommendationTask:
         shared = len(targets) // len(histories)
         mask, padded = np.repeat(mask, shared, axis=0), np.repeat(padded, shared, axis=0)
         category = self.data.category_of
-        device = "cpu" if model is None else next(model.parameters()).device
         arrays = (users, targets, category[targets], padded, category[padded], mask)
         return tuple(torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays)

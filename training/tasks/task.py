@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from training.data.prf import Stream
 from training.sections import ConfigError
 from training.tasks.widths import Shards, Widths
 
@@ -54,6 +56,48 @@ class Work:
     rows: Mapping[str, Ids]
     batches: tuple[Batch, ...]
     shards: Shards | None = None
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A model whose initial weights are a function of the experiment's seed."""
+    torch.manual_seed(Stream(seed, "model").torch_seed())
+    return build()
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
+    """The model in evaluation mode without gradients; gives its device, and the mode back."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        yield next(model.parameters()).device
+    model.train(training)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """How long a client trains in a round.
+
+    Attributes:
+        batch_size: examples a batch; the last one of an epoch may be smaller.
+        epochs: passes over the client's examples.
+        steps: stop after so many batches; None for all of them.
+    """
+
+    batch_size: int
+    epochs: int
+    steps: int | None = None
+
+    def batches(self, shuffled: Callable[[], Ids]) -> Iterator[Ids]:
+        """The examples of one batch after the other; `shuffled` gives all, for every epoch anew."""
+        left = self.steps
+        for _ in range(self.epochs):
+            examples = shuffled()
+            for start in range(0, len(examples), self.batch_size):
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                yield examples[start : start + self.batch_size]
 
 
 class Task(Protocol):

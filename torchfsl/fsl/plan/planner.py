@@ -29,17 +29,13 @@ log = logging.getLogger("torchfsl.planner")
 AboveBreakEven = Literal["error", "dense", "keep"]
 
 
-class PlanOptions(TypedDict, total=False):
-    """What `build_plan` takes beside segments and encoding, for those who pass it on."""
+class ModelPlanOptions(TypedDict, total=False):
+    """What `torchfsl.Federated` passes on to `build_plan`, which explains each."""
 
-    max_clients: Required[int]
-    min_clients: int
-    lane: Lane
     max_weight: int
     max_epochs: int
     max_rounds: int
     min_contributors: int
-    server_keys: tuple[str, ...]
     malicious_security: bool
     l2_bound: int
     l2_bounds: Mapping[str, int]
@@ -50,6 +46,15 @@ class PlanOptions(TypedDict, total=False):
     hash_seed: bytes | None
     above_break_even: AboveBreakEven
     download: Download
+
+
+class PlanOptions(ModelPlanOptions, total=False):
+    """What `build_plan` takes beside segments and encoding, for those who pass it on."""
+
+    max_clients: Required[int]
+    min_clients: int
+    lane: Lane
+    server_keys: tuple[str, ...]
 
 
 def build_plan(

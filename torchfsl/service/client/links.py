@@ -65,18 +65,12 @@ class Conversation:
         self._stream.cancel()
 
     def _answer(self, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
+        answer, chunk = calls.Answer(self._server, limit), None
         for chunk in self._stream:
-            parts.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                raise ProtocolError(
-                    f"{self._server} answers with more than {limit} bytes", code="answer-too-long"
-                )
+            answer.add(chunk)
             if len(chunk) < calls.CHUNK_BYTES:
-                return b"".join(parts) if len(parts) > 1 else chunk
-        if parts:
+                return answer.whole()
+        if chunk is not None:
             raise calls.NotReady(f"{self._server}: the answer broke off")
         raise HasEnded
 
@@ -197,25 +191,23 @@ class Link:
             return self._converse(method, data, limit, max(seconds, 0.001))
         path, one = calls.path(method), calls.one_chunk(data, limit=limit)
         seconds, metadata = max(seconds, 0.001), calls.metadata()
+        answer = calls.Answer(f"server {self.party}", limit)
         try:
             if one is not None:
                 invoke = self._channel.unary_unary(path)
-                answer: bytes = invoke(one, timeout=seconds, metadata=metadata)
-                self._check(len(answer), limit)
-                return answer
+                answer.add(invoke(one, timeout=seconds, metadata=metadata))
+                return answer.whole()
             stream = self._channel.stream_stream(path)
             call = stream(calls.chunks(data), timeout=seconds, metadata=metadata)
-            parts: list[bytes] = []
-            size = 0
-            for chunk in call:
-                parts.append(chunk)
-                size += len(chunk)
-                if size > limit:
-                    call.cancel()
-                self._check(size, limit)
+            try:
+                for chunk in call:
+                    answer.add(chunk)
+            except ProtocolError:
+                call.cancel()
+                raise
         except grpc.RpcError as error:
             raise calls.error_of(error, f"server {self.party}") from None
-        return b"".join(parts)
+        return answer.whole()
 
     def _converse(self, method: str, data: bytes, limit: int, seconds: float) -> bytes:
         """A call on a stream that rests, or on a new one where that has ended meanwhile."""
@@ -236,12 +228,6 @@ class Link:
             else:
                 self._resting.append(talk)
                 return answer
-
-    def _check(self, size: int, limit: int) -> None:
-        if size > limit:
-            raise ProtocolError(
-                f"server {self.party} answers with more than {limit} bytes", code="answer-too-long"
-            )
 
 
 def _is_unconnected(error: Exception) -> bool:

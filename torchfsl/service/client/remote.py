@@ -192,11 +192,7 @@ class Connection:
         self.client = Client(self.plan, transport, client_id=client_id)
 
     def wait_for_round(
-        self,
-        *,
-        after: int = -1,
-        seconds: float = 300.0,
-        until: Callable[[], bool] = lambda: False,
+        self, *, after: int = -1, seconds: float = 300.0, until: Callable[[], bool] = lambda: False
     ) -> int:
         """The number of the open round, once there is one above `after` that was not begun before.
 

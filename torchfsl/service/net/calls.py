@@ -17,13 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from torchfsl.errors import (
-    DecodeError,
-    Error,
-    ParameterError,
-    ProtocolError,
-    RejectedSubmission,
-)
+from torchfsl.errors import DecodeError, Error, ParameterError, ProtocolError, RejectedSubmission
 from torchfsl.fsl.suite import WIRE_VERSION
 from torchfsl.service.net.identity import NotAllowed
 from torchfsl.service.net.text import printable
@@ -269,3 +263,28 @@ def checked(name: str, value: Any, kind: type[Any] | range) -> Any:
             f"{name} is {str(value)[:40]}: it lies in [{limits.start}, {limits.stop})"
         )
     return value
+
+
+class Answer:
+    """An answer that comes in chunks.
+
+    Args:
+        peer: who answers, for messages.
+        limit: most bytes that it may have.
+    """
+
+    def __init__(self, peer: str, limit: int) -> None:
+        self._peer, self._limit, self._chunks, self._size = peer, limit, list[bytes](), 0
+
+    def add(self, chunk: bytes) -> None:
+        """One more chunk; raises ProtocolError if that makes the answer too long."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise ProtocolError(
+                f"{self._peer} answers with more than {self._limit} bytes", code="answer-too-long"
+            )
+
+    def whole(self) -> bytes:
+        """All of it."""
+        return b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]

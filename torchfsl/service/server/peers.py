@@ -65,8 +65,9 @@ class PeerLink:
                 answer = await self._converse(channel, method, *parts, limit=limit)
             elif one is not None:
                 invoke = channel.unary_unary(calls.path(method))
-                answer = await invoke(one, timeout=self._seconds, metadata=metadata)
-                self._check(len(answer), limit)
+                short = calls.Answer(f"server {self._party}", limit)
+                short.add(await invoke(one, timeout=self._seconds, metadata=metadata))
+                answer = short.whole()
             else:
                 invoke = channel.stream_stream(calls.path(method))
                 call = invoke(calls.chunks(*parts), timeout=self._seconds, metadata=metadata)
@@ -138,21 +139,15 @@ class PeerLink:
 
     async def _all_of(self, call: Any, limit: int) -> bytes:
         """An answer in chunks; cancels one that is too long."""
-        answer: list[bytes] = []
-        size = 0
+        answer = calls.Answer(f"server {self._party}", limit)
         async for chunk in call:
-            answer.append(chunk)
-            size += len(chunk)
-            if size > limit and isinstance(call, grpc.aio.Call):
-                call.cancel()
-            self._check(size, limit)
-        return b"".join(answer)
-
-    def _check(self, size: int, limit: int) -> None:
-        if size > limit:
-            raise ProtocolError(
-                f"server {self._party} answers with too many bytes", code="answer-too-long"
-            )
+            try:
+                answer.add(chunk)
+            except ProtocolError:
+                if isinstance(call, grpc.aio.Call):
+                    call.cancel()
+                raise
+        return answer.whole()
 
     async def _open(self) -> grpc.aio.Channel:
         """A channel with keys and certificates, the other server's too, as they are now.

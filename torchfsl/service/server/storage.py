@@ -23,12 +23,7 @@ from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.server.states import RoundState
 from torchfsl.service.state import vault
 from torchfsl.service.state.coins import CoinBook
-from torchfsl.service.state.ledger import (
-    Ledger,
-    RoundRow,
-    forget_log,
-    testify,
-)
+from torchfsl.service.state.ledger import Ledger, RoundRow, forget_log, testify
 from torchfsl.service.state.records import SEGMENT_BYTES, ReportLog
 from torchfsl.service.state.steps import SHARE_MAY_HAVE_LEFT, StoredState
 from torchfsl.service.state.vault import check_not_lost, keep_from_others
