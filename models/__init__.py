@@ -5,11 +5,10 @@ from __future__ import annotations
 from models.cnn import CifarCNN, MnistCNN
 from models.deepfm import DeepFM, FactorisationMachine, FieldDeepFM
 from models.din import DIN
-from models.factorisation import MatrixFactorisation
+from models.factorisation import NCF, MatrixFactorisation
 from models.heterogeneous import VGG7, MnistMLP, SmallCNN, SmallResNet, resnet8, resnet10
 from models.lstm import LSTMLanguageModel
 from models.mlp import MLP
-from models.ncf import NCF
 from models.sasrec import SASRec
 from models.sharded import Sharded
 from models.textcnn import TextCNN

@@ -137,10 +137,12 @@ class Trainer:
         gone = self.dropouts(number, cohort)
         start = time.perf_counter()
         audit.open_round(number, cohort)
-        if self.config.local.together:
-            self._run_together(number, cohort, gone, record)
-        else:
-            self._run_clients(number, cohort, gone, record)
+
+        def done(num_clipped: int) -> None:
+            record.clipped_values += num_clipped
+
+        run = self._run_together if self.config.local.together else self._run_clients
+        run(number, cohort, gone, done)
         receipts = audit.close_round().receipts
         trained = time.perf_counter() - start - audit.aggregation.server_seconds
         record.exact, record.exact_retrieval = audit.exact, audit.exact_retrieval
@@ -176,7 +178,7 @@ class Trainer:
         return {cohort[place] for place in stream.choice(len(cohort), self.config.num_dropouts)}
 
     def _run_together(
-        self, number: int, cohort: list[int], gone: set[int], record: RoundRecord
+        self, number: int, cohort: list[int], gone: set[int], done: Callable[[int], None]
     ) -> None:
         """As `_run_clients`, but clients' gradients are taken in batches."""
         if self._together is None:
@@ -192,22 +194,16 @@ class Trainer:
             for client in cohort
         ]
 
-        def done(num_clipped: int) -> None:
-            record.clipped_values += num_clipped
-
         self._together.run(number, members, done)
 
     def _run_clients(
-        self, number: int, cohort: list[int], gone: set[int], record: RoundRecord
+        self, number: int, cohort: list[int], gone: set[int], done: Callable[[int], None]
     ) -> None:
         """One after the other, or side by side in workers."""
         jobs = (
             Job(self._participant(client, gone), self._residual(client), client in gone)
             for client in cohort
         )
-
-        def done(num_clipped: int) -> None:
-            record.clipped_values += num_clipped
 
         if self.config.workers > 1:
             if self._workers is None:

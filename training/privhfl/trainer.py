@@ -7,6 +7,7 @@ interrupted goes on with the next client.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -114,11 +115,15 @@ class Trainer:
         outcome = self._outcome(client, model, begun)
         if answers is None or queries is None or labels is None:
             return model, outcome
-        return model, Outcome(
-            client, outcome.architecture, outcome.accuracy, len(labels), others,
-            _agreement(labels, queries), answers.bytes,
-            {**answers.cpu_seconds, **outcome.cpu_seconds}, answers.exact, outcome.model_sha256,
-        )  # fmt: skip
+        return model, dataclasses.replace(
+            outcome,
+            queries=len(labels),
+            answered_by=others,
+            label_accuracy=_agreement(labels, queries),
+            bytes=answers.bytes,
+            cpu_seconds={**answers.cpu_seconds, **outcome.cpu_seconds},
+            exact=answers.exact,
+        )
 
     def answering(self, iteration: int, client: int) -> tuple[int, ...]:
         """The clients that answer, in increasing order: C of the others."""

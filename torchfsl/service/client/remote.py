@@ -205,11 +205,9 @@ class Connection:
             NotReady: there was none in time.
             ProtocolError: the session is halted.
         """
-        deadline = time.monotonic() + seconds
-        pause, told = 0.05, -math.inf
-        if self._outbox is not None:
-            after = max(after, self._outbox.last_round())
-        while True:
+        last = after if self._outbox is None else max(after, self._outbox.last_round())
+
+        def look() -> int | str:
             infos = [self.links.info(party) for party in (0, 1)]
             for info in infos:
                 if info["halted"]:
@@ -217,17 +215,11 @@ class Connection:
                         f"server {info['party']} halted: {info['halted']}", code="server-halted"
                     )
             number = int(infos[0]["round"])
-            if number > after and all(i["open"] and i["round"] == number for i in infos):
+            if number > last and all(i["open"] and i["round"] == number for i in infos):
                 return number
-            if until():
-                return -1
-            if time.monotonic() >= deadline:
-                raise calls.NotReady(f"no round above {after} was opened in {seconds:.0f} s")
-            if time.monotonic() - told >= _TELL_SECONDS:
-                told = time.monotonic()
-                log.info("waiting for a round above %d, %.0f s left", after, deadline - told)
-            time.sleep(pause)
-            pause = min(1.5 * pause, 1.0)
+            return -1 if until() else f"no round above {last} is open"
+
+        return _waited(look, seconds)
 
     def model_version(self) -> tuple[int, str]:
         """Version and digest of the model at both servers.
@@ -322,21 +314,34 @@ def connect(
 
 def _wait_for_task(links: Links, seconds: float) -> None:
     """Until both servers have a task; raises NotReady after `seconds`."""
-    deadline, pause, told = time.monotonic() + seconds, 0.05, -math.inf
-    while True:
+
+    def look() -> int | str:
         try:
             if all(links.info(party)["plan_digest"] for party in (0, 1)):
-                return
-            why = "the servers have no task yet: the owner has to set one up (Owner.set_up)"
+                return 0
         except calls.NotReady as error:
-            why = str(error)
+            return str(error)
+        return "the servers have no task yet: the owner has to set one up (Owner.set_up)"
+
+    _waited(look, seconds)
+
+
+def _waited(look: Callable[[], int | str], seconds: float) -> int:
+    """The number that `look` gives in the end; till then it says why there is none.
+
+    Raises:
+        NotReady: there is none in time.
+    """
+    deadline, pause, told = time.monotonic() + seconds, 0.05, -math.inf
+    while isinstance(seen := look(), str):
         if time.monotonic() >= deadline:
-            raise calls.NotReady(f"{why}; waited for {seconds:.0f} s")
+            raise calls.NotReady(f"{seen}; waited for {seconds:.0f} s")
         if time.monotonic() - told >= _TELL_SECONDS:
             told = time.monotonic()
-            log.info("waiting for the servers, %.0f s left: %s", deadline - told, why)
+            log.info("waiting for the servers, %.0f s left: %s", deadline - told, seen)
         time.sleep(pause)
         pause = min(1.5 * pause, 1.0)
+    return seen
 
 
 def fetch_plan(links: Links, files: TlsFiles, require: ClientPolicy) -> tuple[Plan, str | None]:
