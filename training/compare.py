@@ -32,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--figure", type=Path, metavar="FILE.png", help="write the curves here")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE.html",
+        "--html",
+        type=Path,
+        metavar="FILE.html",
         help="write one page with table, curves and settings, to hand on",
-    )  # fmt: skip
+    )
     options = parser.parse_args(arguments)
     try:
         rows = rows_of([Run.read(folder) for folder in options.runs])

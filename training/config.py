@@ -1,15 +1,20 @@
-"""Settings of an experiment: frozen dataclasses, checked when they are made, read from TOML."""
+"""Settings of an experiment, checked when they are made, read from TOML, and what they name."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import math
 import tomllib
 import types
 import typing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from torchfsl.errors import ParameterError
+from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from training.sections import (
     ConfigError,
     Ctr,
@@ -124,14 +129,8 @@ class Config:
     sefl: Sefl = Sefl()
 
     def __post_init__(self) -> None:
-        for name in (
-            "rounds",
-            "clients_per_round",
-            "eval_every",
-            "checkpoint_every",
-            "min_clients",
-            "workers",
-        ):
+        counts = "rounds clients_per_round eval_every checkpoint_every min_clients workers"
+        for name in counts.split():
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.seed < 1 << 63:
@@ -140,7 +139,7 @@ class Config:
             raise ConfigError(
                 f"server.average is {self.server.average}; choose one in [0, 1), 0 for no mean"
             )
-        self.server.settings()
+        optimizer_settings(self.server)
         if not 0 <= self.dropouts < 1:
             raise ConfigError(f"dropouts is {self.dropouts}; choose a share in [0, 1)")
         left = self.clients_per_round - self.num_dropouts
@@ -235,6 +234,31 @@ class Config:
             )
 
 
+def optimizer_settings(server: Server, tables: Sequence[str] = ()) -> OptimizerSettings:
+    """The optimizer as both servers build it, wherever they run.
+
+    Args:
+        server: its section.
+        tables: names of the model's embedding tables.
+
+    Raises:
+        ConfigError: a setting is out of range, or not of this optimizer.
+    """
+    own = dataclasses.asdict(server)
+    for name in ("average", "mean", "table_rate"):
+        del own[name]
+    if server.optimizer == "lazy-adam":
+        own["rates"] = dict.fromkeys(tables, server.lr * server.table_rate)
+    if not 0 < server.table_rate < math.inf:
+        raise ConfigError(f"server.table_rate is {server.table_rate}; choose one above 0")
+    try:
+        settings = OptimizerSettings(own.pop("optimizer"), **own)
+        settings.build()
+    except ParameterError as error:
+        raise ConfigError(f"server: {error}") from error
+    return settings
+
+
 _WORDS: Final = {
     int: "a whole number, without quotes",
     float: "a number, without quotes",
@@ -300,3 +324,34 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where} is {value!r}; it must be {_WORDS[kind]}")
     return value
+
+
+def imported(name: str, setting: str) -> Callable[..., Any]:
+    """The function or class that a setting names, from a module found as `python -m` finds it.
+
+    Args:
+        name: `MODULE:NAME`.
+        setting: its name, for messages.
+
+    Raises:
+        ConfigError: the name leads to nothing that can be called.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise ConfigError(
+            f"{setting} is {name!r}: give MODULE:NAME, the class or function NAME in MODULE.py, "
+            "which docs/own-experiments.md describes"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0]:
+            raise
+        raise ConfigError(
+            f"{setting} {name}: there is no module {module_name!r} in {Path.cwd()}, on PYTHONPATH "
+            "or installed"
+        ) from error
+    maker = getattr(module, attribute, None)
+    if not callable(maker):
+        raise ConfigError(f"{setting} {name}: {module_name} has no class or function {attribute!r}")
+    return maker  # type: ignore[no-any-return]

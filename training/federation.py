@@ -26,7 +26,7 @@ from torchfsl.types import Array
 from training.aggregations.audit import Audit
 from training.attached import Attached, attach
 from training.central import LocalSteps
-from training.config import Config
+from training.config import Config, optimizer_settings
 from training.sections import ConfigError, Sefl
 from training.tasks.task import Task
 
@@ -110,7 +110,7 @@ def build(
     fed.plan = terms = _plan(config, task, fed) if plan is None else _plan_of(config, plan)
     fed.hooks.check_row_by_row(terms.retrieving)  # rounds do, too late for a run without a folder
     initial = fed.server_state() if state is None else state
-    settings = config.server.settings(embedding_tables(model))
+    settings = optimizer_settings(config.server, embedding_tables(model))
 
     def server_model() -> ServerModel:
         server: ServerOptimizer = settings.build()

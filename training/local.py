@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from training.imports import imported
+from training.config import imported
 from training.sections import ConfigError, Local
 from training.tasks.task import Batch, Work
 

@@ -11,8 +11,18 @@ from typing import Any
 
 from training.sections import ConfigError
 
-_SAME_ROUNDS = ("seed", "threads", "workers", "device", "servers", "tls", "replace",
-                "checkpoint_every", "eval_every", "patience")  # fmt: skip
+_SAME_ROUNDS = [
+    "seed",
+    "threads",
+    "workers",
+    "device",
+    "servers",
+    "tls",
+    "replace",
+    "checkpoint_every",
+    "eval_every",
+    "patience",
+]
 """Settings that make no row of its own."""
 HEAD = ("run", "seeds", "rounds", "last", "best", "MB up", "MB down", "exact")
 

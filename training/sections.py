@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchfsl.errors import Error, ParameterError
-from torchfsl.submodel.optimizer_settings import OptimizerSettings
+from torchfsl.errors import Error
 
 
 class ConfigError(Error, ValueError):
@@ -331,28 +329,6 @@ class Server:
     average: float = 0.0
     lr_decay: float = 1.0
     lr_decay_rounds: int = 10
-
-    def settings(self, tables: Sequence[str] = ()) -> OptimizerSettings:
-        """The optimizer as both servers build it, wherever they run.
-
-        Args:
-            tables: names of the model's embedding tables.
-
-        Raises:
-            ConfigError: a setting is out of range, or not of this optimizer.
-        """
-        own = dataclasses.asdict(self)
-        for name in ("average", "mean", "table_rate"):
-            del own[name]
-        if self.optimizer == "lazy-adam":
-            own["rates"] = dict.fromkeys(tables, self.lr * self.table_rate)
-        _expect("one above 0", lambda rate: 0 < rate < math.inf, self, "table_rate")
-        try:
-            settings = OptimizerSettings(own.pop("optimizer"), **own)
-            settings.build()
-        except ParameterError as error:
-            raise ConfigError(f"server: {error}") from error
-        return settings
 
 
 @dataclass(frozen=True, slots=True)

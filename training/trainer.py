@@ -164,9 +164,11 @@ class Trainer:
         start = time.perf_counter()
         if self._central is None:
             self._central = CentralTraining(
-                self.task, self.federation.server_model, self.config.local,
+                self.task,
+                self.federation.server_model,
+                self.config.local,
                 pads=self.config.is_recommender,
-            )  # fmt: skip
+            )
         works = [self.task.work(number, client) for client in cohort]
         self._central.run(number, works, Stream(self.config.seed, "central", number))
         seconds = (time.perf_counter() - start) / len(cohort)

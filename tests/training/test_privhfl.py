@@ -27,9 +27,8 @@ from training.privhfl.distillation import (
     soft_labels,
     train_baseline,
 )
-from training.privhfl.expansion import expand
+from training.privhfl.expansion import POOL, expand, select
 from training.privhfl.querying import Plain
-from training.privhfl.selection import POOL, select
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import RECIPES, architecture, build_model, load_population
 from training.privhfl.trainer import Trainer, model_sha256

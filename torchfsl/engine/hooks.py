@@ -18,29 +18,28 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchfsl.engine.choosing import choose_blocks, choose_rows, dense_rows, flatten, sample_blocks
-from torchfsl.engine.client_state import ClientState
+from torchfsl.engine.client_state import ClientState, PersonalParts
 from torchfsl.engine.exchange import Exchange
 from torchfsl.engine.hints import ClipWarning
 from torchfsl.engine.inventory import clean_name, take_inventory, unwrap
 from torchfsl.engine.lookups import Call, find_rows
-from torchfsl.engine.personal import PersonalParts
 from torchfsl.engine.policies import BlockSample, Dense
 from torchfsl.engine.residual import Residual, Residuals
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.status import Status, explain_memory, warn_at_attach
-from torchfsl.engine.watch import saving
 from torchfsl.engine.watch.absent import Asked
 from torchfsl.engine.watch.guards import Guards
+from torchfsl.engine.watch.hooks import is_hooked, register_saving
 from torchfsl.engine.watch.optimizers import (
     as_optimizers,
     check_gradient_settings,
     check_optimizer,
+    check_row_by_row,
     check_rows,
     is_opacus,
     owner,
     unwrap_optimizer,
 )
-from torchfsl.engine.watch.probe import check_row_by_row
 from torchfsl.engine.watch.recorder import Recorder
 from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.table import TableChange
@@ -107,11 +106,11 @@ class Hooks:
             rows=rows, source=settings.source, check=settings.check, noised=self._noised,
             held=self.held_rows,
         )  # fmt: skip
-        warn_at_attach(self.model, self.inventory, hooked=saving.is_hooked(self.model))
+        warn_at_attach(self.model, self.inventory, hooked=is_hooked(self.model))
         self._rounds, self._probed = 0, set[str]()
         tables, held = self.inventory.all_tables, self.held_rows
         self._hooks = self.recorder.register(keeps=self)
-        self._hooks += saving.register(self.model, tables, held, self.recorder.check_closed)
+        self._hooks += register_saving(self.model, tables, held, self.recorder.check_closed)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -246,7 +245,7 @@ class Hooks:
         """Check, once for each table, that the optimizer steps fetched rows one by one.
 
         Raises:
-            ParameterError: see `check_row_by_row` of `watch.probe`.
+            ParameterError: see `check_row_by_row` of `watch.optimizers`.
         """
         if self.settings.source == "gradient":
             return

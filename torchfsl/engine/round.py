@@ -379,9 +379,11 @@ class Round:
         try:
             if error is None and not self._withdrawn:
                 self._raw = self._hooks.update(
-                    self._client.plan, residual=self._residual, round_number=self.number,
+                    self._client.plan,
+                    residual=self._residual,
+                    round_number=self.number,
                     seed=self._rounding_seed,
-                )  # fmt: skip
+                )
         except BaseException as problem:
             self._give_up(problem)
             raise

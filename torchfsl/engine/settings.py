@@ -64,9 +64,11 @@ def _check_settings(
             "BlockSample(0.01), RandomK(0.01) or Fixed(positions)"
         )
     expect_a(
-        (FixedPoint, type(None)), encoding, "encoding",
+        (FixedPoint, type(None)),
+        encoding,
+        "encoding",
         "pass FixedPoint(ring_bits=..., frac_bits=..., clip=...); encodings= takes a mapping",
-    )  # fmt: skip
+    )
     if buffers not in ("local", "average"):
         raise ParameterError(f"buffers is {buffers!r}: choose 'local' or 'average'")
     if source not in ("delta", "gradient"):

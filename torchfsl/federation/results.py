@@ -101,8 +101,15 @@ class RoundEstimate:
         )
 
 
-_COLUMNS = ("number", "num_clients", "loss", "upload_bytes", "download_bytes", "seconds",
-            "matches_plain")  # fmt: skip
+_COLUMNS = [
+    "number",
+    "num_clients",
+    "loss",
+    "upload_bytes",
+    "download_bytes",
+    "seconds",
+    "matches_plain",
+]
 
 
 @dataclass(slots=True, repr=False)

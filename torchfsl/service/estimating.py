@@ -22,9 +22,11 @@ Not counted: TLS, disks and Python's part of the network, and the clients' train
 def add_command(commands: Any) -> None:
     """The command and its options."""
     parser = commands.add_parser(
-        "estimate", help="what a round will take: bytes, core-hours, memory, machines",
-        description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        "estimate",
+        help="what a round will take: bytes, core-hours, memory, machines",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--plan", type=user_path, metavar="FILE.json", help="a plan, in place of a table"
     )

@@ -21,7 +21,7 @@ from training.privhfl.settings import Settings
 from training.privhfl.store import Store
 from training.privhfl.tasks import Population, load_population
 from training.privhfl.trainer import Outcome, Trainer
-from training.run_files import replace_file, versions
+from training.run_folder import replace_file, versions
 
 Say = Callable[[str], None]
 

@@ -15,7 +15,7 @@ from torch import nn
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import build_model
 from training.privhfl.trainer import Outcome
-from training.run_files import check_folder, check_same, replace_file, write_settings
+from training.run_folder import check_folder, check_same, replace_file, write_settings
 
 _MAY_DIFFER = ("iterations",)
 _BASELINE = ("task", "data", "clients", "private", "alpha", "test", "seed")

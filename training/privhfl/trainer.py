@@ -25,9 +25,8 @@ from training.privhfl.distillation import (
     soft_labels,
     train_baseline,
 )
-from training.privhfl.expansion import Pictures, expand
+from training.privhfl.expansion import POOL, Pictures, expand, select
 from training.privhfl.querying import Answers, Querying
-from training.privhfl.selection import POOL, select
 from training.privhfl.settings import Settings
 from training.privhfl.tasks import CLASSES, RECIPES, Population, architecture, build_model
 

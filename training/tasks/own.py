@@ -12,17 +12,24 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from training.config import Config
-from training.imports import imported
+from training.config import Config, imported
 from training.sections import ConfigError
 from training.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
-_MEMBERS = (
-    "num_clients", "metric", "retrieves", "rows_per_client", "widths", "build_model", "work",
-    "evaluate", "final_test", "baselines",
-)  # fmt: skip
+_MEMBERS = [
+    "num_clients",
+    "metric",
+    "retrieves",
+    "rows_per_client",
+    "widths",
+    "build_model",
+    "work",
+    "evaluate",
+    "final_test",
+    "baselines",
+]
 
 
 def own_task(config: Config) -> Task:

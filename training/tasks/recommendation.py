@@ -21,7 +21,7 @@ from training.data.interactions import Interactions, draw_untouched
 from training.data.prf import Stream
 from training.sections import Recommendation
 from training.tasks import metrics
-from training.tasks.ranking import Ranking
+from training.tasks.metrics import Ranking
 from training.tasks.task import Batch, Budget, Ids, Task, Work, evaluating, seeded
 
 ITEMS, CATEGORIES, USERS = (

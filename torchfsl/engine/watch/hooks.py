@@ -1,4 +1,6 @@
-"""The hooks: on lookups (which rows), on optimizer steps (gradients before anything changes).
+"""The hooks: on lookups, on optimizer steps, and on saving and loading the model.
+
+They learn which rows are read, and gradients before anything changes, and warn of silent mistakes.
 
 Hooks are all that attaching adds. Copies of a hooked model (deepcopy, pickle, `torch.save`) carry
 inert hooks from the standard library instead of ours, so they keep no hooks alive and do not need
@@ -8,7 +10,8 @@ torchfsl to be loaded. Copies of an optimizer carry none: torch drops step hooks
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
@@ -16,6 +19,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from torchfsl.engine.inventory import Table
+from torchfsl.engine.watch.snapshot import HeldRows
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 LookupNote = Callable[[nn.Module, torch.Tensor], None]
@@ -140,3 +146,66 @@ class StepHooks:
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._after_step(optimizer)
+
+
+class _Inert:
+    """Copies of a model (deepcopy, pickle) carry a function that does nothing instead."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class LoadHook(_Inert):
+    """Before `load_state_dict` of any part of the model: refuses it where `check` does."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        """`check` raises while a round is open."""
+        self._check = check
+
+    def __call__(self, *_: Any) -> None:
+        """Called with what torch gives."""
+        self._check()
+
+
+class SaveHook(_Inert):
+    """After `state_dict`: warns of rows that the client does not hold."""
+
+    def __init__(self, tables: Sequence[Table], held: HeldRows) -> None:
+        """`held` says which tables lack rows."""
+        self._tables, self._held = tables, held
+
+    def __call__(self, *_: Any) -> None:
+        """Called with what torch gives."""
+        for table in self._tables:
+            if self._held.num_absent(table):
+                warnings.warn(
+                    f"{table.name}: rows are missing at this client after a private retrieval, so "
+                    "this state_dict holds none of their values: "
+                    "fed.load(servers, only_missing=True) fills them in",
+                    stacklevel=3,
+                )
+
+
+def register_saving(
+    model: nn.Module, tables: Sequence[Table], held: HeldRows, check: Callable[[], None]
+) -> list[Any]:
+    """Put these hooks on the model and its modules that hold parameters."""
+    load = LoadHook(check)
+    owners = [m for m in model.modules() if m is model or m._parameters]
+    hooks: list[Any] = [
+        m.register_load_state_dict_pre_hook(load)  # type: ignore[no-untyped-call]
+        for m in owners
+    ]
+    if tables:
+        save = SaveHook(tables, held)
+        hooks.append(model.register_state_dict_post_hook(save))  # type: ignore[no-untyped-call]
+    return hooks
+
+
+def is_hooked(model: nn.Module) -> bool:
+    """Whether the model has hooks."""
+    hooks = model._load_state_dict_pre_hooks.values()
+    return any(isinstance(getattr(hook, "hook", hook), LoadHook) for hook in hooks)

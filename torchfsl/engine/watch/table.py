@@ -20,13 +20,16 @@ from torchfsl.engine.watch.optimizers import (
     moves_all,
     start_afresh,
 )
-from torchfsl.engine.watch.saved import SavedRows, StartOfRound, gradient_rows, nonzero_rows
 from torchfsl.engine.watch.snapshot import HeldRows
 from torchfsl.engine.watch.touched import (
     ChecksumCheck,
     SampleCheck,
+    SavedRows,
+    StartOfRound,
     differs,
+    gradient_rows,
     has_gradient_outside,
+    nonzero_rows,
     touched_rows,
 )
 from torchfsl.errors import ParameterError

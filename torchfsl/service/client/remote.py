@@ -296,8 +296,10 @@ def connect(
     client_id = check_number("client_id", client_id)
     files = tls if isinstance(tls, TlsFiles) else TlsFiles.in_folder(tls, f"client-{client_id}")
     if files.identity() != Identity(Role.CLIENT, client_id):
-        raise ParameterError(f"the certificate is that of {files.identity()}, not {client_id}",
-                             code="wrong-certificate")  # fmt: skip
+        raise ParameterError(
+            f"the certificate is that of {files.identity()}, not {client_id}",
+            code="wrong-certificate",
+        )
     files.days_left()
     floors = (
         ClientPolicy.from_toml(require) if isinstance(require, Path) else require or ClientPolicy()

@@ -131,8 +131,10 @@ def _of_tls(details: str) -> str:
     elif "unable to get local issuer" in details or "self-signed" in details:
         said = "its certificate is not from its authority's file here: compare the ca-server files"
     elif "Socket closed" in details:
-        said = ("the connection was closed, as a server does that refuses this certificate: "
-                "torchfsl doctor looks at it")  # fmt: skip
+        said = (
+            "the connection was closed, as a server does that refuses this certificate: "
+            "torchfsl doctor looks at it"
+        )
     else:
         return ""
     return f"{said} ({details})"

@@ -75,6 +75,8 @@ def _home(settings: EngineSettings) -> Any:
 def _arguments(settings: EngineSettings, tls: TlsFiles, party: int) -> dict[str, Any]:
     authority = hashlib.sha256(tls.server_authorities[party].read_bytes()).digest()
     return {
-        "url": settings.url, "shards": settings.shards, "authority": authority,
+        "url": settings.url,
+        "shards": settings.shards,
+        "authority": authority,
         "insecure": settings.insecure,
-    }  # fmt: skip
+    }

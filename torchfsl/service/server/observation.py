@@ -36,14 +36,16 @@ _PROBES_AT_ONCE, _PROBES_WAITING = 8, 64
 _HEAD_BYTES: Final = 8192
 _TELL_SECONDS: Final = 10.0
 _HEADERS: Final = (
-    ("Content-Security-Policy",
-     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-     "frame-ancestors 'none'"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'",
+    ),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
     ("Connection", "close"),
-)  # fmt: skip
+)
 """Of every answer: a page of text, which loads nothing, and which no other page shows."""
 
 

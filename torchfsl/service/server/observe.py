@@ -34,13 +34,17 @@ class Observer:
         self.registry = CollectorRegistry()
         labels = ("method", "code")
         self._calls = Counter(
-            "torchfsl_calls", "Calls answered, by method and status.", labels,
+            "torchfsl_calls",
+            "Calls answered, by method and status.",
+            labels,
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._bytes = Counter(
-            "torchfsl_bytes", "Bytes of messages, by method and direction.",
-            ("method", "direction"), registry=self.registry,
-        )  # fmt: skip
+            "torchfsl_bytes",
+            "Bytes of messages, by method and direction.",
+            ("method", "direction"),
+            registry=self.registry,
+        )
         self._seconds = Histogram(
             "torchfsl_call_seconds", "Time to answer a call.", ("method",), registry=self.registry
         )

@@ -16,12 +16,11 @@ from torchfsl.errors import Error, ParameterError
 from torchfsl.service.net import calls
 from torchfsl.service.net.identity import Identity, NotAllowed, Role
 from torchfsl.service.net.trust import Trust, fingerprint
-from torchfsl.service.server.conversations import Conversations
 from torchfsl.service.server.door import Door
 from torchfsl.service.server.logs import Refusals
 from torchfsl.service.server.observe import Observer
 from torchfsl.service.server.station import Station
-from torchfsl.service.server.streams import Context, Stream
+from torchfsl.service.server.streams import Context, Conversations, Stream
 from torchfsl.service.state.records import StoreDamaged
 
 Method = Callable[[Identity, Stream], Awaitable[None]]

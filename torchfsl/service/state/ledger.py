@@ -246,8 +246,10 @@ class Ledger:
         """A message of the round machine, ours if `sent`, or None."""
         row = self._one(
             "SELECT body FROM steps WHERE round = ? AND sent = ? AND kind = ?",
-            _key(number), sent, int(kind),
-        )  # fmt: skip
+            _key(number),
+            sent,
+            int(kind),
+        )
         return None if row is None else bytes(row[0])
 
     def put_step(self, number: int, kind: Kind, body: bytes, *, sent: bool) -> None:
