@@ -259,27 +259,11 @@ def config_from(options: argparse.Namespace) -> Config:
         if overrides.pop("preset", options.preset) != options.preset:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
-    names = [
-        "data",
-        "rounds",
-        "clients_per_round",
-        "min_clients",
-        "dropouts",
-        "aggregation",
-        "eval_every",
-        "checkpoint_every",
-        "patience",
-        "evaluate",
-        "seed",
-        "threads",
-        "workers",
-        "device",
-        "servers",
-        "tls",
-        "above_break_even",
-        "task",
-    ]
-    chosen = {name: getattr(options, name) for name in names}
+    names = (
+        "data rounds clients_per_round min_clients dropouts aggregation eval_every checkpoint_every "
+        "patience evaluate seed threads workers device servers tls above_break_even task"
+    )
+    chosen = {name: getattr(options, name) for name in names.split()}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
         raise ConfigError("give --seed or --seeds, not both")

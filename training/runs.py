@@ -11,18 +11,9 @@ from typing import Any
 
 from training.sections import ConfigError
 
-_SAME_ROUNDS = [
-    "seed",
-    "threads",
-    "workers",
-    "device",
-    "servers",
-    "tls",
-    "replace",
-    "checkpoint_every",
-    "eval_every",
-    "patience",
-]
+_SAME_ROUNDS = (
+    "seed threads workers device servers tls replace checkpoint_every eval_every patience"
+)
 """Settings that make no row of its own."""
 HEAD = ("run", "seeds", "rounds", "last", "best", "MB up", "MB down", "exact")
 
@@ -121,7 +112,9 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
         raise ConfigError(f"runs of several metrics cannot be compared: {told}")
     by_settings: dict[str, list[Run]] = {}
     for run in runs:
-        own = {name: run.settings[name] for name in run.settings if name not in _SAME_ROUNDS}
+        own = {
+            name: run.settings[name] for name in run.settings if name not in _SAME_ROUNDS.split()
+        }
         by_settings.setdefault(json.dumps(own, sort_keys=True), []).append(run)
     names = differing([group[0] for group in by_settings.values()])
     rows = []
@@ -140,7 +133,7 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 def differing(runs: Sequence[Run]) -> list[str]:
     """Settings of which not all runs have the same."""
     known = dict.fromkeys(name for run in runs for name in run.settings)
-    found = [name for name in known if name not in _SAME_ROUNDS
+    found = [name for name in known if name not in _SAME_ROUNDS.split()
              and len({json.dumps(run.settings.get(name)) for run in runs}) > 1]  # fmt: skip
     return ["preset"] if "preset" in found else found
 

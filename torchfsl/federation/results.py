@@ -101,15 +101,8 @@ class RoundEstimate:
         )
 
 
-_COLUMNS = [
-    "number",
-    "num_clients",
-    "loss",
-    "upload_bytes",
-    "download_bytes",
-    "seconds",
-    "matches_plain",
-]
+_COLUMNS = ("number", "num_clients", "loss", "upload_bytes", "download_bytes", "seconds",
+            "matches_plain")  # fmt: skip
 
 
 @dataclass(slots=True, repr=False)

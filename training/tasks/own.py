@@ -18,18 +18,10 @@ from training.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
-_MEMBERS = [
-    "num_clients",
-    "metric",
-    "retrieves",
-    "rows_per_client",
-    "widths",
-    "build_model",
-    "work",
-    "evaluate",
-    "final_test",
-    "baselines",
-]
+_MEMBERS = (
+    "num_clients metric retrieves rows_per_client widths build_model work evaluate final_test "
+    "baselines"
+)
 
 
 def own_task(config: Config) -> Task:
@@ -39,7 +31,7 @@ def own_task(config: Config) -> Task:
         ConfigError: the name leads to no task; the message says what is missing.
     """
     task: Task = imported(config.task, "--task")(config)
-    missing = [name for name in _MEMBERS if not hasattr(task, name)]
+    missing = [name for name in _MEMBERS.split() if not hasattr(task, name)]
     if missing:
         raise ConfigError(
             f"--task {config.task} made a {type(task).__name__}, which lacks {', '.join(missing)}: "

@@ -281,25 +281,11 @@ def _nonzero_rows(value: torch.Tensor) -> torch.Tensor:
 _ROWS: Final = 512
 _STEPS: Final = 3
 
-_ROW_BY_ROW: Final = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        [
-            "SGD",
-            "Adagrad",
-            "Adam",
-            "AdamW",
-            "SparseAdam",
-            "RMSprop",
-            "Adadelta",
-            "NAdam",
-            "RAdam",
-            "Adamax",
-            "Rprop",
-            "ASGD",
-        ]
-    )
-)
+_ROW_BY_ROW: Final = (
+    torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW,
+    torch.optim.SparseAdam, torch.optim.RMSprop, torch.optim.Adadelta, torch.optim.NAdam,
+    torch.optim.RAdam, torch.optim.Adamax, torch.optim.Rprop, torch.optim.ASGD,
+)  # fmt: skip
 """Step every element separately; only these classes, not classes derived from them."""
 
 _REMEDY: Final = (
