@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from training.config import Config, merge, read_toml
+from training.config import Config, add_options, merge, read_toml
 from training.effect import idle_under_aggregation, refuse_idle
 from training.presets import PRESETS
 from training.sections import ConfigError
@@ -117,90 +117,48 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
+_SETTINGS: Final = {
+    "data": "DIR|FILE|HUB_NAME|synthetic",
+    "task": "MODULE:NAME",
+    "rounds": "N",
+    "clients_per_round": "N",
+    "min_clients": "N",
+    "dropouts": "SHARE",
+    "eval_every": "N",
+    "patience": "N",
+    "checkpoint_every": "N",
+    "seed": "S",
+    "servers": "in-process|URL0,URL1",
+    "tls": "DIR",
+    "threads": "N",
+    "workers": "N",
+    "device": "D",
+    "evaluate": "",
+    "aggregation": "",
+    "above_break_even": "",
+    "replace": "",
+}
+"""Settings with an option of their own, and what stands for the value in the help."""
+
 _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     (
-        "data",
-        "DIR|FILE|HUB_NAME|synthetic",
-        str,
-        "a folder, a CSV, TSV or Parquet file (recommenders, clicks), a name on the Hugging Face "
-        "Hub (others), or made-up learnable data; default: synthetic for recommenders and clicks, "
-        "else the Hub name",
-    ),
-    (
-        "columns",
-        "user=A,item=B,...",
-        str,
+        "columns", "user=A,item=B,...", str,
         "of a CSV, TSV or Parquet file: user, item, time, category; of clicks label, fields, "
         "numeric, client, time",
     ),
-    ("task", "MODULE:NAME", str, "with the preset own: what makes the task"),
-    ("rounds", "N", int, "federated rounds"),
-    ("clients-per-round", "N", int, "cohort size, drawn anew for every round"),
-    ("min-clients", "N", int, "fewest reports that the servers may open; default 2"),
     (
-        "dropouts",
-        "SHARE",
-        float,
-        "share of a cohort that starts a round and never submits, the same clients under every "
-        "aggregation; sesa plans for them; default 0",
-    ),
-    ("eval-every", "N", int, "rounds between evaluations; the first and last always evaluate"),
-    ("patience", "N", int, "stop after N evaluations without a better one; default 0, never"),
-    (
-        "checkpoint-every",
-        "N",
-        int,
-        "rounds between checkpoints; there is one five minutes after the last, too",
-    ),
-    ("seed", "S", int, "of model, cohorts, batches and rounding, never of keys; default 0"),
-    (
-        "seeds",
-        "S,S,...",
-        _seeds,
+        "seeds", "S,S,...", _seeds,
         "a run for each, in folders seed-S of DIR, with a table of mean and deviation, curves.png "
         "and report.html at the end",
     ),
     (
-        "out",
-        "DIR",
-        Path,
+        "out", "DIR", Path,
         "folder of the run; must not exist without --resume; default runs/PRESET-AGGREGATION-TIME",
     ),
-    (
-        "servers",
-        "in-process|URL0,URL1",
-        str,
-        "where the two servers run: here, or two `torchfsl serve` that wait for a task",
-    ),
-    ("tls", "DIR", str, "certificates of owner and clients for --servers, see `torchfsl certs`"),
-    ("threads", "N", int, "of torch and of the native backend; default: theirs"),
-    ("workers", "N", int, "processes in which clients train side by side; default 1"),
-    ("device", "D", str, "torch device of the clients' training; default cpu"),
     ("config", "FILE.toml", Path, "settings that have no option of their own, see below"),
-)
-_CHOICE_OPTIONS = (
-    (
-        "evaluate",
-        ("validation", "test"),
-        "what evaluations use: a recommender user's last item, the last tenth of clicks, the test "
-        "split; or, to choose settings on, the item or tenth before, a tenth of the training "
-        "split; default test",
-    ),
-    (
-        "aggregation",
-        ("plain", "dense", "fsl", "sesa", "sefl", "central"),
-        "how updates are summed, see above; default fsl",
-    ),
-    ("backend", ("auto", "portable", "native"), "kernels of torchfsl; default auto"),
-    (
-        "above-break-even",
-        ("error", "dense", "keep"),
-        "what to do with a segment whose trees cost more than dense shares",
-    ),
-)
+)  # fmt: skip
 _SWITCHES = (
     ("resume", "continue the run in --out from its last checkpoint"),
-    ("replace", "with --servers: put aside a task of theirs that has a model, see operations.md"),
     ("tensorboard", "write event files to DIR/tensorboard, too (tensorboard --logdir DIR)"),
     ("mlflow", "write to MLflow, too, wherever MLFLOW_TRACKING_URI says"),
     ("wandb", "write to Weights & Biases, too"),
@@ -240,8 +198,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for name, metavar, kind, text in _VALUE_OPTIONS:
         parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
-    for name, choices, text in _CHOICE_OPTIONS:
-        parser.add_argument(f"--{name}", choices=choices, help=text)
+    add_options(parser, Config, _SETTINGS)
+    kernels = ("auto", "portable", "native")
+    parser.add_argument("--backend", choices=kernels, help="kernels of torchfsl; default auto")
     for name, text in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true", help=text)
     return parser
@@ -259,11 +218,7 @@ def config_from(options: argparse.Namespace) -> Config:
         if overrides.pop("preset", options.preset) != options.preset:
             raise ConfigError(f"{options.config} is for another preset than {options.preset}")
         config = merge(config, overrides)
-    names = (
-        "data rounds clients_per_round min_clients dropouts aggregation eval_every checkpoint_every "
-        "patience evaluate seed threads workers device servers tls above_break_even task"
-    )
-    chosen = {name: getattr(options, name) for name in names.split()}
+    chosen = {name: getattr(options, name) for name in _SETTINGS}
     chosen["replace"] = options.replace or None
     if options.seed is not None and options.seeds is not None:
         raise ConfigError("give --seed or --seeds, not both")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
+import inspect
 import math
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -293,6 +296,33 @@ def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
         else:
             changes[name] = _checked(value, kind, f"{where}{name}")
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def described(kind: type) -> dict[str, str]:
+    """What the docstring of settings says of each, in one line."""
+    _, _, listed = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", listed, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def add_options(parser: argparse.ArgumentParser, kind: type, names: Mapping[str, str]) -> None:
+    """An option for each of these settings, with its help from the docstring; absent ones are None.
+
+    Args:
+        parser: of the command.
+        kind: dataclass of the settings.
+        names: what stands for the value in the help, by setting; empty for a choice or a switch.
+    """
+    hints, meanings = typing.get_type_hints(kind), described(kind)
+    for name, metavar in names.items():
+        hint, option = hints[name], f"--{name.replace('_', '-')}"
+        text = meanings[name].rstrip(".").replace("%", "%%").replace("`", "")
+        if hint is bool:
+            parser.add_argument(option, action="store_true", help=text)
+        elif choices := typing.get_args(hint):
+            parser.add_argument(option, choices=choices, type=type(choices[0]), help=text)
+        else:
+            parser.add_argument(option, metavar=metavar, type=hint, help=text)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

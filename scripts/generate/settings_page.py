@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import types
 import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from training.config import Config
+from training.config import Config, described
 from training.presets import PRESETS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -69,24 +68,6 @@ def _table(kind: type, fields: list[dataclasses.Field[Any]]) -> str:
         meaning = meanings[field.name].replace("|", "\\|")
         lines.append(f"| `{field.name}` | {_values(kind, field.name)} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
-
-
-def described(kind: type) -> dict[str, str]:
-    """What the docstring says of each attribute, in one line.
-
-    Raises:
-        KeyError: it says nothing of one.
-    """
-    _, _, listed = _docstring(kind).partition("Attributes:\n")
-    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", listed, re.MULTILINE | re.DOTALL)
-    known = {name: " ".join(text.split()) for name, text in found}
-    missing = [
-        field.name for field in dataclasses.fields(kind)
-        if field.name not in known and not _is_section(kind, field.name)
-    ]  # fmt: skip
-    if missing:
-        raise KeyError(f"the docstring of {kind.__name__} says nothing of {', '.join(missing)}")
-    return known
 
 
 def toml(value: Any) -> str:

@@ -224,7 +224,7 @@ def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
     assert (
         f"this client uses {named} rows of factors.weight (segment 'rows4'), the plan's "
         "rows_per_client is 5: train on fewer batches in this round, or make the plan with "
-        f"rows_per_client={named} or more"
+        f"rows_per_client={named} or more; fed.suggest_rows(clients) counts"
     ) == str(info.value)
 
 

@@ -152,8 +152,8 @@ def choose_rows(
         raise ParameterError(
             f"segment {segment.name!r}: {total.ids.numel()} rows changed, the plan's budget is "
             f"{segment.k_max}{' of the union it is restricted to' if segment.subset else ''}: plan "
-            "a larger rows_per_client, touch fewer rows, or keep the others for later rounds with "
-            "a residual"
+            "a larger rows_per_client (fed.suggest_rows), touch fewer rows, or keep the others for "
+            "later rounds with a residual"
         )
     sent = total.take(chosen)
     if keeper is not None:

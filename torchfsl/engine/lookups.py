@@ -131,7 +131,7 @@ def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, tor
         raise ParameterError(
             f"this client uses {named} rows of {names} (segment {segment.name!r}), the plan's "
             f"rows_per_client is {segment.k_max}: train on fewer batches in this round, or make "
-            f"the plan with rows_per_client={named} or more"
+            f"the plan with rows_per_client={named} or more; fed.suggest_rows(clients) counts"
         )
 
 

@@ -24,6 +24,7 @@ from torchfsl.federation.federated import Federated
 from torchfsl.federation.results import RoundResult
 from torchfsl.fsl.costs import predict
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.client.links import Closing
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.service.state.steps import OPEN_STATES, StoredState
@@ -37,7 +38,7 @@ _LONGEST_PAUSE: Final = 1.0
 _LOG_SECONDS: Final = 30.0
 
 
-class Coordinator:
+class Coordinator(Closing):
     """Starts a task on two servers and runs its rounds.
 
     Args:
@@ -96,7 +97,7 @@ class Coordinator:
             fed: the federated model; its present values are the initial model.
             server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
             replace: put another task aside whose model has seen rounds; both operators must permit
-                that.
+                that. A task of the same settings goes on all the same.
 
         Raises:
             ParameterError: the plan is for another protocol, or the optimizer is torch's.
@@ -181,12 +182,6 @@ class Coordinator:
     def close(self) -> None:
         """Close the channels."""
         self._owner.close()
-
-    def __enter__(self) -> Coordinator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _started(self) -> Task:
         if self._task is None:

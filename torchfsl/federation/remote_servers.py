@@ -22,12 +22,13 @@ from torchfsl.errors import ParameterError
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.service.client.links import Closing
 from torchfsl.service.client.remote import Connection
 from torchfsl.service.client.remote import connect as connect_client
 from torchfsl.service.net.channels import TlsFiles
 
 
-class RemoteServers:
+class RemoteServers(Closing):
     """Two running servers, as one client sees them. Made by `connect`.
 
     Attributes:
@@ -108,12 +109,6 @@ class RemoteServers:
     def close(self) -> None:
         """Close the channels."""
         self._connection.close()
-
-    def __enter__(self) -> RemoteServers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _is_over(self) -> bool:
         return bool(self.plan.max_rounds) and self.rounds_applied >= self.plan.max_rounds

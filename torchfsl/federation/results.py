@@ -86,7 +86,11 @@ class RoundEstimate:
     def __str__(self) -> str:
         lines = [
             f"{name}: the client uses {used} rows, rows_per_client is {most}"
-            + (": too many, use fewer batches or a larger budget" if used > most else "")
+            + (
+                ": too many, use fewer batches, or the budget of fed.suggest_rows(clients)"
+                if used > most
+                else ""
+            )
             for name, (used, most) in self.rows.items()
         ]
         return "\n".join(

@@ -5,13 +5,14 @@ Everything that a client keeps is kept apart: its residual, its local parts, its
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -118,23 +119,31 @@ def simulate(
     result = SimulationResult(fed.plan, servers.model.state)
     if checkpoint is not None:
         _go_on(fed, servers, checkpoint, rounds)
-        result.rounds += [RoundResult(**one) for one in checkpoint["rounds"]]
-    evaluation = _Evaluation(fed, data, evaluate, evaluate_client)
+        result.rounds += [RoundResult(**fields) for fields in checkpoint["rounds"]]
+    evaluation = _Evaluation(fed, data, evaluate, evaluate_client, evaluate_every)
+    with _holding(result, fed, servers, save), _shown(progress, rounds, servers.number + 1) as show:
+        for number in range(servers.number + 1, rounds):
+            finished = run.round(servers, number)
+            if evaluation.is_due(number, rounds):
+                fed.hooks.exchange.load(servers.model.state)
+                finished.metrics = evaluation.metrics()
+            result.rounds.append(finished)
+            show(finished)
+    return result
+
+
+@contextlib.contextmanager
+def _holding(
+    result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
+) -> Iterator[None]:
+    """Afterwards, and after an interruption, too, the model is the servers', and all is kept."""
     try:
-        with _shown(progress, rounds, servers.number + 1) as show:
-            for number in range(servers.number + 1, rounds):
-                done = run.round(servers, number)
-                if number == rounds - 1 or (number + 1) % evaluate_every == 0:
-                    fed.hooks.exchange.load(servers.model.state)
-                    done.metrics = evaluation.metrics()
-                result.rounds.append(done)
-                show(done)
-    finally:  # an interrupted simulation leaves the servers' model, too
+        yield
+    finally:
         fed.hooks.states.put_back()
         fed.hooks.states.mode = "own"
         fed.hooks.exchange.load(servers.model.state)  # whatever is in it
         _keep(result, fed, servers, save)
-    return result
 
 
 @dataclass(slots=True)
@@ -239,6 +248,11 @@ class _Evaluation(Generic[Data]):
     data: Mapping[int, Data]
     whole: Callable[[], Mapping[str, float] | float] | None
     each: Callable[[Data], Mapping[str, float] | float] | None
+    every: int
+
+    def is_due(self, number: int, rounds: int) -> bool:
+        """Whether a round is one of those after which the model is evaluated."""
+        return number == rounds - 1 or (number + 1) % self.every == 0
 
     def metrics(self) -> dict[str, float]:
         """All of them."""
@@ -416,7 +430,7 @@ def _keep(
             warnings.warn(
                 f"the checkpoint could not be written to {save} ({error}): the result's "
                 "checkpoint holds it",
-                stacklevel=3,
+                stacklevel=5,
             )
 
 

@@ -8,18 +8,11 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from torchfsl.errors import ProtocolError
-from training.privhfl.settings import (
-    Control,
-    Expansion,
-    Label,
-    Querying,
-    Selection,
-    Settings,
-    TaskName,
-)
+from training.config import add_options
+from training.privhfl.settings import Settings, TaskName
 
 _DESCRIPTION = """\
 Clients with unlike models learn from each other's answers to queries (PrivHFL). Each trains on its
@@ -45,38 +38,20 @@ DIR gets config.json, metrics.jsonl (an object an iteration; iteration 0 is the 
 summary.json, curves.png and every client's models. Accuracy is on the same 2,000 test pictures for
 all clients; gains are over the baseline of the same client. Bytes are by link and phase, of all
 clients together.
+
+defaults of mnist (cifar10): 9 (6) clients of 100 (1000) samples, 1000 (2500) queries of each, in
+runs of 128 (32), --querying plain --expansion mixup --fraction 1 --iterations 1 --test 2000.
 """
 
-_VALUES: tuple[tuple[str, str, type, str], ...] = (
-    ("data", "DIR|HUB_NAME|synthetic", str, "default: the data set's name on the Hub"),
-    ("clients", "N", int, "default 9 for mnist, 6 for cifar10"),
-    ("private", "N", int, "samples of a client; default 100 for mnist, 1000 for cifar10"),
-    ("alpha", "A", float, "Dirichlet concentration of labels; default: IID"),
-    ("lam", "L", float, "the coefficient of mixup; default: 0.1 to 0.9, drawn for each picture"),
-    ("queries", "B", int, "of a client; default 1000 for mnist, 2500 for cifar10"),
-    ("fraction", "C", float, "share of the other clients that answer; default 1"),
-    ("temperature", "T", float, "of soft labels; default 1"),
-    ("iterations", "N", int, "of querying and retraining; default 1"),
-    ("frac-bits", "F", int, "of activations and weights; default 12 of 32 bits, 20 of 64"),
-    (
-        "batch",
-        "N",
-        int,
-        "queries of one run of the protocol; default 128 for mnist, 32 for cifar10",
-    ),
-    ("test", "N", int, "test pictures; default 2000"),
-    ("seed", "S", int, "of data, models, training and the experiment's keys; default 0"),
-    ("threads", "N", int, "of torch and of the native backend; default 1"),
-)
-_CHOICES: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("querying", get_args(Querying), "how answers are computed, see above; default plain"),
-    ("comparison", ("tables", "trees"), "back end for signs; default tables"),
-    ("expansion", get_args(Expansion), "how pictures are made; default mixup"),
-    ("selection", get_args(Selection), "which of a pool are asked; default random"),
-    ("label", get_args(Label), "what is averaged; default logits"),
-    ("control", get_args(Control), "instead of the others' answers; default none"),
-    ("ring-bits", (32, 64), "of the protocol's integers; default 32"),
-)
+_OPTIONS = {
+    "data": "DIR|HUB_NAME|synthetic",
+    **dict.fromkeys(("clients", "private", "queries", "iterations", "frac_bits"), "N"),
+    **dict.fromkeys(("batch", "test", "seed", "threads"), "N"),
+    **dict.fromkeys(("alpha", "lam", "fraction", "temperature"), "X"),
+    **dict.fromkeys(("querying", "comparison", "expansion", "selection", "label"), ""),
+    **dict.fromkeys(("control", "ring_bits"), ""),
+}
+"""Settings, all but the task, and what stands for the value in the help."""
 _DEFAULTS: dict[TaskName, Settings] = {
     "mnist": Settings(task="mnist"),
     "cifar10": Settings(task="cifar10", clients=6, private=1000, queries=2500, batch=32),
@@ -109,10 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("task", choices=get_args(TaskName))
-    for name, choices, text in _CHOICES:
-        parser.add_argument(f"--{name}", choices=choices, type=type(choices[0]), help=text)
-    for name, metavar, kind, text in _VALUES:
-        parser.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+    add_options(parser, Settings, _OPTIONS)
     parser.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the run; must not exist without --resume"
     )
@@ -138,8 +110,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
             "--querying published gives weights away to whoever asks one picture three times; add "
             "--leaky-on-purpose to measure it, or use --querying secure"
         )
-    fields = [field.name for field in dataclasses.fields(Settings) if field.name != "task"]
-    chosen = {name: getattr(options, name) for name in fields}
+    chosen = {name: getattr(options, name) for name in _OPTIONS}
     return dataclasses.replace(
         _DEFAULTS[options.task], **{n: value for n, value in chosen.items() if value is not None}
     )

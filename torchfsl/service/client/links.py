@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -76,6 +76,20 @@ class Conversation:
 
 
 log = logging.getLogger("torchfsl.service.links")
+
+
+class Closing:
+    """A context manager whose block ends with `close`."""
+
+    def close(self) -> None:
+        """Close the channels."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True, slots=True)

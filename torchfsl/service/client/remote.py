@@ -24,7 +24,7 @@ from torchfsl.fsl.client.fetch import Fetched
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import HEADER_BYTES, Kind
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service.client.links import Links, RetryPolicy
+from torchfsl.service.client.links import Closing, Links, RetryPolicy
 from torchfsl.service.client.outbox import Outbox
 from torchfsl.service.net import calls
 from torchfsl.service.net.answers import PLAN_BYTES, decode_plan
@@ -165,7 +165,7 @@ def submit(links: Links, report: Mapping[int, bytes], outbox: Outbox | None) -> 
         outbox.clear()
 
 
-class Connection:
+class Connection(Closing):
     """A client of a task on two servers.
 
     Attributes:
@@ -256,12 +256,6 @@ class Connection:
     def close(self) -> None:
         """Close the channels."""
         self.links.close()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def connect(
