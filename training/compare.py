@@ -71,12 +71,7 @@ def page(rows: Sequence[Row]) -> str:
     first = runs[0]
     apart = {"seed", *differing(runs)}
     common = [(name, str(value)) for name, value in first.settings.items() if name not in apart]
-    single = [
-        (str(run.folder), str(run.settings.get("seed", 0)), f"{run.exact} of {len(run.lines)}",
-         str(run.summary.get("model_sha256", "not finished")),
-         ", ".join(f"{n} {v}" for n, v in run.summary.get("versions", {}).items()))
-        for run in runs
-    ]  # fmt: skip
+    single = [_cells_of(run) for run in runs]
     title = f"{first.settings['preset']}: {first.metric}"
     baselines = first.summary.get("baselines", {})
     told = ", ".join(f"{name} {value:.4f}" for name, value in baselines.items())
@@ -96,6 +91,12 @@ def page(rows: Sequence[Row]) -> str:
         + _table(("setting", "value"), common)
         + "</body></html>\n"
     )
+
+
+def _cells_of(run: Run) -> tuple[str, ...]:
+    seed, exact = str(run.settings.get("seed", 0)), f"{run.exact} of {len(run.lines)}"
+    versions = ", ".join(f"{name} {told}" for name, told in run.summary.get("versions", {}).items())
+    return str(run.folder), seed, exact, run.summary.get("model_sha256", "not finished"), versions
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

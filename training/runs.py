@@ -133,8 +133,8 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 def differing(runs: Sequence[Run]) -> list[str]:
     """Settings of which not all runs have the same."""
     known = dict.fromkeys(name for run in runs for name in run.settings)
-    found = [name for name in known if name not in _SAME_ROUNDS.split()
-             and len({json.dumps(run.settings.get(name)) for run in runs}) > 1]  # fmt: skip
+    values = {name: {json.dumps(run.settings.get(name)) for run in runs} for name in known}
+    found = [name for name in known if name not in _SAME_ROUNDS.split() and len(values[name]) > 1]
     return ["preset"] if "preset" in found else found
 
 

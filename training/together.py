@@ -143,11 +143,11 @@ class Together:
         table = np.zeros((len(members), most, self._rows.tau), dtype=tables[0].dtype)
         for place, rows in enumerate(tables):
             table[place, : len(rows)] = rows
+        pairs = list(zip(batches, asked, strict=True))
         inputs = tuple(
-            _stack([self._local_ids(batch.inputs[column], name, ids)
-                    for batch, ids in zip(batches, asked, strict=True)])
+            _stack([self._local_ids(batch.inputs[column], name, ids) for batch, ids in pairs])
             for column, name in enumerate(self._tables)
-        )  # fmt: skip
+        )
         labels = [batch.labels for batch in batches if batch.labels is not None]
         weights = _stack([torch.full((len(one),), self._weight(len(one))) for one in labels])
         noises = self._draws(members, [len(one) for one in labels])

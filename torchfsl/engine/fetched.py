@@ -135,10 +135,8 @@ def fetched_model(
         RejectedSubmission: this client has fetched from this model as often as it may.
         ProtocolError: a round is open in this module, or a server altered its answer.
     """
-    expect_able(
-        ("fetch",), client, "servers", "pass torchfsl.connect(...), or call fed.load(servers) "
-        "where the servers are in this process"
-    )  # fmt: skip
+    remedy = "pass torchfsl.connect(...), or call fed.load(servers) where both are in this process"
+    expect_able(("fetch",), client, "servers", remedy)
     hooks.exchange.check_plan(client.plan)
     hooks.recorder.check_closed()
     segments = [segment for segment in client.plan.segments if segment.retrieve]

@@ -198,10 +198,8 @@ class Coordinator(Closing):
             if time.monotonic() - logged >= _LOG_SECONDS:
                 logged = time.monotonic()
                 left = max(0.0, info["closes_at"] - time.time())
-                log.info(
-                    "round %d: %d complete reports, closes in %.0f s %s",
-                    number, info["complete"], left, info["stalled"],
-                )  # fmt: skip
+                text = "round %d: %d complete reports, closes in %.0f s %s"
+                log.info(text, number, info["complete"], left, info["stalled"])
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         if info["round"] == number and info["state"] != StoredState.APPLIED:

@@ -205,10 +205,11 @@ def make_servers(
     Raises:
         ParameterError: an unknown protocol, or no optimizer.
     """
-    expect_able(
-        ("build",), optimizer, "server_optimizer", "pass torchfsl.optim.SGD(1.0, momentum=0.9), "
-        "torchfsl.optim.Adam(0.01), or torchfsl.optim.from_torch(make)"
-    )  # fmt: skip
+    remedy = (
+        "pass torchfsl.optim.SGD(1.0, momentum=0.9), torchfsl.optim.Adam(0.01), or "
+        "torchfsl.optim.from_torch(make)"
+    )
+    expect_able(("build",), optimizer, "server_optimizer", remedy)
 
     def model() -> ServerModel:
         return ServerModel(state, optimizer.build(), source=source)

@@ -339,8 +339,8 @@ def _check_arguments(
     """Refuse numbers out of range; `size` clients per round."""
     for client in data:
         check_number("a key of clients", client)
-    for name, number in (("clients_per_round", size), ("rounds", rounds),
-                         ("evaluate_every", evaluate_every), ("seed", seed)):  # fmt: skip
+    numbers = {"clients_per_round": size, "rounds": rounds, "evaluate_every": evaluate_every}
+    for name, number in (numbers | {"seed": seed}).items():
         check_number(name, number)
     if not 1 <= size <= len(data):
         raise ParameterError(

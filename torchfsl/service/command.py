@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchfsl.errors import Error, ParameterError
@@ -20,6 +20,7 @@ from torchfsl.service.net.addresses import user_path
 from torchfsl.service.net.text import Plain, printable, printable_lines, say
 from torchfsl.version import __version__
 
+Run = Callable[[argparse.Namespace], int]
 _RAW = argparse.RawDescriptionHelpFormatter
 _DESCRIPTION = """\
 Federated submodel learning by two servers that do not collude.
@@ -102,34 +103,33 @@ def make_parser() -> argparse.ArgumentParser:
     version = f"torchfsl {__version__}, wire version {WIRE_VERSION}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve", help="run a server", description=serving.DESCRIPTION, formatter_class=_RAW,
-        allow_abbrev=False,
-    )  # fmt: skip
+    text = "run a server"
+    serve = _add(commands, "serve", _serve, text, serving.DESCRIPTION, allow_abbrev=False)
     serving.add_options(serve)
-    serve.set_defaults(run=_serve)
     _add_certs(commands)
     _add_status(commands)
     _add_ends(commands)
     _add_backups(commands)
-    doctor = commands.add_parser(
-        "doctor", help="check this machine, and the settings of a server before it is started",
-        description=_DOCTOR, formatter_class=_RAW, allow_abbrev=False,
-    )  # fmt: skip
+    text = "check this machine, and the settings of a server before it is started"
+    doctor = _add(commands, "doctor", _doctor, text, _DOCTOR, allow_abbrev=False)
     serving.add_options(doctor)
-    doctor.set_defaults(run=_doctor)
     estimating.add_command(commands)
     return parser
 
 
+def _add(commands: Any, name: str, run: Run, text: str, description: str, **more: Any) -> Any:
+    """A command that calls `run` with its options."""
+    more |= {"help": text, "description": description, "formatter_class": _RAW}
+    command = commands.add_parser(name, **more)
+    command.set_defaults(run=run)
+    return command
+
+
 def _add_certs(commands: Any) -> None:
-    certs = commands.add_parser(
-        "certs", help="make development certificates", description=_CERTS, formatter_class=_RAW
-    )
+    certs = _add(commands, "certs", _certs, "make development certificates", _CERTS)
     certs.add_argument("folder", type=user_path, help="where the files go")
     certs.add_argument("--clients", default="", metavar="A-B,C", help="client numbers, as 0-99,200")
     certs.add_argument("--days", type=int, default=30, help="validity (default 30)")
-    certs.set_defaults(run=_certs)
 
 
 def _add_status(commands: Any) -> None:
@@ -144,21 +144,17 @@ def _add_status(commands: Any) -> None:
     )
     status.add_argument("--config", type=user_path, metavar="FILE.toml", help="a server's settings")
     status.add_argument("--rounds", type=int, default=10, help="rounds to show (default 10)")
-    status.add_argument(
-        "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS",
-        help="show it again and again, every 2 seconds if nothing else is given; Ctrl-C ends it",
-    )  # fmt: skip
+    text = "show it again and again, every 2 seconds if nothing else is given; Ctrl-C ends it"
+    status.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help=text)
     status.set_defaults(run=_status)
 
 
 def _add_ends(commands: Any) -> None:
     """What ends a round: close and abandon."""
     for name, text in (("close", _CLOSE), ("abandon", _ABANDON)):
-        end = commands.add_parser(
-            name, help=text.splitlines()[0].rstrip("."), description=text, formatter_class=_RAW
-        )
+        run = _close if name == "close" else _abandon
+        end = _add(commands, name, run, text.splitlines()[0].rstrip("."), text)
         _add_servers(end)
-        end.set_defaults(run=_close if name == "close" else _abandon)
     end.add_argument("--reason", default="the owner abandoned it", help="shown in the status")
 
 
@@ -172,23 +168,14 @@ def _add_servers(command: Any) -> None:
 
 def _add_backups(commands: Any) -> None:
     """Of models: backup and restore."""
-    backup = commands.add_parser(
-        "backup", help="write a server's model to a file", description=_BACKUP, formatter_class=_RAW
-    )
+    backup = _add(commands, "backup", _backup, "write a server's model to a file", _BACKUP)
     backup.add_argument("file", type=user_path, help="where the backup goes; replaced in one step")
     backup.add_argument(
         "--state", type=user_path, metavar="DIR", required=True, help="a server's state folder"
     )
-    backup.set_defaults(run=_backup)
-    restore = commands.add_parser(
-        "restore",
-        help="set up a new task from a backup",
-        description=_RESTORE,
-        formatter_class=_RAW,
-    )
+    restore = _add(commands, "restore", _restore, "set up a new task from a backup", _RESTORE)
     restore.add_argument("file", type=user_path, help="made by torchfsl backup")
     _add_servers(restore)
-    restore.set_defaults(run=_restore)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CPU_FLAGS = ("aes", "vaes", "avx2", "avx512f", "avx512vl", "vpclmulqdq", "asimd", "sha2")
 _SOON_DAYS = 14
+_PACKAGES = "numpy cryptography grpcio grpcio-health-checking prometheus-client"
 
 
 class Report:
@@ -87,8 +88,7 @@ def _machine(report: Report) -> None:
     found = [flag for flag in _CPU_FLAGS if flag in _cpu_flags()]
     print("processor features: " + (", ".join(found) or "unknown"))
     print(f"AES-128: {aes_rate() / 1e6:.0f} million blocks a second (one thread, OpenSSL)")
-    for package in ("numpy", "cryptography", "grpcio", "grpcio-health-checking",
-                    "prometheus-client"):  # fmt: skip
+    for package in _PACKAGES.split():
         try:
             print(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:

@@ -19,6 +19,18 @@ Not counted: TLS, disks and Python's part of the network, and the clients' train
 """
 
 
+_OPTIONS: tuple[tuple[str, type, float | None, str, str], ...] = (
+    ("rows", int, None, "N", "of the table"),
+    ("width", int, None, "N", "values a row"),
+    ("rows-per-client", int, None, "N", "most that a client fetches and trains"),
+    ("clients", int, None, "N", "of a round (default: most of the plan)"),
+    ("cores", int, 1, "N", "of a server's machine (default 1)"),
+    ("bandwidth", float, 1.0, "GBIT", "gigabits a second of a server's machine (default 1)"),
+    ("within", float, 3600.0, "SECONDS", "that a round may take (default 3600)"),
+    ("shards", int, None, "N", "of a cluster, see docs/ray.md: what front and shards take, too"),
+)
+
+
 def add_command(commands: Any) -> None:
     """The command and its options."""
     parser = commands.add_parser(
@@ -30,19 +42,10 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--plan", type=user_path, metavar="FILE.json", help="a plan, in place of a table"
     )
-    parser.add_argument("--rows", type=int, help="of the table")
-    parser.add_argument("--width", type=int, help="values a row")
-    parser.add_argument("--rows-per-client", type=int, help="most that a client fetches and trains")
-    parser.add_argument("--clients", type=int, help="of a round (default: most of the plan)")
-    parser.add_argument("--cores", type=int, default=1, help="of a server's machine (default 1)")
-    parser.add_argument("--bandwidth", type=float, default=1.0, metavar="GBIT",
-                        help="gigabits a second of a server's machine (default 1)")  # fmt: skip
-    parser.add_argument("--within", type=float, default=3600.0, metavar="SECONDS",
-                        help="that a round may take (default 3600)")  # fmt: skip
-    parser.add_argument("--prices", type=float, nargs=2, metavar=("CORE-HOUR", "GIGABYTE"),
-                        help="for a rough cost, in any currency")  # fmt: skip
-    parser.add_argument("--shards", type=int, help="of a cluster, see docs/ray.md: what the "
-                        "front and each of them take, too")  # fmt: skip
+    for name, kind, default, metavar, text in _OPTIONS:
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
+    priced = ("CORE-HOUR", "GIGABYTE")
+    parser.add_argument("--prices", type=float, nargs=2, metavar=priced, help="for a rough cost")
     parser.set_defaults(run=_run)
 
 
@@ -51,12 +54,9 @@ def _run(options: argparse.Namespace) -> int:
     from torchfsl.fsl.estimates.measuring import measured_rates
 
     plan, rates = _plan(options), measured_rates() if options.shards is not None else None
-    found = estimate(
-        plan, clients=options.clients, cores=options.cores, bandwidth=options.bandwidth,
-        within=options.within, prices=None if options.prices is None else tuple(options.prices),
-        rates=rates,
-    )  # fmt: skip
-    print(found)
+    prices = None if options.prices is None else tuple(options.prices)
+    machine = {"cores": options.cores, "bandwidth": options.bandwidth, "within": options.within}
+    print(estimate(plan, clients=options.clients, prices=prices, rates=rates, **machine))
     if options.shards is not None:
         from torchfsl.service.server.engines import shards_told
 

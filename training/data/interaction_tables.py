@@ -151,8 +151,11 @@ def _log_counts(
         len(ids["item"].names), int(repeated.sum()), ties, without_event, short, SHORTEST,
     )  # fmt: skip
     if alike:
-        log.warning("%s: %d ids differ from another only in blanks at an end or in their Unicode "
-                    "form. Each counts as an id", path, alike)  # fmt: skip
+        text = (
+            "%s: %d ids differ from another only in blanks at an end or in their Unicode form. "
+            "Each counts as an id"
+        )
+        log.warning(text, path, alike)
 
 
 def _mapping(columns: str, there: list[str], path: Path) -> dict[str, str]:

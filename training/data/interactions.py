@@ -172,11 +172,12 @@ def _sequences(path: Path) -> list[Ids]:
                     f"{path}, line {number}: user {user} has a line already: give each user one"
                 )
             users |= {user} - {""}
-    log.info(
+    text = (
         "%s: %d users, of whom %d with fewer than %d items are left out. %d items at once more "
-        "than once", path, len(users), len(users) - len(sequences), SHORTEST,
-        sum(int((np.diff(one) == 0).sum()) for one in sequences),
-    )  # fmt: skip
+        "than once"
+    )
+    repeated = sum(int((np.diff(items) == 0).sum()) for items in sequences)
+    log.info(text, path, len(users), len(users) - len(sequences), SHORTEST, repeated)
     return sequences
 
 

@@ -174,10 +174,11 @@ def _check_quotes(path: Path) -> None:
                 "tabs, as .tsv, where quotes are characters"
             ) from error
     if spanned:
-        log.warning(
+        text = (
             "%s: %d lines belong to quoted fields that span lines, the first in line %d. If no "
-            "field should, a quote is open there and events are lost", path, spanned, first,
-        )  # fmt: skip
+            "field should, a quote is open there and events are lost"
+        )
+        log.warning(text, path, spanned, first)
 
 
 def _open(path: Path, names: Sequence[str] | None, texts: Sequence[str]) -> Any:

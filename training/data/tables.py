@@ -190,8 +190,8 @@ def _open(
         )
     for kind_of, names in (("input", inputs), ("label", labels)):
         if len(names) > 1:
-            log.warning("%s: column %r is the %s, %s not read", source, names[0], kind_of,
-                        ", ".join(map(repr, names[1:])))  # fmt: skip
+            others = ", ".join(map(repr, names[1:]))
+            log.warning("%s: column %r is the %s, %s not read", source, names[0], kind_of, others)
     return splits, inputs[0], labels[0]
 
 

@@ -77,10 +77,11 @@ class Failures:
         self.unready = "the state cannot be read or written"
         if not isinstance(error, STATE_ERRORS):
             self.unready = f"a step that writes failed with {type(error).__name__}, a bug"
-        log.critical(
+        text = (
             "%s: this process ends with status %d, and goes on from what is stored when it is "
-            "started again: %s", self.unready, EXIT_STATE_FAILED, error, exc_info=error,
-        )  # fmt: skip
+            "started again: %s"
+        )
+        log.critical(text, self.unready, EXIT_STATE_FAILED, error, exc_info=error)
         self._end(EXIT_STATE_FAILED)
 
     def watch(self, task: asyncio.Task[Any]) -> None:

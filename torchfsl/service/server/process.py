@@ -242,12 +242,10 @@ def _described(state: Mapping[str, Any]) -> Page:
 
 def check_addresses(settings: ServeSettings) -> None:
     """Refuse what is no address, or the other server's where that is this one; ParameterError."""
-    checks = {"listen": split_address, "peer": target, "metrics": split_address,
-              "grpc_health": split_address}  # fmt: skip
-    for name, check in checks.items():
+    for name in ("listen", "peer", "metrics", "grpc_health"):
         if address := getattr(settings, name):
             try:
-                check(address)
+                (target if name == "peer" else split_address)(address)
             except ParameterError as error:
                 raise ParameterError(f"--{name.replace('_', '-')}: {error}") from None
     if target(settings.peer) == settings.listen:
