@@ -143,9 +143,13 @@ class _Keeper:
         trainer, federation = self._trainer, self._trainer.federation
         mean = trainer.mean.state if trainer.mean else {}
         self._run.checkpoints.save(
-            round_number, federation.plan, federation.server_model, trainer.residuals,
-            self._changed, mean,
-        )  # fmt: skip
+            round_number,
+            federation.plan,
+            federation.server_model,
+            trainer.residuals,
+            self._changed,
+            mean,
+        )
         self._changed.clear()
 
 

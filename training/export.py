@@ -33,9 +33,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument(
-        "--torch", type=Path, metavar="FILE", required=True,
+        "--torch",
+        type=Path,
+        metavar="FILE",
+        required=True,
         help="file for the state_dict, 4 bytes per float32 value",
-    )  # fmt: skip
+    )
     parser.add_argument("--force", action="store_true", help="replacement of an existing FILE")
     return parser
 

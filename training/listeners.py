@@ -134,9 +134,13 @@ class WandB(Tracker):
         known = self.folder / "wandb-run"
         before = known.read_text().strip() if finished and known.exists() else None
         run = self.library.init(
-            project="torchfsl", name=self.folder.name, id=before, resume="allow",
-            dir=str(self.folder), config=settings(self.config),
-        )  # fmt: skip
+            project="torchfsl",
+            name=self.folder.name,
+            id=before,
+            resume="allow",
+            dir=str(self.folder),
+            config=settings(self.config),
+        )
         known.write_text(run.id + "\n")
 
     def write(self, number: int, values: dict[str, float]) -> None:

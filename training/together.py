@@ -107,13 +107,17 @@ class Together:
             found = session.retrieve()[self._rows.name]
             tables.append(zeros_for_missing(ids, *found)[1])
         working = [place for place, member in enumerate(members) if member.work.batches]
-        changes = iter(()) if not working else self._changes(
-            number,
-            [members[place] for place in working],
-            [asked[place] for place in working],
-            [tables[place] for place in working],
-            clear,
-        )  # fmt: skip
+        changes = (
+            iter(())
+            if not working
+            else self._changes(
+                number,
+                [members[place] for place in working],
+                [asked[place] for place in working],
+                [tables[place] for place in working],
+                clear,
+            )
+        )
         for place, (member, session) in enumerate(zip(members, sessions, strict=True)):
             raw = next(changes) if place in working else self._nothing()
             update, _, report = quantise(self._plan, raw, rounding_seed=member.rounding_seed)

@@ -307,9 +307,13 @@ class Hooks:
         self._rounds += 1
 
     def update(
-        self, plan: SubmodelPlan, *, residual: Residual | None = None, round_number: int = 0,
+        self,
+        plan: SubmodelPlan,
+        *,
+        residual: Residual | None = None,
+        round_number: int = 0,
         seed: bytes | None = None,
-    ) -> dict[str, RawSegment]:  # fmt: skip
+    ) -> dict[str, RawSegment]:
         """What changed since `begin_round`, cut to the plan's budgets.
 
         Ends the recording. Staged into `residual` is what is left out; `residual.settle` it once

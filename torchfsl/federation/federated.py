@@ -140,10 +140,14 @@ class Federated:
         check_options("Federated", options, [name for name in known if name != "return"])
         check_average(average, {"max_weight": 1, **options})
         settings = Settings(
-            rows=Rows() if rows == "auto" else rows, rest=Dense() if rest is None else rest,
-            encoding=encoding, encodings=encodings or {}, buffers=buffers, source=source,
+            rows=Rows() if rows == "auto" else rows,
+            rest=Dense() if rest is None else rest,
+            encoding=encoding,
+            encodings=encodings or {},
+            buffers=buffers,
+            source=source,
             check=check,
-        )  # fmt: skip
+        )
         if plan is not None:
             settings = settings_from(settings, plan, model, rest_given=rest is not None)
         self.hooks = Hooks(model, optimizer, settings, local=local)
@@ -289,9 +293,12 @@ class Federated:
         found = estimate(plan, rates=rates)
         return RoundEstimate(
             {n: (int(c[0]), plan.segment(n).k_max) for n, c in counts.items()},
-            found.upload_bytes, found.download_bytes, found.client_core_seconds,
-            3600 * found.server_core_hours, plan.discloses(),
-        )  # fmt: skip
+            found.upload_bytes,
+            found.download_bytes,
+            found.client_core_seconds,
+            3600 * found.server_core_hours,
+            plan.discloses(),
+        )
 
     # --- rounds -------------------------------------------------------------------------------
 
@@ -316,9 +323,13 @@ class Federated:
         chosen = self.default_optimizer() if server_optimizer is None else server_optimizer
         state = self.hooks.server_state()
         home = make_servers(
-            self.plan, state, optimizer=chosen, source=self.hooks.settings.source,
-            protocol=protocol, widths=widths,
-        )  # fmt: skip
+            self.plan,
+            state,
+            optimizer=chosen,
+            source=self.hooks.settings.source,
+            protocol=protocol,
+            widths=widths,
+        )
         return LocalServers(home)
 
     def default_optimizer(self) -> OptimizerSettings:

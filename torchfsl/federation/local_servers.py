@@ -170,9 +170,12 @@ class _OpenRound:
             self._losses[finished.client_id] = finished.loss
 
     def fill(
-        self, result: RoundResult, opened: Opened, receipts: Mapping[int, Receipt],
+        self,
+        result: RoundResult,
+        opened: Opened,
+        receipts: Mapping[int, Receipt],
         noise: Mapping[str, Array],
-    ) -> None:  # fmt: skip
+    ) -> None:
         result.clients, result.num_clients = opened.clients, opened.num_clients
         result.sums, result.counts = opened.sums, opened.lanes
         result.loss = mean_loss(self._losses)

@@ -43,9 +43,13 @@ def specs_of(
         ParameterError: a budget is missing, or a setting names a segment that is not there.
     """
     return segment_specs(
-        hooks.exchange, hooks.rows, hooks.rest, rows_per_client=rows_per_client,
-        retrieve=retrieve, encodings=hooks.settings.encodings,
-    )  # fmt: skip
+        hooks.exchange,
+        hooks.rows,
+        hooks.rest,
+        rows_per_client=rows_per_client,
+        retrieve=retrieve,
+        encodings=hooks.settings.encodings,
+    )
 
 
 def make_plan(
@@ -74,9 +78,13 @@ def make_plan(
     # A table that is sent dense is averaged by all clients, which "rows" and "weight" do not mean.
     default = "dense" if average == "clients" else "keep"
     plan = build_plan(
-        specs, encoding=encoding, max_clients=max_clients, min_clients=min_clients,
-        lane=LANES[average], **{"above_break_even": default, **options},
-    )  # fmt: skip
+        specs,
+        encoding=encoding,
+        max_clients=max_clients,
+        min_clients=min_clients,
+        lane=LANES[average],
+        **{"above_break_even": default, **options},
+    )
     if isinstance(hooks.rest, BlockSample) and REST in hooks.exchange.parts:
         block_bound(plan, plan.segment(REST))  # or rounds would find out
     return plan

@@ -162,9 +162,12 @@ def build_model(settings: Settings, client: int) -> nn.Module:
 def _load(settings: Settings, recipe: Recipe) -> LabelledData[Images]:
     if settings.data == SYNTHETIC:
         return synthetic_images(
-            settings.seed, train=max(2000, settings.clients * settings.private),
-            test=settings.test, shape=recipe.shape, classes=CLASSES,
-        )  # fmt: skip
+            settings.seed,
+            train=max(2000, settings.clients * settings.private),
+            test=settings.test,
+            shape=recipe.shape,
+            classes=CLASSES,
+        )
     return _read(settings.data or recipe.hub)
 
 

@@ -108,9 +108,13 @@ class Trainer:
             labels = self._labels(queries, answers, before[client])
         stream = Stream(settings.seed, "privhfl retraining", iteration, client)
         model = retrained(
-            before[client], self.population.clients[client],
-            None if queries is None else queries.images, labels, self._recipe, stream,
-        )  # fmt: skip
+            before[client],
+            self.population.clients[client],
+            None if queries is None else queries.images,
+            labels,
+            self._recipe,
+            stream,
+        )
         outcome = self._outcome(client, model, begun)
         if answers is None or queries is None or labels is None:
             return model, outcome
@@ -141,9 +145,13 @@ class Trainer:
             classes=CLASSES, lam=settings.lam,
         )  # fmt: skip
         chosen = select(
-            settings.selection, pool.images, settings.queries,
-            model=model, private=own.images, stream=stream,
-        )  # fmt: skip
+            settings.selection,
+            pool.images,
+            settings.queries,
+            model=model,
+            private=own.images,
+            stream=stream,
+        )
         return pool.take(chosen)
 
     def _labels(self, queries: Pictures, answers: Answers | None, own: nn.Module) -> Tensor:
@@ -162,9 +170,12 @@ class Trainer:
         seconds = {"training": time.process_time() - begun}
         correct = accuracy(model, self.population.test)
         return Outcome(
-            client, architecture(self.settings, client), correct, cpu_seconds=seconds,
+            client,
+            architecture(self.settings, client),
+            correct,
+            cpu_seconds=seconds,
             model_sha256=model_sha256(model),
-        )  # fmt: skip
+        )
 
 
 def model_sha256(model: nn.Module) -> str:

@@ -112,9 +112,13 @@ def _clicks(config: Config) -> Task:
         models.FieldDeepFM, dim=settings.dim, head=settings.head, dropout=settings.dropout
     )
     return ClicksTask(
-        data, settings, network=network, local=_local(config), seed=config.seed,
+        data,
+        settings,
+        network=network,
+        local=_local(config),
+        seed=config.seed,
         evaluate=config.evaluate,
-    )  # fmt: skip
+    )
 
 
 def _textcnn(config: Config) -> Task:
@@ -240,9 +244,12 @@ def _image_shards(
     layout = task.build_model()
     assert isinstance(layout, models.Sharded)
     widths = Widths(
-        settings, layout, seed=config.seed, num_clients=task.num_clients,
+        settings,
+        layout,
+        seed=config.seed,
+        num_clients=task.num_clients,
         cohort=config.clients_per_round,
-    )  # fmt: skip
+    )
     return ShardedTask(task, widths)
 
 

@@ -175,9 +175,13 @@ class ShardedTask(ClassificationTask):
 
     def __init__(self, task: ClassificationTask, widths: Widths) -> None:
         super().__init__(
-            task.train, task.test, parts=task.parts, model=task._model, local=task.local,
+            task.train,
+            task.test,
+            parts=task.parts,
+            model=task._model,
+            local=task.local,
             seed=task.seed,
-        )  # fmt: skip
+        )
         self._widths = widths
 
     @property

@@ -90,9 +90,13 @@ class Owner:
         return tuple(authorities.seal_key(party, told[party]).hex() for party in (0, 1))
 
     def set_up(
-        self, new: Task, state: Mapping[str, Array], moments: Mapping[str, Array] | None = None,
-        *, replace: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        new: Task,
+        state: Mapping[str, Array],
+        moments: Mapping[str, Array] | None = None,
+        *,
+        replace: bool = False,
+    ) -> None:
         """Give both servers a task, its initial model, and its optimizer's state if it has one.
 
         Args:

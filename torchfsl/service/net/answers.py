@@ -39,8 +39,11 @@ _ROW: Final[Mapping[str, type[Any] | range]] = {
     "reason": str, "stalled": str,
 }  # fmt: skip
 _PLAN: Final[Mapping[str, type[Any] | range]] = {
-    "nonce": str, "coins": list, "plan": str, "certificate": str,
-}  # fmt: skip
+    "nonce": str,
+    "coins": list,
+    "plan": str,
+    "certificate": str,
+}
 
 _TASK: Final[Mapping[str, type[Any] | range]] = {"source": str, "reduce": str, "optimizer": dict}
 """Fields about the task; servers of earlier versions leave them out."""

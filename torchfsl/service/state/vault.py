@@ -62,12 +62,16 @@ def decode_opened(data: bytes) -> tuple[Opened, int]:
         sums = {n.removeprefix("sums/"): v for n, v in values.items() if n.startswith("sums/")}
         lanes = {n.removeprefix("lanes/"): v for n, v in values.items() if n.startswith("lanes/")}
         opened = Opened(
-            sums, lanes, meta["num_clients"], meta["total_weight"], clients,
+            sums,
+            lanes,
+            meta["num_clients"],
+            meta["total_weight"],
+            clients,
             zeroed={str(name): int(count) for name, count in meta["zeroed"].items()},
             cut={str(name): int(count) for name, count in meta.get("cut", {}).items()},
             weight_clamped=bool(meta["weight_clamped"]),
             withheld={str(name): int(count) for name, count in meta["withheld"].items()},
-        )  # fmt: skip
+        )
         return opened, int(meta["round"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"not opened sums: {error}") from error
