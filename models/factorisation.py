@@ -17,7 +17,7 @@ class _UserAndItem(nn.Module):
     Args:
         items: rows of the item table.
         users: rows of the user table; 0 for a model without one.
-        dim: values a row, at least 2.
+        dim: values per row, at least 2.
     """
 
     def __init__(self, items: int, users: int, dim: int) -> None:
@@ -57,7 +57,7 @@ class MatrixFactorisation(_UserAndItem):
         items: rows of the item table.
         categories: taken for the sake of other recommenders; unused.
         users: rows of the user table; 0 for a model without one.
-        dim: values a row, at least 2.
+        dim: values per row, at least 2.
     """
 
     def __init__(self, *, items: int, categories: int, users: int, dim: int = 18) -> None:
@@ -80,7 +80,7 @@ class NCF(_UserAndItem):
         items: rows of the item table.
         categories: taken for the sake of other recommenders; unused.
         users: rows of the user table; 0 for a model without one.
-        dim: values a row, at least 2.
+        dim: values per row, at least 2.
         head: widths of the network's hidden layers, at least one.
         dropout: share of the network's input, in [0, 1), that is zero in training.
     """

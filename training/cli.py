@@ -138,7 +138,7 @@ _SETTINGS: Final = {
     "above_break_even": "",
     "replace": "",
 }
-"""Settings with an option of their own, and what stands for the value in the help."""
+"""Settings that are options, and what stands for the value in the help."""
 
 _VALUE_OPTIONS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
     (

@@ -299,7 +299,7 @@ def merge(config: T, overrides: dict[str, Any], where: str = "") -> T:
 
 
 def described(kind: type) -> dict[str, str]:
-    """What the docstring of settings says of each, in one line."""
+    """The meaning of each setting, in one line, from the docstring."""
     _, _, listed = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", listed, re.MULTILINE | re.DOTALL)
     return {name: " ".join(text.split()) for name, text in found}

@@ -173,7 +173,7 @@ def _record(line: dict[str, Any]) -> RoundRecord:
 
 
 def check_folder(folder: Path, config: Any, *, resume: bool, may_differ: Collection[str]) -> None:
-    """Refuse a folder that is there, but for going on with the same run in it.
+    """Refuse a folder that is there, except to go on with the same run in it.
 
     Raises:
         ConfigError: it exists and `resume` is off, or holds a run of other settings.
@@ -241,7 +241,7 @@ def write_settings(folder: Path, config: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What a run was made with, for its summary."""
+    """Versions of the packages that made a run, for its summary."""
     return {
         "torchfsl": torchfsl.__version__,
         "torch": torch.__version__,

@@ -223,8 +223,8 @@ def test_a_budget_below_what_rows_names_is_said_with_both_numbers() -> None:
             raise AssertionError("the block must not run")
     assert (
         f"this client uses {named} rows of factors.weight (segment 'rows4'), the plan's "
-        "rows_per_client is 5: train on fewer batches in this round, or make the plan with "
-        f"rows_per_client={named} or more; fed.suggest_rows(clients) counts"
+        "rows_per_client is 5: train on fewer batches, or make the plan with "
+        f"rows_per_client={named} or more, as fed.suggest_rows(clients) says"
     ) == str(info.value)
 
 

@@ -130,8 +130,8 @@ def check_budget(segment: Segment, tables: list[Table], wanted: Mapping[str, tor
         names = ", ".join(t.name for t in tables)
         raise ParameterError(
             f"this client uses {named} rows of {names} (segment {segment.name!r}), the plan's "
-            f"rows_per_client is {segment.k_max}: train on fewer batches in this round, or make "
-            f"the plan with rows_per_client={named} or more; fed.suggest_rows(clients) counts"
+            f"rows_per_client is {segment.k_max}: train on fewer batches, or make the plan with "
+            f"rows_per_client={named} or more, as fed.suggest_rows(clients) says"
         )
 
 

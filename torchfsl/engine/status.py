@@ -1,4 +1,4 @@
-"""What hooks report: status, memory, and warnings about models that are rarely meant so."""
+"""The reports of hooks: status, memory, and warnings about models that are rarely meant so."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Coordinator(Closing):
             fed: the federated model; its present values are the initial model.
             server_optimizer: of `torchfsl.optim`; see `Federated.default_optimizer` for None.
             replace: put another task aside whose model has seen rounds; both operators must permit
-                that. A task of the same settings goes on all the same.
+                that. A task of the same settings goes on nevertheless.
 
         Raises:
             ParameterError: the plan is for another protocol, or the optimizer is torch's.

@@ -136,7 +136,7 @@ def simulate(
 def _holding(
     result: SimulationResult, fed: Federated, servers: LocalServers, save: str | Path | None
 ) -> Iterator[None]:
-    """Afterwards, and after an interruption, too, the model is the servers', and all is kept."""
+    """Put the servers' model in place and keep all, also after an interruption."""
     try:
         yield
     finally:

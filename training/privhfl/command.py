@@ -51,7 +51,7 @@ _OPTIONS = {
     **dict.fromkeys(("querying", "comparison", "expansion", "selection", "label"), ""),
     **dict.fromkeys(("control", "ring_bits"), ""),
 }
-"""Settings, all but the task, and what stands for the value in the help."""
+"""Settings, except the task, and what stands for the value in the help."""
 _DEFAULTS: dict[TaskName, Settings] = {
     "mnist": Settings(task="mnist"),
     "cifar10": Settings(task="cifar10", clients=6, private=1000, queries=2500, batch=32),

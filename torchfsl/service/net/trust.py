@@ -4,8 +4,8 @@ Both are read again when a file changes, so that a new authority of clients, or 
 shut out, needs no restart. What cannot be read leaves in force what was read before. The servers'
 authorities may be renewed with the same keys; other keys are another task, and are refused.
 
-TLS reads a server's own certificates again by itself (`channels.server_credentials`) and does not
-report why it refuses. So a server also reads them: if one has run out, no caller can connect, and
+TLS reads a server's own certificates again (`channels.server_credentials`) and does not report why
+it refuses. So a server also reads them: if one has run out, no caller can connect, and
 only the server can log this.
 """
 

@@ -1,4 +1,4 @@
-"""What a server logs: JSON lines on standard error, and what of them is kept or counted instead.
+"""The log of a server: JSON lines on standard error, and lines that are kept or counted instead.
 
 Lines are ours, gRPC's and Python's warnings, never a secret. A refused caller may ask again at
 once, as often as the network carries it, and a line for each call would fill the disk: so refusals

@@ -1,6 +1,6 @@
 """A server's state on disk behind one object: task, model versions, sessions, the report log.
 
-One task makes way for another here, too: who has to agree, and what is kept of the old one.
+It also has the rules by which one task makes way for another, and what is kept of the old one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One call at a server reads a request within its limits and writes the answer, or many do so.
 
-What a call costs beside its messages is paid once a caller then. Between two calls a conversation
+A caller then pays once for what a call costs beyond its messages. Between two calls a conversation
 holds neither a slot nor its connection. It ends, without an error, when it rests too long, when its
 caller has begun too many others, or when the server stops; the caller begins another one then.
 """
