@@ -141,8 +141,8 @@ def _exact(records: list[RoundRecord]) -> int | None:
 
 def _mean(figures: list[dict[str, float]]) -> dict[str, float]:
     """By name the mean over rounds."""
-    names = dict.fromkeys(name for one in figures for name in one)
-    return {n: float(np.mean([one.get(n, 0.0) for one in figures])) for n in names}
+    names = dict.fromkeys(name for phases in figures for name in phases)
+    return {n: float(np.mean([phases.get(n, 0.0) for phases in figures])) for n in names}
 
 
 def _bytes(records: list[RoundRecord]) -> dict[str, Any]:

@@ -217,17 +217,17 @@ def settings_from(
     is_table = re.compile(r"rows\d+(_float\d+|_bfloat16)?").fullmatch
     tables = [s for s in plan.segments if s.policy == "rows" or is_table(s.name)]
     names = [s.name for s in plan.segments if s not in tables and s.name not in (REST, BUFFERS)]
-    found: dict[str, Any] = vars(settings).copy()
+    fields: dict[str, Any] = vars(settings).copy()
     if not rest_given:
-        found["rest"] = rest_policy_of(plan, REST)
+        fields["rest"] = rest_policy_of(plan, REST)
     if not settings.encodings:
-        found["encodings"] = {name: plan.encoding_of(plan.segment(name)) for name in names}
+        fields["encodings"] = {name: plan.encoding_of(plan.segment(name)) for name in names}
     if any(s.name == BUFFERS for s in plan.segments):
-        found["buffers"] = "average"
+        fields["buffers"] = "average"
     if not tables:
-        found["rows"] = None
+        fields["rows"] = None
     elif settings.rows is not None and settings.rows.tables is None:
         named = {tensor.name for segment in tables for tensor in segment.tensors}
         if named < lookup_names(model):  # the owner named some of the tables
-            found["rows"] = dataclasses.replace(settings.rows, tables=tuple(sorted(named)))
-    return Settings(**found)
+            fields["rows"] = dataclasses.replace(settings.rows, tables=tuple(sorted(named)))
+    return Settings(**fields)

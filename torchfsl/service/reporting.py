@@ -82,19 +82,19 @@ def show_servers(urls: Sequence[str], files: TlsFiles, seconds: float = 10.0) ->
 def of_round(info: Mapping[str, Any]) -> str:
     """The last round of a server, and what stands in its way. Older servers say less."""
     if info["round"] < 0:
-        said = ["no round yet" if info["plan_digest"] else "no task yet"]
+        parts = ["no round yet" if info["plan_digest"] else "no task yet"]
     elif info["open"]:
-        said = [f"round {info['round']} open, complete reports {info['complete']}"]
+        parts = [f"round {info['round']} open, complete reports {info['complete']}"]
     else:
-        said = [f"round {info['round']} {info['state']}"]
+        parts = [f"round {info['round']} {info['state']}"]
         if "accepted" in info:
-            said += [f"reports {info['reports']}", f"in the sum {info['accepted']}"]
-        said.append(info.get("reason", ""))
+            parts += [f"reports {info['reports']}", f"in the sum {info['accepted']}"]
+        parts.append(info.get("reason", ""))
     if info["halted"]:
-        said.append(f"HALTED: {info['halted']}")
+        parts.append(f"HALTED: {info['halted']}")
     elif info.get("unready"):
-        said.append(f"NOT READY: {info['unready']}")
-    return ", ".join(part for part in (*said, info["stalled"]) if part)
+        parts.append(f"NOT READY: {info['unready']}")
+    return ", ".join(part for part in (*parts, info["stalled"]) if part)
 
 
 _HOME = "\x1b[H\x1b[2J"

@@ -52,8 +52,8 @@ def own_task(config: Config) -> Task:
 
 
 def _is_budget(given: object) -> bool:
-    of_each = list(given.values()) if isinstance(given, Mapping) else [given]
-    return bool(of_each) and all(type(one) is int and one >= 1 for one in of_each)
+    budgets = list(given.values()) if isinstance(given, Mapping) else [given]
+    return bool(budgets) and all(type(budget) is int and budget >= 1 for budget in budgets)
 
 
 def _warn_of_norms(model: nn.Module) -> None:

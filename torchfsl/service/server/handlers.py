@@ -60,7 +60,7 @@ def all_methods(
 class _Everybody:
     def __init__(self, station: Station, certificate: Callable[[], bytes]) -> None:
         self._station, self._certificate = station, certificate
-        self._said: tuple[Task | None, bytes, bytes] = None, b"", b""
+        self._plan_answer: tuple[Task | None, bytes, bytes] = None, b"", b""
 
     def methods(self) -> dict[str, Method]:
         return {"Info": self._info, "Plan": self._plan, "Certificate": self._tell_certificate}
@@ -74,14 +74,16 @@ class _Everybody:
         plan, task = self._station.node.plan, self._station.node.task
         assert task is not None
         certificate = self._certificate()
-        if self._said[0] is not task or self._said[1] != certificate:  # else the same for all
+        known, sealed, answer = self._plan_answer
+        if known is not task or sealed != certificate:  # else the same for all
             fields = {
                 **task.settings(),
                 "plan": plan.to_json(),
                 "certificate": certificate.decode(),
             }
-            self._said = task, certificate, json.dumps(fields).encode()
-        await stream.send(self._said[2])
+            answer = json.dumps(fields).encode()
+            self._plan_answer = task, certificate, answer
+        await stream.send(answer)
 
     async def _tell_certificate(self, _: Identity, stream: Stream) -> None:
         """The sealing certificate, also before there is a task."""

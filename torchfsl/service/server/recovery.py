@@ -90,9 +90,9 @@ def stored_model(storage: Storage, task: Task) -> ServerModel:
         LedgerError: its file is missing, damaged, or of another version.
     """
     try:
-        said = storage.model_version
+        version = storage.model_version
         model = decode_model(task, storage.model_bytes())
-        if model.digest().hex() != said["digest"]:
+        if model.digest().hex() != version["digest"]:
             raise DecodeError("it is another model than the ledger names")
     except (DecodeError, ProtocolError, FileNotFoundError, KeyError, ValueError) as error:
         raise LedgerError(

@@ -83,8 +83,8 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
                 async for turn in turns:
                     await self._call(turn.method, context, turn, pem)
         except Error as error:
-            said = Stream(context, self._station.limits, self._station.budget)
-            self._observer.call(calls.CONVERSE, calls.status_of(error).name, said, 0.0)
+            stream = Stream(context, self._station.limits, self._station.budget)
+            self._observer.call(calls.CONVERSE, calls.status_of(error).name, stream, 0.0)
             await self._refuse(calls.CONVERSE, context, error, _said_in(context))
 
     async def _call(
@@ -112,14 +112,14 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         code = calls.status_of(error) if error is not None else grpc.StatusCode.OK
         self._observer.call(name, code.name, stream, time.perf_counter() - start)
         if error is not None:
-            said = str(caller) if caller is not None else _said_in(context)
-            await self._refuse(name, context, error, said)
+            name_of_caller = str(caller) if caller is not None else _said_in(context)
+            await self._refuse(name, context, error, name_of_caller)
 
-    async def _refuse(self, name: str, context: Context, error: Error, said: str) -> None:
+    async def _refuse(self, name: str, context: Context, error: Error, caller: str) -> None:
         """Log, and end the stream with the status."""
         code = calls.status_of(error)
         level = logging.ERROR if isinstance(error, StoreDamaged) else logging.INFO
-        fields = {"method": name, "caller": said, "code": code.name}
+        fields = {"method": name, "caller": caller, "code": code.name}
         fields["peer"] = self._door.address_of(context.peer())
         self.refusals.note(level, error, fields)
         await context.abort(code, str(error)[:1000])

@@ -110,8 +110,8 @@ class Storage:
     @property
     def model_version(self) -> dict[str, Any]:
         """`version` and `digest` of the current model; empty without a task."""
-        found: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
-        return found
+        version: dict[str, Any] = json.loads(self.ledger.setting("model") or b"{}")
+        return version
 
     @property
     def is_live(self) -> bool:
@@ -141,10 +141,10 @@ class Storage:
         Raises:
             ProtocolError: there is no task yet.
         """
-        said = self.model_version
-        if not said:
+        version = self.model_version
+        if not version:
             raise ProtocolError("this server has no task yet, and no model", code="no-task")
-        return self._model_file(int(said["version"])).read_bytes()
+        return self._model_file(int(version["version"])).read_bytes()
 
     def result_bytes(self) -> bytes:
         """The sums opened last."""

@@ -222,9 +222,9 @@ class Ledger:
         """Rounds by an SQL clause."""
         with self._lock:
             query = f"SELECT {_COLUMNS} FROM rounds {clause}"  # noqa: S608 (clauses are ours)
-            found = self._db.execute(query, values).fetchall()
+            rows = self._db.execute(query, values).fetchall()
         try:
-            return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in found]
+            return [RoundRow(int(row[0]), StoredState(row[1]), *row[2:]) for row in rows]
         except ValueError as error:
             raise LedgerError(f"{self.path} is damaged ({error}): {REMEDY}") from error
 
@@ -263,8 +263,8 @@ class Ledger:
     def sessions(self) -> dict[int, bytes]:
         """Stored trees by client."""
         with self._lock:
-            found = self._db.execute("SELECT client, body FROM sessions").fetchall()
-        return {int(client): bytes(body) for client, body in found}
+            rows = self._db.execute("SELECT client, body FROM sessions").fetchall()
+        return {int(client): bytes(body) for client, body in rows}
 
     def put_session(self, client: int, body: bytes | None) -> None:
         """Store a client's trees; None forgets them."""
@@ -289,26 +289,26 @@ def testify(ledger: Ledger, witness: Witness) -> None:
         LedgerError: it is older, or another one, or the witness is gone.
     """
     path = ledger.path
-    said, identity, folder = witness.read(), ledger.setting("identity"), path.parent
+    seen, identity, folder = witness.read(), ledger.setting("identity"), path.parent
     if identity is None:
-        if said is not None and said.generation:
+        if seen is not None and seen.generation:
             raise LedgerError(
                 f"{path} is empty or from before the witness {witness.path}, which says "
-                f"that this server has done {said.generation} steps: {REMEDY}"
+                f"that this server has done {seen.generation} steps: {REMEDY}"
             )
         identity = random_bytes(IDENTITY_BYTES)
         witness.mark(Progress(identity, 0))
-    elif said is None:
+    elif seen is None:
         raise LedgerError(
             f"the state in {folder} has no witness in {witness.path}, so nobody can tell "
             f"whether it is the newest: {REMEDY}"
         )
-    elif said.identity != identity:
+    elif seen.identity != identity:
         raise LedgerError(f"{witness.path} is the witness of another state: {REMEDY}")
-    elif ledger.generation < said.generation:
+    elif ledger.generation < seen.generation:
         raise LedgerError(
             f"the state in {folder} is an old copy: it has done {ledger.generation} steps, and "
-            f"the witness {witness.path} knows of {said.generation}. To go on from it could "
+            f"the witness {witness.path} knows of {seen.generation}. To go on from it could "
             f"open a round a second time: {REMEDY}"
         )
     ledger._witness, ledger._identity = witness, identity

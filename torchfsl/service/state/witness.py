@@ -65,8 +65,8 @@ class Witness:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        found = [_decode(content[start:]) for start in (0, _SLOT_BYTES)]
-        whole = [progress for progress in found if progress is not None]
+        records = [_decode(content[start:]) for start in (0, _SLOT_BYTES)]
+        whole = [progress for progress in records if progress is not None]
         return max(whole, key=lambda progress: progress.generation, default=None)
 
     def mark(self, progress: Progress) -> None:
