@@ -1,15 +1,18 @@
-"""The parties of benchmarks and attacks: a plan equal on every run, two servers, timed links."""
+"""The parties of benchmarks and attacks: plans equal on every run, two servers, updates, links."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 import numpy as np
 
 from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.crypto.hpke import SealKey
 from torchfsl.fsl.messages import Kind
+from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.server.server import Server
@@ -17,7 +20,11 @@ from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import SegmentSpec
 from torchfsl.submodel.server_model import ServerModel
+from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Array
+
+WHOLE: Final = FixedPoint(ring_bits=32, frac_bits=0, clip=100.0)
+"""The encoding of whole numbers."""
 
 
 def bench_plan(
@@ -31,10 +38,21 @@ def bench_plan(
         max_clients: clients of a round; one may be alone.
         options: further ones of `build_plan`.
     """
+    options |= {"session": bytes(16), "hash_seed": bytes(32), "above_break_even": "keep"}
     return build_plan(
-        segments, encoding=encoding, max_clients=max_clients, min_clients=1, session=bytes(16),
-        hash_seed=bytes(32), above_break_even="keep", **options,
-    )  # fmt: skip
+        segments, encoding=encoding, max_clients=max_clients, min_clients=1, **options
+    )
+
+
+def plain_plan(*segments: TreeSegment, **fields: Any) -> Plan:
+    """A plan without the planner: whole numbers up to 100, one client or more.
+
+    Args:
+        segments: laid out by hand.
+        fields: other fields of the plan, also in place of these.
+    """
+    constants = {"session": "0" * 32, "hash_seed": "0" * 64, "encoding": WHOLE, "min_clients": 1}
+    return Plan(segments=segments, **constants | fields)
 
 
 def zeros(plan: SubmodelPlan) -> dict[str, Array]:
@@ -42,13 +60,53 @@ def zeros(plan: SubmodelPlan) -> dict[str, Array]:
     return {t.name: np.zeros(t.shape, dtype=t.dtype) for s in plan.segments for t in s.tensors}
 
 
-def two_servers(plan: Plan, state: dict[str, Array] | None = None) -> tuple[Server, Server]:
-    """Both servers with copies of `state`, or of zeros."""
+def two_servers(
+    plan: Plan, state: dict[str, Array] | None = None, **options: Any
+) -> tuple[Server, Server]:
+    """Both servers with copies of `state`, or of zeros; options are those of `Server`."""
     state = zeros(plan) if state is None else state
-    return (
-        Server(0, plan=plan, model=ServerModel(state)),
-        Server(1, plan=plan, model=ServerModel(state)),
-    )
+    first, second = (Server(b, plan=plan, model=ServerModel(state), **options) for b in (0, 1))
+    return first, second
+
+
+def sealed_servers(
+    plan: Plan, state: dict[str, Array] | None = None
+) -> tuple[Plan, tuple[Server, Server]]:
+    """The plan with the keys of its servers, and these."""
+    keys = SealKey.generate(), SealKey.generate()
+    plan = dataclasses.replace(plan, server_keys=tuple(key.public.hex() for key in keys))
+    state = zeros(plan) if state is None else state
+    first, second = (Server(b, plan=plan, model=ServerModel(state), key=keys[b]) for b in (0, 1))
+    return plan, (first, second)
+
+
+def close_and_verify(servers: tuple[Server, Server]) -> tuple[Collection[int], Collection[int]]:
+    """Bring an open round to the end of its check; by server the clients that passed."""
+    first, second = servers
+    lists = first.close_round(), second.close_round()
+    folds = first.agree(lists[1]), second.agree(lists[0])
+    return first.verify(folds[1]), second.verify(folds[0])
+
+
+def random_update(plan: SubmodelPlan, seed: object, most: int) -> Update:
+    """As many rows as a client may select, with values of at most that magnitude."""
+    rng, update = np.random.default_rng(seed), {}  # type: ignore[call-overload]
+    for segment in plan.segments:
+        rows, count = None, segment.m if segment.is_dense else segment.k_max
+        if not segment.is_dense:
+            rows = np.sort(rng.choice(segment.m, count, replace=False)).astype(np.int64)
+        values = rng.integers(-most, most + 1, (count, segment.tau))
+        update[segment.name] = SegmentUpdate(rows, values)
+    return update
+
+
+def spread_update(plan: SubmodelPlan, number: int) -> Update:
+    """Ones on rows at equal distances, other ones for other numbers."""
+    update = {}
+    for s in plan.segments:
+        rows = np.sort((np.arange(s.k_max) * (s.m // s.k_max) + number) % s.m).astype(np.int64)
+        update[s.name] = SegmentUpdate(rows, np.ones((s.k_max, s.tau), dtype=np.int64))
+    return update
 
 
 class Outbox:
@@ -64,6 +122,27 @@ class Outbox:
     def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
         """Nothing is fetched here."""
         raise NotImplementedError("these clients retrieve nothing")
+
+
+class TimedServer:
+    """A server whose calls' processor time is added up."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.seconds = server, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.server, name)
+        if not callable(method) or name == "model":
+            return method
+
+        def timed(*arguments: Any) -> Any:
+            start = time.process_time()
+            try:
+                return method(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        return timed
 
 
 class Stopwatch:

@@ -3,46 +3,44 @@
     python -m scripts.attacks                                  # all of them
     python -m scripts.attacks --only leaf_relation sampled_rounds --json attacks.json
 
-An attack is a module of this folder with a function `run()` that takes nothing and gives an
-`AttackResult`. The cost of a defence is its upload a client and round, and the processor time of an
-honest round with it over that without, in one run; a rule that adds no work says so. The exit code
-is 1 where an attack works with its defence on, or does not with its defence off, and so proves
-nothing.
+An attack is a function of this folder that takes nothing and returns an `AttackResult`. The cost of
+a defence is its upload a client and round, and the processor time of an honest round with it over
+that without, in one run; a rule that adds no work says so. The exit code is 1 where an attack works
+with its defence on, or does not with its defence off, and so proves nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 import inspect
-import json
 import pkgutil
-import sys
 import textwrap
 from collections.abc import Callable
 from itertools import zip_longest
-from pathlib import Path
 
 import scripts.attacks
 from scripts.attacks.result import AttackResult
+from scripts.program import Found, Options, option, program
 
 WIDTHS = (30, 38, 38, 16)
 
 
 def attacks() -> dict[str, Callable[[], AttackResult]]:
-    """All attacks of this folder by the names of their modules."""
+    """All attacks of this folder by name."""
     found = {}
     for module in pkgutil.iter_modules(scripts.attacks.__path__):
-        if module.name == "__main__":
-            continue
-        run = getattr(importlib.import_module(f"scripts.attacks.{module.name}"), "run", None)
-        if run is None:
-            continue
-        signature = inspect.signature(run, eval_str=True)
-        if signature.return_annotation is AttackResult and not signature.parameters:
-            found[module.name] = run
+        if module.name != "__main__":
+            name = f"scripts.attacks.{module.name}"
+            for attack in vars(importlib.import_module(name)).values():
+                if inspect.isfunction(attack) and attack.__module__ == name and _plays(attack):
+                    found[attack.__name__] = attack
     return found
+
+
+def _plays(function: Callable[..., object]) -> bool:
+    signature = inspect.signature(function)
+    return signature.return_annotation == "AttackResult" and not signature.parameters
 
 
 def cost(result: AttackResult) -> str:
@@ -65,15 +63,10 @@ def holds(result: AttackResult) -> bool:
     return result.worked_off and not result.worked_on
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Play, print, write; 1 if a defence does not hold or an attack proves nothing."""
+@program(option("--only", nargs="+", choices=sorted(attacks()), metavar="ATTACK"))
+def main(options: Options) -> Found:
+    """Play and print; fails if a defence does not hold or an attack proves nothing."""
     known = attacks()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="+", choices=sorted(known), metavar="ATTACK")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
-    options = parser.parse_args(arguments)
     print(row("attack", "defence off", "defence on", "cost of the defence"))
     print(row(*("-" * width for width in WIDTHS)))
     results = {}
@@ -83,13 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not holds(result):
             print("^ NOT as it must be: " + ("worked" if result.worked_on else "proves nothing"))
         print()
-    if options.json:
-        table = {name: dataclasses.asdict(result) for name, result in results.items()}
-        options.json.write_text(json.dumps(table, indent=2) + "\n")
     held = sum(map(holds, results.values()))
     print(f"{held} of {len(results)} defences held against an attack that works without them")
-    return 0 if held == len(results) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    table = {name: dataclasses.asdict(result) for name, result in results.items()}
+    return table | {"ok": held == len(results)}

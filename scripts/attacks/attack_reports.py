@@ -41,31 +41,32 @@ that always passes, or one that leaves the control bit out of the hash, makes th
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import logging
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scripts.attacks.forged_reports import (
+    CLASSES,
     PLANS,
+    RECOMPUTES_CHECK,
     Forgery,
     copy_report,
     expand,
+    fit_check_words,
+    flip,
     forge,
     is_regular,
     make_plan,
 )
-from scripts.attacks.forgeries import CLASSES, RECOMPUTES_CHECK, fit_check_words, flip
-from scripts.parties import two_servers
+from scripts.parties import close_and_verify, two_servers
+from scripts.program import Found, Options, option, program
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.round import begin_round
@@ -96,9 +97,7 @@ def accepted_by(servers: tuple[Server, Server], reports: list[Forgery]) -> set[i
     for report in reports:
         for party, message in report.messages():
             wire.send(party, message)
-    lists = [server.close_round() for server in servers]
-    folds = servers[0].agree(lists[1]), servers[1].agree(lists[0])
-    passed = servers[0].verify(folds[1]), servers[1].verify(folds[0])
+    passed = close_and_verify(servers)
     for server in servers:
         server.abandon_round()
     if passed[0] != passed[1]:
@@ -219,16 +218,15 @@ def _progress(parts: Iterable[Any], length: int) -> Iterable[Any]:
     return tqdm(parts, total=length, unit="round")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run, print the table, write the JSON; 1 if anything deviates."""
-    parser = argparse.ArgumentParser(description="forged reports against the servers' check")
-    parser.add_argument("--count", type=int, default=100_000, help="forged reports, all classes")
-    parser.add_argument("--honest", type=int, default=None, help="honest reports (as --count)")
-    parser.add_argument("--relays", type=int, default=None, help="altered relays (a tenth)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--json", type=Path, default=None, help="write the table here")
-    options = parser.parse_args(arguments)
+@program(
+    option("--count", 100_000, "forged reports, all classes"),
+    option("--honest", int, "honest reports (as --count)"),
+    option("--relays", int, "altered relays (a tenth)"),
+    option("--seed", 0),
+    option("--processes", 1),
+)
+def main(options: Options) -> Found:
+    """Run and print the table; fails if anything deviates."""
     os.environ.setdefault("TORCHFSL_THREADS", "1")
     honest = options.count if options.honest is None else options.honest
     relays = options.count // 10 if options.relays is None else options.relays
@@ -243,12 +241,6 @@ def main(arguments: list[str] | None = None) -> int:
             f"{t.refused_at_most_one_block:>20}{t.changed_sum:>18}{t.wrong:>7}"
         )
     wrong = sum(t.wrong for t in total.values())
-    if options.json:
-        classes = {name: dataclasses.asdict(tally) for name, tally in total.items()}
-        options.json.write_text(json.dumps({"classes": classes, "wrong": wrong}, indent=2) + "\n")
     print("every verdict is the expected one" if not wrong else f"{wrong} verdicts are wrong")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    classes = {name: dataclasses.asdict(tally) for name, tally in total.items()}
+    return {"classes": classes, "wrong": wrong, "ok": not wrong}

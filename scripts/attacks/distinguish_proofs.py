@@ -16,23 +16,20 @@ which `full` looks at. Each planted fault must be found (p < 1e-9):
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import numpy as np
 
+from scripts.attacks.distinguish import judged, rank_sum_p
 from scripts.attacks.lies import TAU, plan_with
-from scripts.attacks.significance import rank_sum_p
 from scripts.parties import two_servers
+from scripts.program import Found, Options, option, program
 from torchfsl.crypto import field128
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import uploads
@@ -82,12 +79,10 @@ def observe(party: int, rng: np.random.Generator) -> tuple[Views, list[bool], li
             full.append(bool(rng.integers(2)))
             if full[-1]:
                 most = int(100 / math.sqrt(2 * TAU + 3))
-                one.submit({
-                    "table": SegmentUpdate(
-                        np.array([1, 5]), rng.integers(-most, most + 1, (2, TAU))
-                    ),
-                    "bias": SegmentUpdate(None, rng.integers(-most, most + 1, (3, 1))),
-                })  # fmt: skip
+                values = rng.integers(-most, most + 1, (2, TAU))
+                bias = rng.integers(-most, most + 1, (3, 1))
+                table = SegmentUpdate(np.array([1, 5]), values)
+                one.submit({"table": table, "bias": SegmentUpdate(None, bias)})
             else:
                 one.abort()
     lists = [server.close_round() for server in servers]
@@ -181,27 +176,9 @@ def run(reports: int, seed: int) -> tuple[dict[str, float], dict[str, float]]:
     return ours, faulty
 
 
-def main() -> None:
-    """Print all p-values; 1 if ours shows something or a planted fault does not."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--reports", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="of updates; keys are secret")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+@program(option("--reports", 10_000), option("--seed", 0, "of updates; keys are secret"))
+def main(options: Options) -> Found:
+    """Print all p-values; fails if ours shows something or a planted fault does not."""
     logging.getLogger("torchfsl").setLevel(logging.ERROR)
     ours, faulty = run(options.reports, options.seed)
-    for title, table in (("ours", ours), ("planted faults", faulty)):
-        print(f"{title}:")
-        for name, p in table.items():
-            print(f"  {name:75} p = {p:.3g}")
-    if options.json:
-        options.json.write_text(json.dumps({"ours": ours, "planted": faulty}, indent=2) + "\n")
-    good = min(ours.values()) > OURS_MIN_P and max(faulty.values()) < PLANTED_MAX_P
-    print("nothing found in ours, every planted fault found" if good else "NOT as it must be")
-    sys.exit(not good)
-
-
-if __name__ == "__main__":
-    main()
+    return judged(ours, faulty, (OURS_MIN_P, PLANTED_MAX_P))

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scripts.attacks.result import AttackResult
+from torchfsl.types import Bytes
 
-Bytes = npt.NDArray[np.uint8]
 Digest = Callable[[Bytes], Bytes]
 LEAVES, ROW_BYTES, FORGERIES = 6, 2, 100_000
 CHANCE = 2 / 256
@@ -168,7 +168,7 @@ def passed(forger: Forger, digest: Digest, count: int, seed: int) -> tuple[int, 
     return int(np.sum(taken & first)), int(np.sum(first)), int(np.sum(taken & ~first))
 
 
-def run() -> AttackResult:
+def forged_tags() -> AttackResult:
     """All ways of forging with the digest as it is, and the last one with sums for digests."""
     each = FORGERIES // len(FORGERS)
     counts = [passed(forger, keyed_digest, each, 10 * i) for i, forger in enumerate(FORGERS)]

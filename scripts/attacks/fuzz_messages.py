@@ -10,13 +10,11 @@ was found. A failing input is written to the current folder and named.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
 import random
 import re
-import sys
 import time
 import traceback
 from collections import Counter
@@ -27,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from scripts.parties import plain_plan
+from scripts.program import ROOT, Found, Options, option, program
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import DecodeError, Error, ParameterError, RejectedSubmission
 from torchfsl.fsl import messages
@@ -39,28 +39,26 @@ from torchfsl.service import task
 from torchfsl.service.net import answers, calls
 from torchfsl.service.net.identity import Identity, NotAllowed
 from torchfsl.service.state import arrays, vault
+from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.segments import TensorSpec
 
-CORPUS = Path(__file__).resolve().parents[2] / "tests" / "service" / "corpus"
+CORPUS = ROOT / "tests" / "service" / "corpus"
 _MOST_FEATURES = 48
 
 
 def tiny_plan() -> Plan:
     """A plan whose messages are small, with trees, stash, retrieval, check words and dense."""
-    rows = TreeSegment("r", "rows", (TensorSpec("t", (6, 1), "float32"),), 6, 1, 2, True,
-                       num_bins=6, theta=3, stash=1, check_bytes=32, tag_bytes=16)  # fmt: skip
+    sizes = {"num_bins": 6, "theta": 3, "stash": 1, "check_bytes": 32, "tag_bytes": 16}
+    rows = TreeSegment("r", "rows", (TensorSpec("t", (6, 1)),), 6, 1, 2, True, **sizes)
     rest = TreeSegment("d", "dense", (TensorSpec("b", (2,), "float32"),), 2, 1, 2)
-    return Plan(
-        session=bytes(16).hex(), hash_seed=bytes(32).hex(), encoding=FixedPoint(32, 16, 4.0),
-        max_clients=4, segments=(rows, rest), min_clients=1,
-    )  # fmt: skip
+    return plain_plan(rows, rest, encoding=FixedPoint(32, 16, 4.0), max_clients=4)
 
 
 PLAN = tiny_plan()
 _INFO = {
-    "party": 0, "library": "1", "wire_version": 4, "plan_digest": "", "model": {}, "round": -1,
-    "state": "", "open": False, "closes_at": 0.0, "complete": 0, "halted": "", "stalled": "",
-}  # fmt: skip
+    **{"party": 0, "library": "1", "wire_version": 4, "plan_digest": "", "model": {}, "round": -1},
+    **{"state": "", "open": False, "closes_at": 0.0, "complete": 0, "halted": "", "stalled": ""},
+}
 _ROW = {"number": 1, "state": "open", "reports": 0, "accepted": 0, "bytes": 0, "reason": "x"}
 _PLANNED = {"nonce": "00", "coins": ["00", "11"], "plan": "{}", "certificate": "x"}
 
@@ -85,11 +83,14 @@ def make_targets() -> list[Target]:
         for kind, size in sizes.items()
     ]
     values = {"a": np.arange(3, dtype=np.int32), "b": np.zeros((2, 2))}
-    opened = vault.encode_opened(_opened(), 3)
+    opened = vault.encode_opened(Opened({"r": np.zeros((6, 1), np.int64)}, {}, 1, 1, (0,)), 3)
     state = {"t": np.zeros((6, 1), np.float32), "b": np.zeros(2, np.float32)}
     adam = task.Task(PLAN, bytes(16), task.OptimizerSettings("adam"))
-    moments = {f"{kind}/{name}": np.zeros(value.size)
-               for kind in ("first", "second") for name, value in state.items()}  # fmt: skip
+    moments = {
+        f"{kind}/{name}": np.zeros(value.size)
+        for kind in ("first", "second")
+        for name, value in state.items()
+    }
     tasks = [
         task.encode_task(task.Task(PLAN, bytes(16)), state)[:-32],
         task.encode_task(adam, state, {"round": np.array(3), **moments})[:-32],
@@ -112,13 +113,7 @@ def make_targets() -> list[Target]:
         Target("row", answers.decode_row, (parse,), [json.dumps(_ROW).encode()]),
         Target("planned", answers.decode_plan, (parse,), [json.dumps(_PLANNED).encode()]),
         Target("identity", _identity, (NotAllowed,), [b"torchfsl:client:7", b"torchfsl:owner"]),
-    ]  # fmt: skip
-
-
-def _opened() -> Any:
-    from torchfsl.submodel.opened import Opened
-
-    return Opened({"r": np.zeros((6, 1), np.int64)}, {}, 1, 1, (0,))
+    ]
 
 
 def _trees(data: bytes) -> None:
@@ -232,18 +227,15 @@ def load_corpus(targets: list[Target]) -> None:
             target.features.add(execute(target, data))
 
 
-def main() -> int:
+@program(
+    option("--executions", 1_000_000),
+    option("--seconds", 1e9),
+    option("--seed", 0),
+    option("--only", "", "names of decoders, with commas between"),
+    option("--write-corpus", False),
+)
+def main(options: Options) -> Found:
     """Run; exit status 1 after a failure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--executions", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="names of decoders, with commas between")
-    parser.add_argument("--write-corpus", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
     wanted = set(filter(None, options.only.split(",")))
     targets = [t for t in make_targets() if not wanted or t.name in wanted]
     load_corpus(targets)
@@ -267,10 +259,4 @@ def main() -> int:
             for data in target.corpus[len(target.seeds) :]:
                 name = f"{target.name}-{hashlib.sha256(data).hexdigest()[:12]}.bin"
                 (CORPUS / name).write_bytes(data)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
-    return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return found | {"ok": not failures}

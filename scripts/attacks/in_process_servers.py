@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import numpy as np
 
-from scripts.checks.crash_clients import make_plan, make_update
+from scripts.checks.round_clients import make_plan, make_update, take_part
+from scripts.parties import zeros
 from torchfsl.errors import Error
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
@@ -128,7 +128,6 @@ class InProcessServers:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start both; they have no task yet."""
         self.folder, self.tls = folder, folder / "certs"
         make_development_certificates(self.tls, range(4))
         self.pems = {path.stem: path.read_bytes() for path in self.tls.glob("*.pem")}
@@ -167,8 +166,7 @@ class InProcessServers:
         self.nonces, self.number = self.nonces + 1, 0
         nonce = self.nonces.to_bytes(16, "little")
         self.task = Task(bind_plan(make_plan(), self.authorities, nonce), nonce)
-        tensors = [t for s in self.task.plan.segments for t in s.tensors]
-        self.data = encode_task(self.task, {t.name: np.zeros(t.shape, t.dtype) for t in tensors})
+        self.data = encode_task(self.task, zeros(self.task.plan))
         for party in (0, 1):
             await self.call(party, "owner", "Replace", self.data)
 
@@ -250,14 +248,7 @@ class InProcessServers:
         """In a thread: one client's part of the open round."""
         transport = RemoteTransport(_Links(self, client), self.task.plan)  # type: ignore[arg-type]
         update = make_update(self.task.plan, 0, self.number, client)
-        wanted = {"rows": update["rows"].indices}
-        session = Client(self.task.plan, transport, client_id=client).start_round(
-            self.number,
-            indices=wanted,  # type: ignore[arg-type]
-        )
-        session.download()
-        session.retrieve()
-        session.submit(update)
+        take_part(Client(self.task.plan, transport, client_id=client), self.number, update)
 
 
 class _Links:

@@ -18,8 +18,6 @@ not stop is printed: a unit that fires for one client's sample alone gives it, i
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -30,6 +28,7 @@ import torch
 from models import MLP, Sharded
 from scripts.attacks.result import AttackResult
 from scripts.parties import zeros
+from scripts.program import Options, option, program
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.sesa import Server, SesaPlan, Width, build_plan, run_round
@@ -117,12 +116,12 @@ class Network:
         """Of that many clients, half narrow and half wide, one of whom may be an adversary."""
         shape = tuple(self.net.units[0].weight.shape)
         table = (TensorSpec("units.0.weight", shape),)
-        return build_plan(
-            [SegmentSpec("shards", "rows", table, k_max=SHARDS, tau=shape[1]),
-             SegmentSpec("rest", "dense", (TensorSpec("bias", (len(self.net.bias),)),))],
-            encoding=ENCODING, collusion=1, max_isolation=max_isolation,
-            widths=[Width((take, 1), clients // 2) for take in TAKES], session=bytes(16),
-        )  # fmt: skip
+        bias = (TensorSpec("bias", (len(self.net.bias),)),)
+        shards = SegmentSpec("shards", "rows", table, k_max=SHARDS, tau=shape[1])
+        options = {"collusion": 1, "max_isolation": max_isolation, "session": bytes(16)}
+        options["widths"] = [Width((take, 1), clients // 2) for take in TAKES]
+        specs = [shards, SegmentSpec("rest", "dense", bias)]
+        return build_plan(specs, encoding=ENCODING, **options)
 
 
 def same(found: Array, true: Array) -> bool:
@@ -216,7 +215,7 @@ def _any_read(found: Iterable[Array | None], samples: list[Sample]) -> bool:
     return bool(min(read, default=np.inf) < NEAR)
 
 
-def run() -> AttackResult:
+def isolated_submodels() -> AttackResult:
     """Rounds of the fewest clients that can open, and of some that a plan accepts."""
     images = synthetic_images(0, train=400, test=1, shape=(1, 8, 8), classes=10)
     network, rounds = Network.around(images.train, hidden=80), 8
@@ -239,42 +238,43 @@ def run() -> AttackResult:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
+@program(
+    option("--data", "synthetic", "images: synthetic, a folder, a name"),
+    option("--trials", 200, "pairs of clients"),
+    option("--rounds", 60, "rounds of a cohort"),
+    finds=False,
+)
+def main(options: Options) -> int:
     """Print what was read; 1 if an attack or the defence does not do what it should."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", default="synthetic", help="images: synthetic, a folder, a name")
-    parser.add_argument("--trials", type=int, default=200, help="pairs of clients")
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of a cohort")
-    options = parser.parse_args(arguments)
     if options.data == "synthetic":
         data = synthetic_images(0, train=2000, test=1, shape=(1, 28, 28), classes=10)
     else:
         data = load_images(options.data)
     network = Network.around(data.train, hidden=200)
     enough, as_it_must = 0.95 * options.trials, True
-    for name, known in (
-        ("naive sums, positions known", True),
-        ("the sums alone, as SESA's", False),
-    ):
+    names = {"naive sums, positions known": True, "the sums alone, as SESA's": False}
+    for name, known in names.items():
         wide, narrow = pairs(network, options.trials, positions_known=known)
         as_it_must &= min(wide, narrow) >= enough
-        print(f"N = 2, {name}: sample of the wide client read in {wide}, of the narrow one in "
-              f"{narrow} of {options.trials} trials", flush=True)  # fmt: skip
-    print("LIMIT: no protocol for sums hides a client that is alone in a submodel; plans of "
-          "torchfsl.sesa for 2 clients are refused")  # fmt: skip
+        print(
+            f"N = 2, {name}: sample of the wide client read in {wide}, of the narrow one in "
+            f"{narrow} of {options.trials} trials",
+            flush=True,
+        )
+    print(
+        "LIMIT: no protocol for sums hides a client that is alone in a submodel; plans of "
+        "torchfsl.sesa for 2 clients are refused"
+    )
     for clients, limit in ((6, NO_LIMIT), (20, NO_LIMIT), (30, SesaPlan.max_isolation)):
         plan = network.plan(clients, limit)
         found = cohorts(network, plan, options.rounds)
         as_it_must &= (found.submodels > 0) == (clients == 6)
         expected = plan.isolation([clients // 2] * 2)
-        print(f"N = {clients}, SESA, K = {SHARDS}, expected submodels with at most one honest "
-              f"contributor {expected:.2g}{' (limit lifted)' if limit == NO_LIMIT else ''}: a "
-              f"submodel of one client in {found.submodels} of {options.rounds} rounds; LIMIT: a "
-              f"unit that fired for one client's sample in {found.units}", flush=True)  # fmt: skip
+        print(
+            f"N = {clients}, SESA, K = {SHARDS}, expected submodels with at most one honest "
+            f"contributor {expected:.2g}{' (limit lifted)' if limit == NO_LIMIT else ''}: a "
+            f"submodel of one client in {found.submodels} of {options.rounds} rounds; LIMIT: a "
+            f"unit that fired for one client's sample in {found.units}",
+            flush=True,
+        )
     return 0 if as_it_must else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ from __future__ import annotations
 from unittest import mock
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from scripts.attacks.result import AttackResult
@@ -21,9 +20,8 @@ from torchfsl.fsl.dpf import checks
 from torchfsl.fsl.suite import CHECK_BYTES
 from torchfsl.kernels.portable import checks as portable_checks
 from torchfsl.kernels.portable.trees import bits_of, permute
+from torchfsl.types import Bytes, Indices
 
-Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 KEY = bytes(range(16))
 TREE, LEFT, RIGHT = 5, 0, 1
 LEAF_HASH = portable_checks.leaf_hash
@@ -49,7 +47,7 @@ def related(states: Bytes) -> Bytes:
     return inverse(first, permute(first, states) ^ tweak(LEFT) ^ tweak(RIGHT))
 
 
-def first_half(key: bytes, states: Bytes, trees: Numbers, leaves: Numbers) -> Bytes:
+def first_half(key: bytes, states: Bytes, trees: Indices, leaves: Indices) -> Bytes:
     """The leaf hash with its first half in the place of both."""
     half = LEAF_HASH(key, states, trees, leaves)[:, :16]
     return np.concatenate([half, half], axis=1)
@@ -91,7 +89,7 @@ def play(leaf_hash: object) -> bool:
     return passes(leaf_hash, np.concatenate([mine, theirs]), np.concatenate([theirs, mine]))
 
 
-def run() -> AttackResult:
+def leaf_relation() -> AttackResult:
     """Once with half of the hash, once with the hash."""
     off, on = play(first_half), play(LEAF_HASH)
     verdict = {True: "a tree that writes to two leaves is accepted", False: "refused"}

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from scripts.parties import plain_plan
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.cuckoo.placement import Placement
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -69,16 +70,14 @@ def plan_with(
 
     `own` gives the rows a bound of their own, below that of the whole update.
     """
-    table = TreeSegment(
-        "table", "rows", (TensorSpec("table", (ROWS, TAU)),), ROWS, TAU, 2, num_bins=6, theta=4,
-        stash=1, check_bytes=CHECK_BYTES, l2_bound=OWN if own else 0,
-    )  # fmt: skip
+    sizes = {"num_bins": 6, "theta": 4, "stash": 1, "check_bytes": CHECK_BYTES}
+    sizes["l2_bound"] = OWN if own else 0
+    tensor = TensorSpec("table", (ROWS, TAU))
+    table = TreeSegment("table", "rows", (tensor,), ROWS, TAU, 2, **sizes)
     dense = TreeSegment("bias", "dense", (TensorSpec("bias", (3,)),), 3, 1, 3)
-    return Plan(
-        session="0" * 32, hash_seed="0" * 64, encoding=FixedPoint(ring_bits, 0, 100.0),
-        max_clients=8, segments=(table, dense), min_clients=1, lane=lane, l2_bound=BOUND,
-        max_weight=WEIGHT if lane == "weight" else 1, proofs=proofs, max_epochs=epochs,
-    )  # fmt: skip
+    fields = {"max_clients": 8, "l2_bound": BOUND, "proofs": proofs, "max_epochs": epochs}
+    fields |= {"lane": lane, "max_weight": WEIGHT if lane == "weight" else 1}
+    return plain_plan(table, dense, encoding=FixedPoint(ring_bits, 0, 100.0), **fields)
 
 
 def in_two_bins(place: Callable[..., Placement], row: int) -> Callable[..., Placement]:
@@ -191,7 +190,6 @@ LIES: Final[dict[str, Lie]] = {
     "a coefficient altered": Lie(("gadget",), proof=_plus_one(-1)),
 }
 """By name; those of `norm` lie to plans with `proofs = norm` alone."""
-
 
 WEIGHT_LIES: Final[dict[str, Lie]] = {
     "weight -1": Lie(("weight",), weight=-1),

@@ -7,15 +7,18 @@ the best that is known.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 
+from scripts.attacks.forged_reports import Forgery, forge, grow, make_plan
 from scripts.attacks.lies import HONEST, KINDS, TAU, Lie, plan_to, plan_with
-from scripts.attacks.result import AttackResult
+from scripts.attacks.result import AttackResult, fastest
 from scripts.parties import two_servers
 from torchfsl.crypto.flp_same import ZeroOrSame
 from torchfsl.fsl.client import proof, report
@@ -25,6 +28,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import Statement
 from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server import ranges
 from torchfsl.fsl.transport import InProcess
 from torchfsl.kernels import ring
 from torchfsl.submodel.norm_bound import four_squares
@@ -34,6 +38,8 @@ from torchfsl.types import Whole
 
 CLIENTS: Final = 5
 """Honest ones."""
+ROW: Final = 3
+HONEST_ROWS: Final = (ROW,) * CLIENTS
 
 
 @contextlib.contextmanager
@@ -126,32 +132,36 @@ def _slack_of(statement: Statement, true: Any, weight: int) -> Whole:
         return _SLACK(statement, true, weight)
 
 
-def round_with(plan: Plan, lie: Lie | None) -> Opened:
-    """A round of honest clients and, at the same row, of one that lies."""
+def round_with(
+    plan: Plan, lie: Lie | AbstractContextManager[object] | None, rows: Sequence[int] = HONEST_ROWS
+) -> Opened:
+    """A round of honest clients at these rows and, at `ROW`, of one that lies or is altered."""
     servers = two_servers(plan)
     begin_round(servers, 1)
-    link = InProcess(*servers)
-    update = {
-        "table": SegmentUpdate(np.array([3]), np.full((1, TAU), HONEST)),
-        "bias": SegmentUpdate(None, np.ones((3, 1), dtype=np.int64)),
-    }
-    weight = min(2, plan.max_weight)
-    for number in range(CLIENTS):
-        Client(plan, link, client_id=number).start_round(1).submit(update, weight=weight)
+    link, weight = InProcess(*servers), min(2, plan.max_weight)
+
+    def submit(client: int, row: int) -> None:
+        values = SegmentUpdate(np.array([row]), np.full((1, TAU), HONEST))
+        update = {"table": values, "bias": SegmentUpdate(None, np.ones((3, 1), dtype=np.int64))}
+        Client(plan, link, client_id=client).start_round(1).submit(update, weight=weight)
+
+    for client, row in enumerate(rows):
+        submit(client, row)
     if lie is not None:
-        with lying(lie):
-            Client(plan, link, client_id=CLIENTS).start_round(1).submit(update, weight=weight)
+        with lying(lie) if isinstance(lie, Lie) else lie:
+            submit(CLIENTS, ROW)
     return finish_round(servers)
 
 
-def run() -> AttackResult:
+def lying_clients() -> AttackResult:
     """Whether each lie gets into the sum, without proofs and with them."""
-    off = [CLIENTS in round_with(plan_to(lies, "none"), lie).clients
-           for lies in KINDS for lie in lies.values()
-           if not lie.wraps and (lie.values or lie.weight is not None or lie.claim is not None)
-           ]  # fmt: skip
-    on = [CLIENTS in round_with(plan_to(lies, "norm"), lie).clients
-          for lies in KINDS for lie in lies.values()]  # fmt: skip
+    told = [(lies, lie) for lies in KINDS for lie in lies.values()]
+    on = [CLIENTS in round_with(plan_to(lies, "norm"), lie).clients for lies, lie in told]
+    off = [
+        CLIENTS in round_with(plan_to(lies, "none"), lie).clients
+        for lies, lie in told
+        if not lie.wraps and (lie.values or (lie.weight, lie.claim) != (None, None))
+    ]
     plan = plan_with("norm")
     statement = plan.statement
     assert statement is not None
@@ -168,10 +178,88 @@ def run() -> AttackResult:
 
 
 def _seconds(plan: Plan) -> float:
-    """Processor time of the fastest of some honest rounds."""
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        round_with(plan, None)
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+    return fastest(lambda: round_with(plan, None))
+
+
+_ATTACKS: Final = {"count -4": (-4, 0), "count 2**30": (1 << 30, 0), "value 2**27": (1, 1 << 27)}
+"""By name, the count and the value that the attacker sends."""
+
+
+def out_of_range() -> AttackResult:
+    """Clients send what no honest one can: a negative count, a huge one, a value beyond the clip.
+
+    Five honest clients send 80 at one row, under a plan whose mean divides by the count. One
+    attacker sends to the same row. A mean above the clip of 100 would move the model by more than
+    any honest cohort can; a mean near 0 freezes the row.
+    """
+    plan = counting_plan()
+    off: dict[str, float] = {}
+    with mock.patch.object(ranges, "zero_out_of_range", _leave):
+        off = {name: mean_of(opened_with(plan, sent)) for name, sent in _ATTACKS.items()}
+        seconds = _honest_seconds(plan)
+    on = {name: opened_with(plan, sent) for name, sent in _ATTACKS.items()}
+    ratio = _honest_seconds(plan) / seconds
+    limit = plan.encoding.q_max
+    return AttackResult(
+        "values out of range",
+        off="mean of the row, 80 without attack: "
+        + ", ".join(f"{mean:.3g} ({name})" for name, mean in off.items()),
+        on="row opened as 0 and counted: "
+        + ", ".join(f"{opened.zeroed == {'values': 1}} ({name})" for name, opened in on.items()),
+        worked_off=all(not 1 < abs(mean) <= limit for mean in off.values()),
+        worked_on=any(_row(opened) != (0, 0) for opened in on.values()),
+        time_ratio=ratio,
+    )
+
+
+def counting_plan(ring_bits: int = 32) -> Plan:
+    """Eight scalars of magnitude up to 100 with a count of their clients."""
+    plan = make_plan(8, 8, 0, 0)
+    encoding = dataclasses.replace(plan.encoding, ring_bits=ring_bits)
+    return dataclasses.replace(plan, lane="count", encoding=encoding)
+
+
+def opened_with(plan: Plan, sent: tuple[int, int] | None) -> Opened:
+    """A round of the honest clients, and of an attacker that sends (count, value) to the row."""
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    link = InProcess(*servers)
+    for number in range(CLIENTS):
+        update = {"values": SegmentUpdate(np.array([ROW]), np.array([[HONEST]]))}
+        Client(plan, link, client_id=number).start_round(1).submit(update)
+    if sent is not None:
+        for party, message in sending(plan, CLIENTS, *sent).messages():
+            link.send(party, message)
+    return finish_round(servers)
+
+
+def sending(plan: Plan, client: int, count: int, value: int) -> Forgery:
+    """A report of trees that verify, with any count and value at the row."""
+    report = forge(plan, client, 1, np.random.default_rng(0))
+    whole = np.zeros((len(report.alpha), 2), dtype=np.int64)
+    report.alpha[0] = plan.permutations(report.segment)[0][ROW]
+    whole[0] = count, value
+    report.values = ring.from_int64(whole, plan.encoding.ring_bits)
+    grow(report)
+    return report
+
+
+def mean_of(opened: Opened) -> float:
+    """The row's mean, as a server takes it."""
+    count, total = _row(opened)
+    return total / max(count, 1)
+
+
+def _row(opened: Opened) -> tuple[int, int]:
+    return int(opened.lanes["values"][ROW]), int(opened.sums["values"][ROW, 0])
+
+
+def _leave(
+    _plan: Plan, _s: object, _n: int, values: npt.NDArray[np.int64], *_: object
+) -> npt.NDArray[np.bool_]:
+    """Sums as they are, out of range or not."""
+    return np.zeros(len(values), dtype=np.bool_)
+
+
+def _honest_seconds(plan: Plan) -> float:
+    return fastest(lambda: opened_with(plan, None))

@@ -17,7 +17,6 @@ defence: it hides signs, and gcds remain; that is printed, too.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +25,7 @@ import torch
 from torch import nn
 
 from scripts.attacks.result import AttackResult
+from scripts.program import Options, program
 from torchfsl.privhfl import Querying, QueryPlan, Ring, make_plan
 from torchfsl.privhfl.messages import Kind, kind_of
 from torchfsl.privhfl.published import PublishedQuerying
@@ -66,10 +66,8 @@ def network() -> nn.Module:
 def plan(ring: Ring, batch: int) -> QueryPlan:
     """Of the asking party and its victim."""
     module = network()
-    return make_plan(
-        {ASKER: module, VICTIM: module}, SHAPE, ring=ring, batch=batch, min_answering=1,
-        max_answering=1,
-    )  # fmt: skip
+    sizes = {"batch": batch, "min_answering": 1, "max_answering": 1}
+    return make_plan({ASKER: module, VICTIM: module}, SHAPE, ring=ring, **sizes)
 
 
 def attack_published(times: int = 3, signed_r: bool = False) -> Found:
@@ -143,7 +141,7 @@ def attack_secure(times: int = 3) -> Found:
     return Found(0, {}, math.nan, received)
 
 
-def run() -> AttackResult:
+def published_relu() -> AttackResult:
     """Off: the published protocol. On: `secure`."""
     off, on = attack_published(), attack_secure()
     return AttackResult(
@@ -157,22 +155,22 @@ def run() -> AttackResult:
     )
 
 
-def main() -> int:
+@program(finds=False)
+def main(options: Options) -> int:
     """Print all; 1 where it is not as it must be."""
     off = attack_published(times=4)
     three, on, signed = attack_published(), attack_secure(), attack_published(signed_r=True)
-    print(f"published: {three.channels} of {CHANNELS} channels read to the last bit (one picture, "
-          f"three times, {POSITIONS} positions)")  # fmt: skip
-    print("published: gcd of n maskings is the value: "
-          + ", ".join(f"n = {n}: {share:.3f}" for n, share in off.gcds.items())
-          + f"; signs right: {off.signs:.3f}")  # fmt: skip
-    print(f"published, r of random sign: signs right: {signed.signs:.3f}; gcd of 2 maskings: "
-          f"{signed.gcds[2]:.3f}")  # fmt: skip
+    shares = ", ".join(f"n = {n}: {share:.3f}" for n, share in off.gcds.items())
+    print(
+        f"published: {three.channels} of {CHANNELS} channels read to the last bit (one picture, "
+        f"three times, {POSITIONS} positions)"
+    )
+    print(f"published: gcd of n maskings is the value: {shares}; signs right: {off.signs:.3f}")
+    print(
+        f"published, r of random sign: signs right: {signed.signs:.3f}; gcd of 2 maskings: "
+        f"{signed.gcds[2]:.3f}"
+    )
     print(f"secure: the asking party received {sorted(on.messages)}: the attack has no input")
     as_it_must = three.channels >= 14 and on.messages == {"SUM"}
     as_it_must &= abs(signed.gcds[2] - 0.61) < 0.02 and abs(signed.signs - 0.5) < 0.05
     return 0 if as_it_must else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

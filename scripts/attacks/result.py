@@ -1,8 +1,87 @@
-"""What playing an attack showed: with its defence off, and on."""
+"""What playing an attack showed, with its defence off and on, and what the defence costs."""
 
 from __future__ import annotations
 
+import contextlib
+import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Final, Protocol
+
+from scripts.bench.measure import cpu_seconds
+from scripts.parties import bench_plan, random_update, two_servers
+from torchfsl.crypto.fixed_point import FixedPoint
+from torchfsl.fsl.client.client import Client
+from torchfsl.fsl.plan.plan import Plan
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.server.server import Server
+from torchfsl.fsl.transport import InProcess
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
+
+_ROWS: Final = 8192
+_WIDTH: Final = 16
+_TAKEN: Final = 64
+_DENSE: Final = 4096
+_CLIENTS: Final = 6
+
+
+class Defence(Protocol):
+    """Makes a block in which a defence is on or off."""
+
+    def __call__(self, *, on: bool) -> AbstractContextManager[object]:
+        """The block."""
+
+
+def honest_plan(*, malicious_security: bool = True) -> Plan:
+    """A small recommender: a retrieved table of 8192 x 16, and 4096 dense parameters."""
+    table, rest = TensorSpec("table", (_ROWS, _WIDTH)), TensorSpec("rest", (_DENSE,))
+    specs = [
+        SegmentSpec("table", "rows", (table,), tau=_WIDTH, k_max=_TAKEN, retrieve=True),
+        SegmentSpec("rest", "dense", (rest,)),
+    ]
+    options = {"max_clients": _CLIENTS, "malicious_security": malicious_security}
+    return bench_plan(specs, encoding=FixedPoint(32, 16, 4.0), **options)
+
+
+def honest_round(plan: Plan, servers: tuple[Server, Server] | None = None) -> None:
+    """Six clients retrieve 64 rows and send an update."""
+    servers = servers or two_servers(plan)
+    begin_round(servers, 1)
+    for number in range(_CLIENTS):
+        update = random_update(plan, number, 99)
+        taking = Client(plan, InProcess(*servers), client_id=number)
+        with taking.start_round(1, indices={"table": update["table"].positions}) as client_round:
+            client_round.download()
+            client_round.retrieve()
+            client_round.submit(update)
+    finish_round(servers)
+
+
+def ratio_of(defence: Defence) -> float:
+    """Processor time of an honest round with a defence over that of one without."""
+
+    def play(*, on: bool) -> None:
+        with defence(on=on):
+            honest_round(honest_plan())
+
+    return ratio(lambda: play(on=False), lambda: play(on=True))
+
+
+def switched(off: AbstractContextManager[object], *, on: bool) -> AbstractContextManager[object]:
+    """Nothing if the defence is on, else the patch that takes it away."""
+    return contextlib.nullcontext() if on else off
+
+
+def ratio(off: Callable[[], object], on: Callable[[], object], repeats: int = 9) -> float:
+    """Processor time of `on` over that of `off`: the median of interleaved pairs, after one."""
+    pairs = [(*cpu_seconds(off, 1), *cpu_seconds(on, 1)) for _ in range(repeats + 1)]
+    return statistics.median(with_it / without for without, with_it in pairs[1:])
+
+
+def fastest(call: Callable[[], object]) -> float:
+    """Processor time of the fastest of five calls."""
+    return min(cpu_seconds(call, 5))
 
 
 @dataclass(frozen=True, slots=True)

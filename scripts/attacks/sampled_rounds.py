@@ -42,7 +42,7 @@ def poisson_epsilon(multiplier: float, rate: float, rounds: int, delta: float) -
     return float(accountant.get_epsilon(delta))
 
 
-def run() -> AttackResult:
+def sampled_rounds() -> AttackResult:
     """The true epsilon beside both statements."""
     true = true_epsilon(MULTIPLIER, RATE, ROUNDS, DELTA)
     off = poisson_epsilon(MULTIPLIER, RATE, ROUNDS, DELTA)

@@ -15,9 +15,7 @@ noise. Data and first model follow from a seed.
 
 from __future__ import annotations
 
-import argparse
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from torch import nn
 
 import torchfsl
 from scripts.attacks.result import AttackResult
+from scripts.program import Options, option, program
 from torchfsl import privacy
 from torchfsl.federation.local_servers import LocalServers
 from torchfsl.federation.results import RoundResult
@@ -148,11 +147,10 @@ class Task:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         encoding = default_encoding(clients)
         self.fed = torchfsl.Federated(self.model, self.optimizer, encoding=encoding)
-        plan = self.fed.make_plan(
-            max_clients=clients, rows_per_client=SAMPLES, max_rounds=ROUNDS,
-            l2_bound=privacy.l2_bound(encoding, 1.0), above_break_even="keep",
-            proofs="none" if mode == "no proofs" else "norm",
-        )  # fmt: skip
+        options = {"l2_bound": privacy.l2_bound(encoding, 1.0), "above_break_even": "keep"}
+        options["proofs"] = "none" if mode == "no proofs" else "norm"
+        sizes = {"max_clients": clients, "rows_per_client": SAMPLES, "max_rounds": ROUNDS}
+        plan = self.fed.make_plan(**sizes, **options)
         if mode == "noise":
             plan = self.fed.plan = privacy.calibrate(plan, epsilon=EPSILON, delta=1e-6)
         state, make = self.fed.server_state(), self.fed.default_optimizer().build
@@ -272,16 +270,9 @@ def steered_sum() -> AttackResult:
     )
 
 
-run = steered_sum
-
-
-def main(arguments: list[str] | None = None) -> int:
+@program(option("--seeds", [0]), finds=False)
+def main(options: Options) -> None:
     """Print what each mode showed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    options = parser.parse_args(arguments)
     print("mode         seed      read  row, too  lies  refused  logged")
     for mode in MODES:
         for seed in options.seeds:
@@ -289,8 +280,3 @@ def main(arguments: list[str] | None = None) -> int:
             read, noticed = f"{one.read} of {one.samples}", "; ".join(one.noticed) or "nothing"
             row = f"{mode:12} {seed:4} {read:>9} {one.items:9} {one.lies:5} {one.refused:8}"
             print(f"{row}  {noticed}", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

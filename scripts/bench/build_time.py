@@ -10,17 +10,16 @@ on a machine with other work, it is up to a third longer than on a quiet one. Th
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from scripts.bench import measure
+from scripts.program import ROOT, Found, Options, option
 
-SOURCES = Path(__file__).resolve().parents[2] / "torchfsl/kernels/csrc"
+SOURCES = ROOT / "torchfsl/kernels/csrc"
 
 
 def spent() -> tuple[float, float]:
@@ -29,7 +28,7 @@ def spent() -> tuple[float, float]:
     return usage.ru_utime, usage.ru_stime
 
 
-def build(options: argparse.Namespace) -> dict[str, float]:
+def build(options: Options) -> dict[str, float]:
     """User and system seconds of a whole build."""
     wanted = {"BINDING": not options.no_binding, "SELFTEST": not options.no_selftest}
     settings = [f"-DTORCHFSL_{name}={'ON' if on else 'OFF'}" for name, on in wanted.items()]
@@ -48,19 +47,13 @@ def build(options: argparse.Namespace) -> dict[str, float]:
     return {"user_seconds": user, "system_seconds": system, "cpu_seconds": user + system}
 
 
-def main() -> None:
-    """Parse the command line, build, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once")
-    parser.add_argument("--no-selftest", action="store_true", help="the extension alone")
-    parser.add_argument("--no-binding", action="store_true", help="the selftest alone")
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("--jobs", os.cpu_count() or 1, "compilers at once"),
+    option("--no-selftest", False, "the extension alone"),
+    option("--no-binding", False, "the selftest alone"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Build and print."""
     figures["build"] = build(options)
     for name, seconds in figures["build"].items():
         measure.print_figure(name, seconds)
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

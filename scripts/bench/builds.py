@@ -21,8 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from scripts.bench import kernel_cases, measure
+from scripts.bench import kernels, measure
 from scripts.bench.kernels import all_cases
+from scripts.program import Found, Options, option
 
 _CEILING_BLOCKS: Final = 1 << 22
 
@@ -42,7 +43,7 @@ def compare(
 ) -> Iterator[dict[str, Any]]:
     """Seconds of both builds for every case whose name has `wanted` in it."""
     active = builds[0]
-    kernel_cases.kernels = lambda: active  # type: ignore[attr-defined]
+    kernels.kernels = lambda: active  # type: ignore[attr-defined]
     for case in all_cases(small):
         if wanted not in case.name:
             continue
@@ -60,38 +61,35 @@ def compare(
         old, new = (statistics.median(t[which] for t in turns[1:]) for which in (0, 1))
         share = statistics.median(case.blocks / t[1] * t[2] / _CEILING_BLOCKS for t in turns[1:])
         shape = case.shape
-        yield {
-            "kernel": case.name, "rows_a_leaf": 1 << shape.nu, "row_bytes": shape.row * shape.width,
-            "old_seconds": old, "new_seconds": new, "turns": turns[1:],
-            "new_to_old": statistics.median(b / a for a, b, _ in turns[1:]),
-            "share": share, "per_second": case.count / new, "bytes_per_second": case.moved / new,
-        }  # fmt: skip
+        row = {"kernel": case.name, "rows_a_leaf": 1 << shape.nu}
+        row |= {"row_bytes": shape.row * shape.width, "old_seconds": old, "new_seconds": new}
+        row["turns"] = turns[1:]
+        row["new_to_old"] = statistics.median(b / a for a, b, _ in turns[1:])
+        row |= {"share": share, "per_second": case.count / new}
+        yield row | {"bytes_per_second": case.moved / new}
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("old", type=Path, help="extension to compare with")
-    parser.add_argument("new", type=Path, help="extension that may be slower")
-    parser.add_argument("--kernel", default="", help="only kernels with this in their name")
-    parser.add_argument("--repeat", type=int, default=15, help="turns that count")
-    parser.add_argument("--small", action="store_true", help="few trees")
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("old", Path, "extension to compare with"),
+    option("new", Path, "extension that may be slower"),
+    option("--kernel", "", "only kernels with this in their name"),
+    option("--repeat", 15, "turns that count"),
+    option("--small", False, "few trees"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Compare and print."""
     builds = [load(options.old, "old"), load(options.new, "new")]
-    print(f"{'kernel':24}{'a leaf':>7}{'row':>5}{'old ms':>10}{'new ms':>10}"
-          f"{'M/s':>9}{'share':>7}{'GB/s':>7}{'new to old':>12}")  # fmt: skip
+    print(
+        f"{'kernel':24}{'a leaf':>7}{'row':>5}{'old ms':>10}{'new ms':>10}"
+        f"{'M/s':>9}{'share':>7}{'GB/s':>7}{'new to old':>12}"
+    )
     figures["kernels"] = []
     for row in compare(builds, options.repeat, options.kernel, options.small):
-        print(f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}"
-              f"{1e3 * row['old_seconds']:>10.2f}{1e3 * row['new_seconds']:>10.2f}"
-              f"{row['per_second'] / 1e6:>9.1f}{row['share']:>7.0%}"
-              f"{row['bytes_per_second'] / 1e9:>7.1f}{row['new_to_old']:>12.3f}",
-              flush=True)  # fmt: skip
+        print(
+            f"{row['kernel']:24}{row['rows_a_leaf']:>7}{row['row_bytes']:>5}"
+            f"{1e3 * row['old_seconds']:>10.2f}{1e3 * row['new_seconds']:>10.2f}"
+            f"{row['per_second'] / 1e6:>9.1f}{row['share']:>7.0%}"
+            f"{row['bytes_per_second'] / 1e9:>7.1f}{row['new_to_old']:>12.3f}",
+            flush=True,
+        )
         figures["kernels"].append(row)
-    figures["settings"].update({name: str(getattr(options, name)) for name in ("old", "new")})
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import measure
+from scripts.program import Found, Options, UsageError, option
 
 
 def figures_in(found: object, name: str = "") -> Iterator[tuple[str, float]]:
@@ -76,38 +77,30 @@ def compare(
             yield name, old, new, statistics.median(new / old for old, new in both)
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("old", type=Path, help="checkout to compare with")
-    parser.add_argument("new", type=Path, help="checkout that may be faster")
-    parser.add_argument("--repeat", type=int, default=9, help="turns")
-    parser.add_argument("--figure", default="seconds", help="figures with this in their name")
-    parser.add_argument("--new", dest="options", default="", help="options for NEW alone")
-    own, command = sys.argv[1:], []
-    if "--" in own:
-        own, command = own[: own.index("--")], own[own.index("--") + 1 :]
-    options = parser.parse_args(own)
+@measure.benchmark(
+    option("old", Path, "checkout to compare with"),
+    option("new", Path, "checkout that may be faster"),
+    option("--repeat", 9, "turns"),
+    option("--figure", "seconds", "figures with this in their name"),
+    option("--new", "", "options for NEW alone", dest="options"),
+    further="the benchmark, which they name first",
+)
+def main(options: Options, figures: Found) -> None:
+    """Run both by turns and print the medians."""
+    command = options.further
     if not command:
-        parser.error("name the benchmark behind --, such as -- scripts.bench.round")
+        raise UsageError("name the benchmark behind --, such as -- scripts.bench.round")
     commands = command, [*command, *shlex.split(options.options)]
     checkouts = options.old, options.new
     pythons = [interpreter(checkout) for checkout in checkouts]
-    options.old, options.new = map(str, checkouts)
-    options.command = command
-    figures = measure.begin(options)
     turns: list[list[dict[str, float]]] = []
     for turn in range(options.repeat):
-        found: list[Any] = [None, None]
+        both: list[Any] = [None, None]
         for which in (0, 1) if turn % 2 else (1, 0):
-            found[which] = run(pythons[which], checkouts[which], commands[which])
-        turns.append(found)
+            both[which] = run(pythons[which], checkouts[which], commands[which])
+        turns.append(both)
     print(f"{'figure':52}{'old':>12}{'new':>12}{'new to old':>12}")
     rows = list(compare(turns, options.figure))
     for name, old, new, ratio in rows:
         print(f"{name:52}{old:>12,.4g}{new:>12,.4g}{ratio:>12.3f}")
-    measure.finish(options, figures | {"turns": turns, "medians": rows})
-
-
-if __name__ == "__main__":
-    main()
+    figures |= {"turns": turns, "medians": rows}

@@ -23,6 +23,7 @@ from torch import nn
 
 from models import DIN
 from scripts.bench import measure
+from scripts.program import Found, Options, option
 from torchfsl import Federated, Rows
 from torchfsl.engine.hooks import Hooks
 
@@ -87,10 +88,9 @@ def compare(name: str, source: str, find: str, ids: str, steps: int) -> dict[str
         if isinstance(module, nn.Embedding):
             module.sparse = name.endswith(" sparse")
     optimizer = OPTIMIZERS[name](model.parameters(), lr=0.01)
-    fed = Federated(
-        model, optimizer, rows=Rows(find=find), source=source, max_clients=10,  # type: ignore[arg-type]
-        rows_per_client=200_000, retrieve=False, above_break_even="keep",
-    )  # fmt: skip
+    options: dict[str, Any] = {"rows": Rows(find=find), "source": source, "max_clients": 10}
+    options |= {"rows_per_client": 200_000, "retrieve": False, "above_break_even": "keep"}
+    fed = Federated(model, optimizer, **options)
     generator = torch.Generator().manual_seed(1)
     data = [batch(generator, ids == "zipf") for _ in range(steps)]
     for one in data[:3]:
@@ -145,34 +145,24 @@ def memory(hooks: Hooks) -> dict[str, int]:
     }
 
 
-def main() -> None:
-    """Print a table, write the figures."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=40, help="steps of the round (default 40)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each case (default 3)")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
-    arguments = parser.parse_args()
-    figures = measure.begin(arguments)
-    torch.set_num_threads(arguments.threads)
-    cases = [
-        ("Adagrad", "delta", "hooks", "uniform"),
-        ("Adagrad", "delta", "hooks", "zipf"),
-        ("Adam", "delta", "hooks", "uniform"),
-        ("Adam", "delta", "hooks", "zipf"),
-        ("SGD", "delta", "hooks", "uniform"),
-        ("SGD", "delta", "hooks", "zipf"),
-        ("SGD sparse", "delta", "hooks", "uniform"),
-        ("SGD sparse", "delta", "hooks", "zipf"),
-        ("Adagrad", "delta", "scan", "uniform"),
-    ]
-    results = []
+@measure.benchmark(
+    option("--steps", 40, "steps of the round (default 40)"),
+    option("--repeats", 3, "runs of each case (default 3)"),
+    option("--threads", 1, "torch threads (default 1)"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Print a table."""
+    torch.set_num_threads(options.threads)
     print(
         f"{'optimizer':11}{'source':7}{'find':7}{'ids':8}{'step':>8}{'hooked':>9}{'ratio':>8}{'':12}"
         f"{'begin':>9}{'update':>9}{'touched':>9}{'saved':>9}{'tables':>9}"
     )
-    for case in cases:
-        r = repeated(case, arguments.steps, arguments.repeats)
-        results.append(r)
+    figures |= {"torch": torch.__version__, "results": []}
+    names = ("Adagrad", "Adam", "SGD", "SGD sparse")
+    cases = [(name, "delta", "hooks", ids) for name in names for ids in ("uniform", "zipf")]
+    for case in [*cases, ("Adagrad", "delta", "scan", "uniform")]:
+        r = repeated(case, options.steps, options.repeats)
+        figures["results"].append(r)
         name, source, find, ids = case
         print(
             f"{name:11}{source:7}{find:7}{ids:8}{1e3 * r['step_seconds']:6.1f}ms"
@@ -182,9 +172,3 @@ def main() -> None:
             f"{r['touched_rows']:9d}{r['saved_bytes'] / 1e6:7.1f}MB{r['table_bytes'] / 1e6:7.1f}MB",
             flush=True,
         )
-    figures |= {"torch": torch.__version__, "results": results}
-    measure.finish(arguments, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,12 +11,12 @@ another path.
 from __future__ import annotations
 
 import statistics
-import time
 from typing import Any
 
 import numpy as np
 
 from scripts.bench import measure
+from scripts.program import Found, Options, option
 from torchfsl.crypto.field import MODULUS
 from torchfsl.kernels import backends, portable
 
@@ -28,32 +28,18 @@ def rates(kernels: Any, shape: tuple[int, int, int], repeat: int) -> dict[str, f
     left = draw.integers(0, MODULUS, (rows, terms), dtype=np.uint32)
     right = draw.integers(0, MODULUS, (terms, columns), dtype=np.uint32)
     kernels.field_multiply(left, right)
-    seconds = []
-    for _ in range(repeat):
-        start = time.process_time()
-        kernels.field_multiply(left, right)
-        seconds.append(time.process_time() - start)
+    seconds = measure.cpu_seconds(lambda: kernels.field_multiply(left, right), repeat)
     work = float(rows) * terms * columns
     return {"best": work / min(seconds), "median": work / statistics.median(seconds)}
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument(
-        "--shape", type=int, nargs=3, default=[100, 54, 20_000],
-        metavar=("ROWS", "TERMS", "COLUMNS"),
-    )  # fmt: skip
-    parser.add_argument("--repeat", type=int, default=20, help="calls of each kernel")
-    options = parser.parse_args()
-    figures = measure.begin(options)
-    kernels = {backends.backend(): backends.kernels(), "portable": portable}
-    for name, module in kernels.items():
+@measure.benchmark(
+    option("--shape", [100, 54, 20_000], nargs=3, metavar=("ROWS", "TERMS", "COLUMNS")),
+    option("--repeat", 20, "calls of each kernel"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
+    for name, module in {backends.backend(): backends.kernels(), "portable": portable}.items():
         figures[name] = rates(module, tuple(options.shape), options.repeat)
         for kind, rate in figures[name].items():
             measure.print_figure(f"{name}, {kind}, G/CPU s", rate / 1e9)
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from scripts.bench import measure
+from scripts.program import Found, Options, option
 from torchfsl.crypto.bfv_parameters import Scheme, least_modulus
 from torchfsl.crypto.homomorphic import Ciphertexts, KeyPair, PublicKey
 
@@ -48,12 +48,7 @@ print(json.dumps({"encrypt": encrypt, "add": add, "decrypt": decrypt,
 
 def rate(num_values: int, work: Callable[[], object], passes: int = PASSES) -> float:
     """Values a CPU second, of the best pass."""
-    best = float("inf")
-    for _ in range(passes):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return num_values / best
+    return num_values / min(measure.cpu_seconds(work, passes))
 
 
 def rates(degree: int, bits: int, count: int) -> dict[str, float]:
@@ -99,29 +94,21 @@ def paillier(python: str, bits: int, count: int) -> dict[str, Any]:
     return figures
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--bits", type=int, default=33, help="of a slot; default 33")
-    parser.add_argument("--ciphertexts", type=int, default=200, help="in a pass")
-    parser.add_argument("--paillier-python", default="", help="Python that has phe and gmpy2")
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("--bits", 33, "of a slot; default 33"),
+    option("--ciphertexts", 200, "in a pass"),
+    option("--paillier-python", "", "Python that has phe and gmpy2"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
     rows: dict[str, dict[str, Any]] = {
         f"bfv {degree}": rates(degree, options.bits, max(1, options.ciphertexts * 2048 // degree))
         for degree in (2048, 4096)
     }
-    rows["paillier 3072"] = (
-        paillier(options.paillier_python, options.bits, 40)
-        if options.paillier_python
-        else {"skipped": "give --paillier-python"}
-    )
+    rows["paillier 3072"] = {"skipped": "give --paillier-python"}
+    if options.paillier_python:
+        rows["paillier 3072"] = paillier(options.paillier_python, options.bits, 40)
     for name, row in rows.items():
         for what, value in row.items():
             measure.print_figure(f"{name} {what}", value)
     figures["rates"] = rows
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

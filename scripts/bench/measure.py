@@ -1,15 +1,15 @@
-"""What every benchmark prints and writes beside its own figures.
+"""What every benchmark prints and writes with its own figures.
 
-Every one of them begins with `begin`: processor and cores, versions, backend and its path, date,
-AES blocks a second of one core by OpenSSL and, of the native backend, by the fixed-key hash of the
-same run (the ceiling of all work on trees). It ends with `finish`: the peak memory of the process,
-and the file that `--json` names, with the figures of both and the bench's own.
+`benchmark` makes a program. It first prints processor and cores, versions, backend and its path,
+date, AES blocks a second of one core by OpenSSL and, of the native backend, by the fixed-key hash
+of the same run (the ceiling of all work on trees). Then come the figures of the benchmark, and last
+the peak memory of the process. `--json` writes all of them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import functools
+import itertools
 import os
 import platform
 import resource
@@ -23,38 +23,39 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import torchfsl
+from scripts.program import Found, Main, Option, Options, processor, program
+from scripts.program import machine as machine
 
 
-def make_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A benchmark's command line: what it is, and `--json`."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
-    return parser
+def benchmark(*options: Option, further: str = "") -> Callable[..., Main]:
+    """Make a program of a benchmark: a function of its options that adds to the figures so far.
 
+    Those are `environment` and `settings`.
+    """
 
-def begin(options: argparse.Namespace) -> dict[str, Any]:
-    """Print the environment; returns the figures so far: `environment` and `settings`."""
-    settings = {name: value for name, value in vars(options).items() if name != "json"}
-    figures = {"environment": environment(), "settings": settings}
-    for name, value in figures["environment"].items():
-        print_figure(name, value)
-    print(flush=True)
-    return figures
+    def decorate(run: Callable[[Options, Found], None]) -> Main:
+        @program(*options, further=further)
+        @functools.wraps(run)
+        def main(parsed: Options) -> Found:
+            settings = {n: str(v) if isinstance(v, Path) else v for n, v in vars(parsed).items()}
+            del settings["json"]
+            figures: Found = {"environment": environment(), "settings": settings}
+            for name, value in figures["environment"].items():
+                print_figure(name, value)
+            print(flush=True)
+            run(parsed, figures)
+            figures["peak_memory_bytes"] = peak_memory_bytes()
+            print(f"\npeak memory {figures['peak_memory_bytes'] / 1e6:,.0f} MB")
+            return figures
+
+        return main
+
+    return decorate
 
 
 def print_figure(name: str, value: object) -> None:
     """One line."""
     print(f"{name:28} {value:,.4g}" if isinstance(value, float) else f"{name:28} {value}")
-
-
-def finish(options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Print the peak memory, write all figures to the file of `--json`."""
-    figures["peak_memory_bytes"] = peak_memory_bytes()
-    print(f"\npeak memory {figures['peak_memory_bytes'] / 1e6:,.0f} MB")
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def aes_blocks_per_second() -> float:
@@ -103,24 +104,36 @@ def best_seconds(call: Callable[[], Any], repeat: int, least: float = 0.0) -> fl
     return best
 
 
+def cpu_seconds(call: Callable[[], Any], repeat: int) -> list[float]:
+    """Processor time of each of `repeat` calls."""
+    clock = [time.process_time()]
+    for _ in range(repeat):
+        call()
+        clock.append(time.process_time())
+    return [end - start for start, end in itertools.pairwise(clock)]
+
+
 def peak_memory_bytes() -> int:
     """Largest resident size of this process so far.
 
     From Linux's own account where there is one: what `getrusage` says of a process includes the
     one that started it.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+    if Path("/proc/self/status").exists():
+        return status_bytes("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def status_bytes(name: str, process: int | str = "self") -> int:
+    """A size that Linux knows of a process, such as `VmRSS`."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def environment() -> dict[str, Any]:
     """Machine, versions, backend and raw AES rates of this run."""
     info: dict[str, Any] = {
-        "cpu": _cpu_name(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -136,18 +149,3 @@ def environment() -> dict[str, Any]:
         info["mmo_blocks_per_second"] = mmo
         info["cpu_path"] = _native.cpu_path()
     return info
-
-
-def machine() -> str:
-    """Cores and processor in words."""
-    return f"{os.cpu_count()} cores of {_cpu_name()}"
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"

@@ -11,13 +11,11 @@ announces. What the process takes before the model is made (the interpreter, tor
 
 from __future__ import annotations
 
-import argparse
 import gc
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,22 +25,21 @@ from torch import nn
 
 import torchfsl
 from scripts.bench import measure
+from scripts.program import Found, Options, option
 from torchfsl.engine.round import Round
 from torchfsl.fsl.in_process import TwoServers
 from torchfsl.submodel.server_model import ServerModel
 
 STEPS = (
-    "open_round", "start", "receive", "reply", "close_round", "agree", "verify", "commit", "reveal",
-    "open", "apply",
-)  # fmt: skip
-PAGE = 4096
+    *("open_round", "start", "receive", "reply", "close_round", "agree", "verify", "commit"),
+    *("reveal", "open", "apply"),
+)
 
 
 class Watch:
     """The largest resident size in each step, in bytes."""
 
     def __init__(self) -> None:
-        """Begin before the first step."""
         self.peaks: dict[str, int] = {}
         self.step = ""
         self._on = True
@@ -56,7 +53,7 @@ class Watch:
 
     def note(self) -> None:
         """Look once."""
-        size, step = resident_bytes(), self.step
+        size, step = measure.status_bytes("VmRSS"), self.step
         if step:
             self.peaks[step] = max(size, self.peaks.get(step, 0))
 
@@ -76,34 +73,7 @@ class Watch:
         self._thread.join()
 
 
-def resident_bytes() -> int:
-    """Of this process, now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-
-
-def main() -> None:
-    """Run the rounds and print the table."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--rows", type=int, default=2_000_000, metavar="M")
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--rows-per-client", type=int, default=128)
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2)
-    options = parser.parse_args()
-    figures = measure.begin(options)
-    before = resident_bytes()
-    watch = Watch()
-    text = rounds(options, watch)
-    watch.end()
-    print(text, end="\n\n")
-    print(f"{'step':36} peak, MB")
-    for step, size in watch.peaks.items():
-        print(f"{step:36} {(size - before) / 1e6:8,.0f}")
-    figures["peaks"] = {step: size - before for step, size in watch.peaks.items()}
-    measure.finish(options, figures)
-
-
-def rounds(options: argparse.Namespace, watch: Watch) -> str:
+def rounds(options: Options, watch: Watch) -> str:
     """All rounds; what explain says of their plan."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.EmbeddingBag(options.rows, options.width), nn.Linear(options.width, 2))
@@ -133,10 +103,7 @@ def rounds(options: argparse.Namespace, watch: Watch) -> str:
 
 
 def one_client(
-    fed: torchfsl.Federated,
-    home: TwoServers,
-    who: tuple[int, int],
-    ids: npt.NDArray[np.int64],
+    fed: torchfsl.Federated, home: TwoServers, who: tuple[int, int], ids: npt.NDArray[np.int64]
 ) -> None:
     """Fetch, one step, report."""
     (number, client), (optimizer,) = who, fed.hooks.optimizers
@@ -160,5 +127,21 @@ def watched(watch: Watch, server: Any, name: str) -> None:
     setattr(server, name, call)
 
 
-if __name__ == "__main__":
-    main()
+@measure.benchmark(
+    option("--rows", 2_000_000, metavar="M"),
+    option("--width", 16),
+    option("--rows-per-client", 128),
+    option("--clients", 3),
+    option("--rounds", 2),
+)
+def main(options: Options, figures: Found) -> None:
+    """Run the rounds and print the table."""
+    before = measure.status_bytes("VmRSS")
+    watch = Watch()
+    text = rounds(options, watch)
+    watch.end()
+    print(text, end="\n\n")
+    print(f"{'step':36} peak, MB")
+    figures["peaks"] = {step: size - before for step, size in watch.peaks.items()}
+    for step, size in figures["peaks"].items():
+        print(f"{step:36} {size / 1e6:8,.0f}")

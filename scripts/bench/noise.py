@@ -9,7 +9,6 @@ the one asked for, and the sampler's moments beside the exact ones. Needs `torch
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import time
@@ -19,6 +18,7 @@ import numpy as np
 
 from scripts.bench import measure
 from scripts.parties import bench_plan, two_servers
+from scripts.program import Found, Options, option
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import privacy
@@ -31,7 +31,7 @@ from torchfsl.submodel.update import RawSegment, Update, quantise
 CLIENTS = 5
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
+def make_plan(options: Options) -> Plan:
     """A dense segment of so many values, single values with trees, a count lane, noise."""
     specs = [
         SegmentSpec("dense", "dense", (TensorSpec("dense", (options.values,)),)),
@@ -86,8 +86,7 @@ def noisy_round(plan: Plan) -> dict[str, Any]:
     for client in range(CLIENTS):
         raw = {
             s.name: RawSegment(
-                None if s.is_dense else np.arange(s.k_max),
-                rng.normal(size=(s.k_max, s.tau)),
+                None if s.is_dense else np.arange(s.k_max), rng.normal(size=(s.k_max, s.tau))
             )
             for s in plan.segments
         }
@@ -142,29 +141,19 @@ def show(figures: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--epsilon", type=float, default=2.0, help="wanted against either server")
-    parser.add_argument("--delta", type=float, default=1e-6, help="delta of that epsilon")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds that are opened")
-    parser.add_argument("--norm", type=float, default=1.0, help="L2 norm bound of a real update")
-    parser.add_argument("--values", type=int, default=200_000, help="dense values of the round")
-    parser.add_argument("--draws", type=int, default=1 << 21, help="draws a sigma")
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("--epsilon", 2.0, "wanted against either server"),
+    option("--delta", 1e-6, "delta of that epsilon"),
+    option("--rounds", 100, "rounds that are opened"),
+    option("--norm", 1.0, "L2 norm bound of a real update"),
+    option("--values", 200_000, "dense values of the round"),
+    option("--draws", 1 << 21, "draws a sigma"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
     plan = make_plan(options)
     stated = privacy.guarantee(plan, delta=options.delta, rounds=options.rounds)
-    figures |= {
-        "noise_sigma": plan.noise_sigma,
-        "lane_sigma": plan.lane_sigma,
-        "sampler": sampler(options.draws),
-        "round": noisy_round(plan),
-        "guarantee": dataclasses.asdict(stated),
-    }
+    figures |= {"noise_sigma": plan.noise_sigma, "lane_sigma": plan.lane_sigma}
+    figures |= {"sampler": sampler(options.draws), "round": noisy_round(plan)}
+    figures["guarantee"] = dataclasses.asdict(stated)
     show(figures)
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,6 @@ where ours are XORs; no peer was built here.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -24,7 +23,8 @@ from typing import Any, Final
 import numpy as np
 
 from scripts.bench import measure
-from scripts.bench.kernel_cases import KEY, OTHER_KEY, Keys, Shape
+from scripts.bench.kernels import KEY, OTHER_KEY, Keys, Shape
+from scripts.program import Found, Options, option
 from torchfsl.fsl.dpf.ssa import aligned_zeros
 from torchfsl.kernels.backends import kernels
 
@@ -65,7 +65,7 @@ def seconds_of(call: Callable[[], object], least: float) -> float:
     return spent / count
 
 
-def line(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
+def line(log_m: int, options: Options) -> dict[str, Any]:
     """Answers a second, by name."""
     turns: dict[str, list[float]] = {}
     line_of = calls(log_m, options.batch)
@@ -79,15 +79,14 @@ def line(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     return {"log_m": log_m, "answers_per_second": rates, "turns": turns, "published": published}
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--log-m", type=int, nargs="+", default=list(PUBLISHED), help="rows, log2")
-    parser.add_argument("--batch", type=int, default=32, help="trees that pass together")
-    parser.add_argument("--repeat", type=int, default=9, help="turns that count")
-    parser.add_argument("--least", type=float, default=0.05, help="CPU seconds of a turn")
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("--log-m", list(PUBLISHED), "rows, log2"),
+    option("--batch", 32, "trees that pass together"),
+    option("--repeat", 9, "turns that count"),
+    option("--least", 0.05, "CPU seconds of a turn"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
     names = ("leaf", "bits", "together", "read", "V100", "1 CPU thread")
     print("answers/s, one thread" + "".join(f"{name:>14}" for name in names))
     figures["lines"] = []
@@ -96,8 +95,3 @@ def main() -> None:
         numbers = [*row["answers_per_second"].values(), *row["published"].values()]
         print(f"2**{log_m:<18}" + "".join(f"{number:14,.0f}" for number in numbers), flush=True)
         figures["lines"].append(row)
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What proofs cost at DIN's published shape: bytes of every party, and processor time by part.
 
-    python -m scripts.bench.proofs [--reports 4] [--turns 3] [--json FILE]
+    python -m scripts.bench.proofs [--turns 3] [--json FILE]
 
 The plan is that of `scripts.bench.round`, with a count lane and a bound of 2**16 (norm 1). A client
 draws a report and both servers answer for it, in one thread each, under the plan without proofs,
@@ -12,21 +12,19 @@ proofs. No transport, no training.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import torchfsl
 from models import DIN
 from scripts.bench.round import CATEGORIES, CATEGORY_ROWS, DIM, ITEM_ROWS, ITEMS, USERS
+from scripts.parties import random_update
+from scripts.program import Found, Options, option, program
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.fsl import costs, messages
 from torchfsl.fsl.client import report as client_report
@@ -40,7 +38,6 @@ from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report, TreeRecord
 from torchfsl.fsl.server.running_sums import RunningSums
-from torchfsl.submodel.update import SegmentUpdate, Update
 
 BOUND = 1 << 16
 WEIGHT = 10
@@ -50,10 +47,9 @@ def plans() -> dict[str, Plan]:
     """DIN's plan by `proofs`: counted, and with weights."""
     torch.manual_seed(0)
     model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
-    fed = torchfsl.Federated(
-        model, torch.optim.SGD(model.parameters(), lr=0.01), source="gradient",
-        encoding=torchfsl.FixedPoint(),
-    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    encoding = torchfsl.FixedPoint()
+    fed = torchfsl.Federated(model, optimizer, source="gradient", encoding=encoding)
     rows = ITEM_ROWS + CATEGORY_ROWS + 1
     plan = fed.make_plan(max_clients=100, rows_per_client=rows, average="rows", l2_bound=BOUND)
     weights = dataclasses.replace(plan, lane="weight", max_weight=WEIGHT)
@@ -63,24 +59,11 @@ def plans() -> dict[str, Plan]:
     }
 
 
-def update_of(plan: Plan, seed: int) -> Update:
-    """An update near the bound, on as many rows as a client may select."""
-    rng, update = np.random.default_rng(seed), {}
-    for segment in plan.segments:
-        count = segment.m if segment.is_dense else segment.k_max
-        indices = None
-        if not segment.is_dense:
-            indices = np.sort(rng.choice(segment.m, count, replace=False)).astype(np.int64)
-        values = rng.integers(-200, 201, (count, segment.tau))
-        update[segment.name] = SegmentUpdate(indices, values)
-    return update
-
-
 class OneReport:
     """One client's report under one plan, and what both servers have of it."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
-        self.plan, self.update = plan, update_of(plan, seed)
+        self.plan, self.update = plan, random_update(plan, seed, 200)
         self.trees = ClientTrees(plan, 0, 1)
         early = [
             piece
@@ -101,10 +84,9 @@ class OneReport:
         seed, nonce = self.trees.master_seeds[party], self.trees.context.nonce
         record = TreeRecord(opening_round=1, nonce=nonce, public=self._public, master_seed=seed)
         public, masked = (b"".join(drawn.public), tuple(bytes(part) for part in drawn.masked))
-        report = Report(
-            plan=self.plan, round_number=1, client=0, trees=record, model=b"", nonce=nonce,
-            public=public, hint_nonce=drawn.context.hint_nonce, masked=masked, commitment=b"",
-        )  # fmt: skip
+        about = {"plan": self.plan, "round_number": 1, "client": 0, "model": b"", "commitment": b""}
+        about |= {"nonce": nonce, "hint_nonce": drawn.context.hint_nonce}
+        report = Report(trees=record, public=public, masked=masked, **about)
         return LoadedReport(party, report)
 
 
@@ -158,14 +140,9 @@ def sizes_of(plan: Plan) -> dict[str, int]:
     return found
 
 
-def main() -> None:
+@program(option("--turns", 3))
+def main(options: Options) -> Found:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
     os.environ["TORCHFSL_THREADS"] = "1"
     torch.set_num_threads(1)
     made = plans()
@@ -182,9 +159,4 @@ def main() -> None:
             print(f"  {what:42} {size:>12,}")
         for part, took in best[name].items():
             print(f"  {part:42} {1e3 * took:>12.1f} ms")
-    if options.json:
-        options.json.write_text(json.dumps({"sizes": sizes, "seconds": best}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return {"sizes": sizes, "seconds": best}

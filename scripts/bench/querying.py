@@ -5,7 +5,6 @@
     python -m scripts.bench.querying --networks cnet mlp --batch 128 256 512 1024 2048
     python -m scripts.bench.querying --mode published              # the paper's protocol, ours
     python -m scripts.bench.querying --precision --data cifar10    # what the ring costs
-    python -m scripts.bench.querying --baseline crypten            # where it is installed
 
 One querying and one answering party and the server, in one process on one thread; seconds are
 processor seconds, by party, of the best run. Bytes are counted on every link, headers included, and
@@ -17,7 +16,6 @@ hardware and, for one query, of table 3.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 from collections.abc import Callable
@@ -28,7 +26,7 @@ from torch import nn
 
 import models
 from scripts.bench import measure
-from scripts.bench.crypten_baseline import run_crypten
+from scripts.program import Found, Options, option
 from torchfsl.privhfl import PublishedQuerying, Querying, QueryPlan, Ring, make_plan
 from torchfsl.privhfl.network import read_network
 from torchfsl.privhfl.relay import Cost
@@ -43,18 +41,14 @@ IMAGE, DIGIT = (3, 32, 32), (1, 28, 28)
 
 def _cnet() -> nn.Module:
     """CryptoNets with ReLU: a convolution of 5 maps, 100 hidden units."""
-    return nn.Sequential(
-        nn.Conv2d(1, 5, 5, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(845, 100),
-        nn.ReLU(), nn.Linear(100, 10),
-    )  # fmt: skip
+    first, hidden = nn.Conv2d(1, 5, 5, stride=2, padding=1), nn.Linear(845, 100)
+    return nn.Sequential(first, nn.ReLU(), nn.Flatten(), hidden, nn.ReLU(), nn.Linear(100, 10))
 
 
 def _mlp() -> nn.Module:
     """Two hidden layers of 128 units."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
-        nn.Linear(128, 10),
-    )  # fmt: skip
+    first, second, last = nn.Linear(784, 128), nn.Linear(128, 128), nn.Linear(128, 10)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
@@ -72,17 +66,20 @@ BOUNDS = {"vgg7": (0.06, 18.0), "resnet8": (0.08, 21.0), "resnet10": (0.11, 25.0
 """What we ask of ourselves at 32 bits with tables: seconds of one quiet core and MB a query."""
 
 
-def cost_row(name: str, comparison: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
+def plan_of(module: nn.Module, shape: tuple[int, ...], **options: Any) -> QueryPlan:
+    """Of two parties with one network, of whom one answers."""
+    options = {"max_answering": 1} | options
+    return make_plan({0: module, 1: module}, shape, min_answering=1, **options)
+
+
+def cost_row(name: str, comparison: str, batch: int, options: Options) -> dict[str, Any]:
     """Cost of a batch, a query."""
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     module = make().eval()
     bits = 64 if options.mode == "published" else options.ring_bits
     ring = Ring() if bits == 32 else Ring(64, 20, 20)
-    plan = make_plan(
-        {0: module, 1: module}, shape, ring=ring, batch=batch, comparison=comparison,
-        min_answering=1, max_answering=1,
-    )  # fmt: skip
+    plan = plan_of(module, shape, ring=ring, batch=batch, comparison=comparison)
     images = torch.rand(batch, *shape)
     querying: Querying | PublishedQuerying
     if options.mode == "published":
@@ -94,15 +91,13 @@ def cost_row(name: str, comparison: str, batch: int, options: argparse.Namespace
     best = min(costs, key=lambda cost: sum(cost.seconds.values()))
     if options.mode != "published":
         _compare_with_plan(plan, costs)
-    row = {
-        "network": name, "comparison": comparison, "batch": batch, "ring_bits": ring.bits,
-        "weights_MB": costs[0].phase_bytes("setup") / 1e6,
-        **{f"{p}_MB": best.phase_bytes(p) / batch / 1e6 for p in ("offline", "online")},
-        **{f"{p}_s": float(s) / batch for p, s in best.seconds.items()},
-        "all_s": sum(best.seconds.values()) / batch,
-        "round_trips": len(plan.steps(1)) // 2 + 1 if options.mode != "published" else None,
-        "float32_s": _float_seconds(module, images) / batch,
-    }  # fmt: skip
+    row: dict[str, Any] = {"network": name, "comparison": comparison, "batch": batch}
+    row |= {"ring_bits": ring.bits, "weights_MB": costs[0].phase_bytes("setup") / 1e6}
+    row |= {f"{p}_MB": best.phase_bytes(p) / batch / 1e6 for p in ("offline", "online")}
+    row |= {f"{p}_s": float(s) / batch for p, s in best.seconds.items()}
+    row["all_s"] = sum(best.seconds.values()) / batch
+    row["round_trips"] = len(plan.steps(1)) // 2 + 1 if options.mode != "published" else None
+    row["float32_s"] = _float_seconds(module, images) / batch
     row["all_MB"] = row["offline_MB"] + row["online_MB"]
     return row
 
@@ -146,7 +141,7 @@ def print_row(row: dict[str, Any]) -> None:
     print(line, flush=True)
 
 
-def precision(options: argparse.Namespace) -> list[dict[str, Any]]:
+def precision(options: Options) -> list[dict[str, Any]]:
     """Trained networks of CIFAR-10, on test images: the ring's logits beside floats."""
     settings = Settings(
         task="cifar10", data=options.data, clients=3, private=1000, test=options.images
@@ -163,25 +158,22 @@ def precision(options: argparse.Namespace) -> list[dict[str, Any]]:
             plain = copy.deepcopy(module).double()(population.test.images.double())
         for ring in (Ring(), Ring(64, 20, 20), Ring(32, 10, 10), Ring(32, 8, 8)):
             shape = tuple(private.images.shape[1:])
-            plan = make_plan(
-                {0: module, 1: module}, shape, ring=ring, batch=50, min_answering=1,
-                max_answering=options.answering, session="precision of rings",
-            )  # fmt: skip
+            sizes = {"batch": 50, "max_answering": options.answering}
+            plan = plan_of(module, shape, ring=ring, session="precision of rings", **sizes)
             querying = Querying(plan, mode="fixed", seed=b"precision of rings")
             querying.load(1, module, private.images)
             logits = querying.ask(0, [1], population.test.images).logits
             error = (logits - plain).abs()
-            row = {
-                "network": read_name(module), "ring_bits": ring.bits, "frac_bits": ring.frac_bits,
-                "answering": options.answering,
-                "agreement": float((logits.argmax(1) == plain.argmax(1)).double().mean()),
-                "max_error": float(error.max()), "mean_error": float(error.mean()),
-                "largest_logit": float(plain.abs().max()),
-                "accuracy": float((plain.argmax(1) == population.test.labels).double().mean()),
-            }  # fmt: skip
+            choices = logits.argmax(1), plain.argmax(1)
+            row = {"network": read_name(module), "ring_bits": ring.bits}
+            row |= {"frac_bits": ring.frac_bits, "answering": options.answering}
+            row["agreement"] = float((choices[0] == choices[1]).double().mean())
+            row |= {"max_error": float(error.max()), "mean_error": float(error.mean())}
+            row["largest_logit"] = float(plain.abs().max())
+            row["accuracy"] = float((choices[1] == population.test.labels).double().mean())
             rows.append(row)
-            print(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
-                            for k, v in row.items()), flush=True)  # fmt: skip
+            shown = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+            print(", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
     return rows
 
 
@@ -191,24 +183,22 @@ def read_name(module: nn.Module) -> str:
     return f"{type(module).__name__} of {graph.num_weights} weights"
 
 
-def main() -> None:
-    """Print, and write to the file of `--json`."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(PAPER))
-    parser.add_argument("--comparison", nargs="+", choices=("tables", "trees"), default=["tables"])
-    parser.add_argument("--batch", nargs="+", type=int, default=[4])
-    parser.add_argument("--ring-bits", type=int, choices=(32, 64), default=32)
-    parser.add_argument("--mode", choices=("secure", "published"), default="secure")
-    parser.add_argument("--repeat", type=int, default=5, help="runs, of which the best counts")
-    parser.add_argument("--precision", action="store_true")
-    parser.add_argument("--data", default="", help="of --precision: a folder, or a Hub name")
-    parser.add_argument("--images", type=int, default=1000, help="of --precision: test images")
-    parser.add_argument("--answering", type=int, default=1, help="of --precision: summands planned")
-    parser.add_argument("--baseline", choices=("crypten",))
-    options = parser.parse_args()
+@measure.benchmark(
+    option("--networks", list(PAPER), choices=NETWORKS),
+    option("--comparison", ["tables"], choices=("tables", "trees")),
+    option("--batch", [4]),
+    option("--ring-bits", 32, choices=(32, 64)),
+    option("--mode", "secure", choices=("secure", "published")),
+    option("--repeat", 5, "runs, of which the best counts"),
+    option("--precision", False),
+    option("--data", "", "of --precision: a folder, or a Hub name"),
+    option("--images", 1000, "of --precision: test images"),
+    option("--answering", 1, "of --precision: summands planned"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
     torch.set_num_threads(1)
     os.environ["TORCHFSL_THREADS"] = "1"
-    figures = measure.begin(options)
     figures["kept_memory"] = keep_freed_memory()
     if options.precision:
         figures["precision"] = precision(options)
@@ -219,10 +209,3 @@ def main() -> None:
                 for batch in options.batch:
                     rows.append(cost_row(name, comparison, batch, options))
                     print_row(rows[-1])
-    if options.baseline:
-        figures["crypten"] = run_crypten()
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -29,6 +29,7 @@ import torchfsl
 from models import DIN
 from scripts.bench import measure
 from scripts.parties import Stopwatch, TimedServers
+from scripts.program import Found, Options, option
 from torchfsl.engine.round import Round
 from torchfsl.fsl import costs, messages
 from torchfsl.fsl.client.client import Client
@@ -82,14 +83,12 @@ class Rounds:
         self.num_clients = num_clients
         self.model = DIN(items=ITEMS, categories=CATEGORIES, users=USERS, dim=DIM)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        proven: dict[str, Any] = {"average": "rows", "l2_bound": 1 << 16}
         self.fed = torchfsl.Federated(
             self.model, self.optimizer, source="gradient", encoding=torchfsl.FixedPoint()
         )
-        self.plan = self.fed.make_plan(
-            max_clients=num_clients, rows_per_client=ITEM_ROWS + CATEGORY_ROWS + 1, proofs=proofs,
-            **({} if proofs == "none" else proven),
-        )  # fmt: skip
+        sizes = {"max_clients": num_clients, "rows_per_client": ITEM_ROWS + CATEGORY_ROWS + 1}
+        proven = {} if proofs == "none" else {"average": "rows", "l2_bound": 1 << 16}
+        self.plan = self.fed.make_plan(proofs=proofs, **sizes, **proven)
         state = self.fed.server_state()
         start = clock()
         self.servers = (self._server(0, state), self._server(1, state))
@@ -187,27 +186,6 @@ def run(
     }
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--clients", type=int, default=100, help="clients in the round")
-    parser.add_argument("--rounds", type=int, default=3, help="the best counts")
-    parser.add_argument("--ahead", type=int, default=1, help="clients that ask before the first")
-    parser.add_argument("--proofs", choices=PROOFS, default="none", help="with a count lane")
-    parser.add_argument("--cpu", action="store_true", help="CPU time instead of the clock's")
-    options = parser.parse_args()
-    figures = measure.begin(options)
-    clock = time.process_time if options.cpu else time.perf_counter
-    measured = run(options.clients, options.rounds, clock, options.ahead, options.proofs)
-    for name, value in measured.items():
-        if isinstance(value, dict):
-            for key, part in value.items():
-                print(f"{name + ': ' + key:48} {_text(part)}")
-        else:
-            print(f"{name:48} {_text(value)}")
-    measure.finish(options, figures | measured)
-
-
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
@@ -216,5 +194,21 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-if __name__ == "__main__":
-    main()
+@measure.benchmark(
+    option("--clients", 100, "clients in the round"),
+    option("--rounds", 3, "the best counts"),
+    option("--ahead", 1, "clients that ask before the first"),
+    option("--proofs", "none", "with a count lane", choices=PROOFS),
+    option("--cpu", False, "CPU time instead of the clock's"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Run and print."""
+    clock = time.process_time if options.cpu else time.perf_counter
+    measured = run(options.clients, options.rounds, clock, options.ahead, options.proofs)
+    for name, value in measured.items():
+        if isinstance(value, dict):
+            for key, part in value.items():
+                print(f"{name + ': ' + key:48} {_text(part)}")
+        else:
+            print(f"{name:48} {_text(value)}")
+    figures |= measured

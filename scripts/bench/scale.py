@@ -16,22 +16,24 @@ best round counts, and the first one, in memory that is new to the process, rare
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import cProfile
 import functools
 import os
 import pstats
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
 from scripts.bench import measure
 from scripts.bench.apart import run_apart, settle
-from scripts.bench.server_clock import ACCOUNTS, PATH, Clock, watched
 from scripts.parties import Outbox, bench_plan, two_servers
+from scripts.program import Found, Options, option
+from torchfsl.crypto import kdf
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl import costs
 from torchfsl.fsl.client.client import Client
@@ -40,14 +42,121 @@ from torchfsl.fsl.cuckoo import placement as cuckoo
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round
 from torchfsl.fsl.server.server import Server
+from torchfsl.kernels.backends import KERNELS, kernels
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import RawSegment, quantise
+
+PATH = ("receive", "verify", "accumulate")
+"""Stages of a server that grow with the clients."""
+
+ACCOUNTS = ("native", "sums", "HKDF")
+"""What is noted of a stage; see `Clock`."""
+
+
+class Clock:
+    """Seconds of both servers by stage, and those inside native code.
+
+    Native are the kernels, of which expansion and accumulation is noted apart as `sums`, hashes and
+    key streams. HKDF, by `cryptography`, has an account of its own; the rest is Python, parsing and
+    copies.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._stage = (self.seconds[0], "")
+        self._inside: list[float] = []
+        self._notes: list[tuple[dict[str, float], str, str, float]] = []
+
+    def time(self, party: int, stage: str, call: Callable[[], Any]) -> Any:
+        """Run `call` on the account of a server and a stage; stages inside it are not its own."""
+        before, self._stage = self._stage, (self.seconds[party], stage)
+        self._inside.append(0.0)
+        start = time.perf_counter()
+        result = call()
+        seconds = time.perf_counter() - start
+        self._add(party, stage, seconds - self._inside.pop())
+        if self._inside:
+            self._inside[-1] += seconds
+        self._stage = before
+        return result
+
+    def noted(self, call: Callable[..., Any], account_name: str) -> Callable[..., Any]:
+        """`call`, noted as `account_name` in the stage in which it happens.
+
+        What noting takes beside it, `noting_seconds`, is on nobody's account.
+        """
+        note, now = self._notes.append, time.perf_counter
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            start = now()
+            result = call(*arguments, **named)
+            note((*self._stage, account_name, now() - start))
+            return result
+
+        return timed
+
+    def settle_notes(self) -> None:
+        """Add what was noted to the accounts, and take what noting took out of their stages."""
+        for account, stage, account_name, seconds in self._notes:
+            name = f"{account_name} {stage}"
+            account[name] = account.get(name, 0.0) + seconds
+            account[stage] -= noting_seconds()
+        self._notes.clear()
+
+    def _add(self, party: int, stage: str, seconds: float) -> None:
+        account = self.seconds[party]
+        account[stage] = account.get(stage, 0.0) + seconds
+
+    def slower(self) -> dict[str, float]:
+        """Stages of the server that took longer over `PATH`."""
+        return max(self.seconds, key=lambda account: sum(account[stage] for stage in PATH))
+
+
+@functools.cache
+def noting_seconds() -> float:
+    """What `Clock.noted` takes for a call, beside the seconds that it notes."""
+    calls, least = 100, float("inf")
+    for _ in range(20):
+        clock = Clock()
+        nothing = clock.noted(lambda: None, "")
+        start = time.perf_counter()
+        for _ in range(calls):
+            nothing()
+        seconds = time.perf_counter() - start
+        least = min(least, (seconds - sum(note[-1] for note in clock._notes)) / calls)
+    return least
+
+
+@contextlib.contextmanager
+def watched(servers: tuple[Server, Server], clock: Clock) -> Iterator[None]:
+    """Time native code, and additions to the sums apart from the stage they happen in."""
+    module = kernels()
+    with contextlib.ExitStack() as stack:
+        for name in KERNELS:
+            account_name = "sums" if name == "accumulate_batch" else "native"
+            timed = clock.noted(getattr(module, name), account_name)
+            stack.enter_context(mock.patch.object(module, name, timed))
+        for name, account_name in (("digest", "native"), ("stream", "native"), ("derive", "HKDF")):
+            timed = clock.noted(getattr(kdf, name), account_name)
+            stack.enter_context(mock.patch.object(kdf, name, timed))
+        for party, server in enumerate(servers):
+            sums = server._evaluator.sums
+            change = functools.partial(_on_account, clock, party, sums._change)
+            stack.enter_context(mock.patch.object(sums, "_change", change))
+        yield
+
+
+def _on_account(
+    clock: Clock, party: int, change: Callable[..., None], *arguments: Any, **named: Any
+) -> None:
+    clock.time(party, "accumulate", lambda: change(*arguments, **named))
+
 
 NAME = "w"
 PROFILE_LINES = 20
 
 
-def make_plan(m: int, options: argparse.Namespace) -> Plan:
+def make_plan(m: int, options: Options) -> Plan:
     """One segment of m scalars."""
     k_max = max(1, round(m * options.fraction))
     return bench_plan(
@@ -151,7 +260,7 @@ def profile(call: Callable[[], Any]) -> None:
     print(f"  {1e6 * whole:12,.0f} us all functions")
 
 
-def figures_of(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
+def figures_of(log_m: int, options: Options) -> dict[str, Any]:
     """One size."""
     m = 1 << log_m
     plan = make_plan(m, options)
@@ -170,19 +279,16 @@ def figures_of(log_m: int, options: argparse.Namespace) -> dict[str, Any]:
     runs = run_servers(plan, rows, values, options)
     predicted = predict(plan)
     apart = run_apart(plan, messages_of(plan, 0, rows, values)) if options.apart else None
-    return {
-        "m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta,
-        "rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits, "clients": options.clients,
-        "upload_bytes": costs.client_bytes(plan),
-        "permutations_seconds": set_up,
-        "client_seconds": client_seconds,
-        "matching_seconds": matching,
-        "client_aes_blocks": predicted.client_aes_blocks,
-        **server_figures(plan, runs, options.clients),
-        "predicted_memory_bytes": predicted.server_memory_bytes,
-        "peak_memory_bytes": measure.peak_memory_bytes(),
-        "server_apart": apart,
-    }  # fmt: skip
+    figures = {"m": m, "k": segment.k_max, "bins": segment.num_bins, "rows_a_bin": segment.theta}
+    figures |= {"rows_a_leaf": 1 << segment.nu, "ring_bits": options.bits}
+    figures |= {"clients": options.clients, "upload_bytes": costs.client_bytes(plan)}
+    figures |= {"permutations_seconds": set_up, "client_seconds": client_seconds}
+    figures["matching_seconds"] = matching
+    figures["client_aes_blocks"] = predicted.client_aes_blocks
+    figures |= server_figures(plan, runs, options.clients)
+    figures["predicted_memory_bytes"] = predicted.server_memory_bytes
+    figures["peak_memory_bytes"] = measure.peak_memory_bytes()
+    return figures | {"server_apart": apart}
 
 
 def time_permutations(plan: Plan) -> float:
@@ -195,10 +301,7 @@ def time_permutations(plan: Plan) -> float:
 
 
 def run_servers(
-    plan: Plan,
-    rows: list[npt.NDArray[np.int64]],
-    values: npt.NDArray[np.float32],
-    options: argparse.Namespace,
+    plan: Plan, rows: list[npt.NDArray[np.int64]], values: npt.NDArray[np.float32], options: Options
 ) -> list[dict[str, float]]:
     """Stages of the slower server in each of the rounds, and profiles where they are asked for."""
     servers = two_servers(plan)
@@ -281,28 +384,22 @@ def show(row: dict[str, Any], ceiling: float | None) -> None:
                 print(f"    {name:36}{1e3 * figure:10.2f} ms")
 
 
-def main() -> None:
-    """Parse the command line, run, print, write."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--log-m", type=int, nargs="+", default=[10, 15, 20], help="sizes")
-    parser.add_argument("--fraction", type=float, default=0.1, help="selected positions, k / m")
-    parser.add_argument("--bits", type=int, default=128, help="ring bits")
-    parser.add_argument("--clients", type=int, default=1, help="clients in the round")
-    parser.add_argument("--threads", type=int, default=1, help="threads of a server")
-    parser.add_argument("--repeat", type=int, default=3, help="repetitions; the best counts")
-    parser.add_argument("--semi-honest", action="store_true", help="without check words")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
-    parser.add_argument("--apart", action="store_true", help="servers in own processes, too")
-    options = parser.parse_args()
+@measure.benchmark(
+    option("--log-m", [10, 15, 20], "sizes"),
+    option("--fraction", 0.1, "selected positions, k / m"),
+    option("--bits", 128, "ring bits"),
+    option("--clients", 1, "clients in the round"),
+    option("--threads", 1, "threads of a server"),
+    option("--repeat", 3, "repetitions; the best counts"),
+    option("--semi-honest", False, "without check words"),
+    option("--profile", False, "print where the time goes"),
+    option("--apart", False, "servers in own processes, too"),
+)
+def main(options: Options, figures: Found) -> None:
+    """Measure and print."""
     os.environ["TORCHFSL_THREADS"] = str(options.threads)
-    figures = measure.begin(options)
     ceiling = figures["environment"].get("mmo_blocks_per_second")
     figures["sizes"] = []
     for log_m in options.log_m:
         figures["sizes"].append(figures_of(log_m, options))
         show(figures["sizes"][-1], ceiling and ceiling * options.threads)
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,13 +15,11 @@ what gRPC's own threads do.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import multiprocessing
 import os
 import resource
-import sys
 import tempfile
 import threading
 import time
@@ -29,10 +27,10 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from scripts.bench import measure
-from scripts.parties import bench_plan, two_servers, zeros
+from scripts.checks.round_clients import take_part
+from scripts.parties import TimedServer, bench_plan, random_update, two_servers, zeros
+from scripts.program import Found, Options, option
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import Error
 from torchfsl.fsl import costs
@@ -40,19 +38,17 @@ from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
 from torchfsl.service.local import LoopbackServers
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
-from torchfsl.submodel.update import SegmentUpdate, Update
 
 POLICY = RetryPolicy(attempt_seconds=300, total_seconds=900, longest_pause=1.0)
 
 
-def make_plan(options: argparse.Namespace) -> Plan:
+def make_plan(options: Options) -> Plan:
     """DIN's published shape: 197,372 rows of 18, and 64,327 dense weights."""
     rows = (TensorSpec("rows", (options.rows, 18), "float32"),)
     rest = (TensorSpec("rest", (options.dense,), "float32"),)
@@ -63,64 +59,23 @@ def make_plan(options: argparse.Namespace) -> Plan:
     return bench_plan(specs, encoding=FixedPoint(32, 16, 4.0), max_clients=options.clients)
 
 
-def make_update(plan: Plan, client: int) -> Update:
-    """Values on k_max rows, and dense ones."""
-    rng = np.random.default_rng(client)
-    rows, rest = plan.segments
-    chosen = np.sort(rng.choice(rows.m, rows.k_max, replace=False)).astype(np.int64)
-    values = rng.integers(-100, 100, (rows.k_max, rows.tau))
-    return {
-        "rows": SegmentUpdate(chosen, values),
-        "rest": SegmentUpdate(None, rng.integers(-100, 100, (rest.m, 1))),
-    }
-
-
-def take_part(client: Client, round_number: int, update: Update) -> None:
-    """One client's whole round."""
-    session = client.start_round(round_number, indices={"rows": update["rows"].indices})  # type: ignore[dict-item]
-    session.download()
-    session.retrieve()
-    session.submit(update)
-
-
 def bench_evaluation(plan: Plan, state: dict[str, Any], clients: int) -> float:
     """Both servers' own work for a round of so many clients, in this process: CPU seconds."""
     servers = two_servers(plan, state)
-    spent = [0.0]
-
-    class Timed:
-        def __init__(self, server: Server) -> None:
-            self.server = server
-
-        def __getattr__(self, name: str) -> Any:
-            call = getattr(self.server, name)
-            if not callable(call):
-                return call
-
-            def timed(*arguments: Any) -> Any:
-                start = time.process_time()
-                try:
-                    return call(*arguments)
-                finally:
-                    spent[0] += time.process_time() - start
-
-            return timed
-
+    timed = [TimedServer(server) for server in servers]
     begin_round(servers, 1)
-    link = InProcess(Timed(servers[0]), Timed(servers[1]))
+    link = InProcess(timed[0], timed[1])  # type: ignore[arg-type]
     for client in range(clients):
-        take_part(Client(plan, link, client_id=client), 1, make_update(plan, client))
+        take_part(Client(plan, link, client_id=client), 1, random_update(plan, client, 100))
     start = time.process_time()
     finish_round(servers)
-    spent[0] += time.process_time() - start
-    return spent[0]
+    return sum(server.seconds for server in timed) + time.process_time() - start
 
 
 class Sampler:
     """Peak memory of the server processes."""
 
     def __init__(self, pids: list[int]) -> None:
-        """Sample twice a second until `stop`."""
         self.anonymous = self.total = 0
         self._pids, self._done = pids, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -134,12 +89,8 @@ class Sampler:
     def _run(self) -> None:
         while not self._done.wait(0.5):
             for pid in self._pids:
-                fields = dict(
-                    line.split(":", 1)
-                    for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-                )
-                self.anonymous = max(self.anonymous, int(fields["RssAnon"].split()[0]) << 10)
-                self.total = max(self.total, int(fields["VmRSS"].split()[0]) << 10)
+                self.anonymous = max(self.anonymous, measure.status_bytes("RssAnon", pid))
+                self.total = max(self.total, measure.status_bytes("VmRSS", pid))
 
 
 def cpu_seconds(pids: list[int]) -> dict[str, float]:
@@ -160,7 +111,7 @@ def _seconds(stat: Path) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def bench_load(options: Options, folder: Path) -> dict[str, Any]:
     """The round through the servers."""
     config = "[limits]\nwait_seconds = 600\ncall_seconds = 900\nidle_seconds = 600\n"
     config += "peer_seconds = 600\n[storage]\nreserve_bytes = 268435456\n"
@@ -180,16 +131,12 @@ def bench_load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         owner.open_round(1, seconds=86400)
         errors: list[str] = []
 
+        how: dict[str, Any] = {"require": ClientPolicy(min_clients=1), "policy": POLICY}
+
         def one(client: int) -> None:
             try:
-                with connect(
-                    servers.urls,
-                    servers.tls,
-                    client,
-                    require=ClientPolicy(min_clients=1),
-                    policy=POLICY,
-                ) as connection:
-                    take_part(connection.client, 1, make_update(plan, client))
+                with connect(servers.urls, servers.tls, client, **how) as connection:
+                    take_part(connection.client, 1, random_update(plan, client, 100))
             except Error as error:
                 errors.append(f"client {client}: {error}")
 
@@ -240,34 +187,22 @@ def raw_evaluation(
     }
 
 
-def main() -> int:
-    """Run the benchmark; exit status 1 if a client failed."""
-    parser = measure.make_parser(__doc__)
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=50)
-    parser.add_argument("--rows", type=int, default=197_372)
-    parser.add_argument("--k-max", type=int, default=512)
-    parser.add_argument("--dense", type=int, default=64_327)
-    parser.add_argument(
-        "--sample", type=int, nargs=2, default=(20, 120), help="clients of the bare evaluations"
-    )
-    options = parser.parse_args()
-    figures = measure.begin(options)
+@measure.benchmark(
+    option("--clients", 1000),
+    option("--at-once", 50),
+    option("--rows", 197_372),
+    option("--k-max", 512),
+    option("--dense", 64_327),
+    option("--sample", [20, 120], "clients of the bare evaluations", nargs=2),
+)
+def main(options: Options, figures: Found) -> None:
+    """Run the round; exit status 1 if a client failed."""
     with tempfile.TemporaryDirectory() as folder:
         found = bench_load(options, Path(folder))
-    found |= {
-        "clients": options.clients,
-        "at_once": options.at_once,
-        "transport_and_storage_share": (
-            1 - found["evaluation_cpu_seconds"] / found["servers_cpu_seconds"]
-        ),
-        "load_generator_cpu_seconds": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
-    }
+    evaluation = found["evaluation_cpu_seconds"] / found["servers_cpu_seconds"]
+    found |= {"clients": options.clients, "at_once": options.at_once}
+    found["transport_and_storage_share"] = 1 - evaluation
+    found["load_generator_cpu_seconds"] = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     for name, value in found.items():
         print(f"{name:<34} {value}")
-    measure.finish(options, figures | found)
-    return int(bool(found["errors"]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    figures |= found | {"ok": not found["errors"]}

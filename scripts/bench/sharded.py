@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from scripts.bench import measure
+from scripts.parties import spread_update, two_servers
+from scripts.program import Found, Options, option
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.estimates.measuring import rows_plan
@@ -37,12 +37,9 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.round import begin_round
 from torchfsl.fsl.server.evaluation import Evaluator, LocalEvaluator
 from torchfsl.fsl.server.reports import Report
-from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import InProcessGrid
-from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.update import SegmentUpdate
 
 Turn: TypeAlias = tuple[float, float, float, object]
 """Processor seconds of front and shards, of all else below, seconds, and what was said."""
@@ -57,11 +54,13 @@ class Work:
     """Reports at server 0, and what an evaluator does with them."""
 
     def __init__(self, plan: Plan, reports: int) -> None:
-        state = {t.name: np.zeros(t.shape, dtype=t.dtype) for s in plan.segments for t in s.tensors}
-        servers = tuple(Server(b, plan=plan, model=ServerModel(state)) for b in (0, 1))
-        begin_round((servers[0], servers[1]), 0)
+        servers = two_servers(plan)
+        begin_round(servers, 0)
         for number in range(reports):
-            self._report(plan, InProcess(servers[0], servers[1]), number)
+            update = spread_update(plan, number)
+            wanted = {s.name: update[s.name].positions for s in plan.retrieving}
+            client = Client(plan, InProcess(*servers), client_id=number)
+            client.start_round(0, indices=wanted).submit(update)
         self.model = servers[0].model
         self.reports: dict[int, Report] = servers[0].reports.complete()
         self.key = random_bytes(32)
@@ -84,15 +83,6 @@ class Work:
         share = bytes(one.share(list(self.reports.values())))
         one.end()
         return folds, share
-
-    def _report(self, plan: Plan, link: InProcess, number: int) -> None:
-        update = {}
-        for s in plan.segments:
-            step = s.m // s.k_max
-            rows = np.sort((np.arange(s.k_max) * step + number) % s.m).astype(np.int64)
-            update[s.name] = SegmentUpdate(rows, np.ones((s.k_max, s.tau), dtype=np.int64))
-        wanted = {s.name: update[s.name].positions for s in plan.retrieving}
-        Client(plan, link, client_id=number).start_round(0, indices=wanted).submit(update)
 
 
 def spent_by(processes: Sequence[int]) -> float:
@@ -121,14 +111,6 @@ def descendants(process: int) -> list[int]:
         fresh = [child for child, parent in parents.items() if parent in fresh]
         found += fresh
     return found
-
-
-def peak_bytes(process: int) -> int:
-    """The most memory that a process ever had."""
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(process)
 
 
 @dataclass
@@ -201,30 +183,35 @@ def compared(figures: dict[str, Any], ways: Sequence[Way], parts: Sequence[str])
             over(f"wall, {sharded[0].name} / {way.name}", sharded[0], way, 2)
     for way in sharded:
         if way.shards:
-            figures[f"peak bytes, {way.name}"] = max(map(peak_bytes, way.shards))
+            figures[f"peak bytes, {way.name}"] = max(
+                measure.status_bytes("VmHWM", shard) for shard in way.shards
+            )
 
 
-def main() -> None:
+@measure.benchmark(
+    option("--rows", 1 << 17),
+    option("--width", 8),
+    option("--k-max", 256),
+    option("--reports", 64),
+    option("--threads", 2),
+    option("--repeat", 5),
+    option("--shards", [1, 2]),
+    option("--grid", "ray", choices=["in-process", "ray"]),
+)
+def main(options: Options, figures: Found) -> None:
     """Measure and print."""
-    parser = measure.make_parser(__doc__)
-    for name, value in (("rows", 1 << 17), ("width", 8), ("k-max", 256), ("reports", 64),
-                        ("threads", 2), ("repeat", 5)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--grid", choices=["in-process", "ray"], default="ray")
-    options = parser.parse_args()
     os.environ["TORCHFSL_THREADS"] = "1"
-    figures = measure.begin(options)
     plan = rows_plan(options.rows, options.width, options.k_max, options.reports)
     work = Work(plan, options.reports)
     if options.grid == "ray":
         import ray
 
-        ray.init(num_cpus=sum(options.shards), include_dashboard=False, log_to_driver=False,
-                 object_store_memory=2 << 30)  # fmt: skip
-    local = (LocalEvaluator(plan, 0, draw_nothing, lambda: None) for _ in range(2))
-    ways = [Way("local", 1, next(local)), Way(f"threads {options.threads}", options.threads,
-                                              next(local))]  # fmt: skip
+        quiet: Any = {"include_dashboard": False, "log_to_driver": False}
+        ray.init(num_cpus=sum(options.shards), object_store_memory=2 << 30, **quiet)
+    ways = [
+        Way(name, threads, LocalEvaluator(plan, 0, draw_nothing, lambda: None))
+        for name, threads in (("local", 1), (f"threads {options.threads}", options.threads))
+    ]
     ways += [sharded_way(plan, count, options.grid) for count in options.shards]
     for number in range(options.repeat + 1):
         for name, part in (("answers", work.answers), ("sums", work.sums)):
@@ -236,8 +223,3 @@ def main() -> None:
     compared(figures, ways, ("answers", "sums"))
     for name in list(figures)[2:]:
         measure.print_figure(name, figures[name])
-    measure.finish(options, figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scripts.program import Options, program
 from scripts.reproduction import din
 from torchfsl import Plan
 from torchfsl.fsl import costs
@@ -97,13 +98,10 @@ def table() -> list[tuple[str, Parts]]:
     return lines
 
 
-def main() -> None:
+@program(finds=False)
+def main(options: Options) -> None:
     """Print the table as Markdown."""
     print("| plan | " + " | ".join([*Parts._fields, "all"]) + " |")
     print("| --- |" + " --- |" * (len(Parts._fields) + 1))
     for name, parts in table():
         print(f"| {name} | " + " | ".join(f"{n:,}" for n in (*parts, parts.total)) + " |")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,6 @@ if it reaches no index, so that the report decides.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from scripts.program import ROOT, Options, option, program
+
 LOCKS: Final = ("deploy/requirements.lock", "deploy/build.lock")
 CLEAN, WEAK, NO_DATA = range(3)
 
@@ -49,35 +49,16 @@ def verdict(report: str) -> tuple[int, list[str]]:
     return CLEAN, [f"no known weakness in {len(packages)} packages"]
 
 
-def main() -> int:
+@program(option("--ci", False, "end well without data"), finds=False)
+def main(options: Options) -> int:
     """Run pip-audit on the lock files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ci", action="store_true", help="end well without data")
-    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "report.json")
-        command = [
-            sys.executable,
-            "-m",
-            "pip_audit",
-            "--require-hashes",
-            "--disable-pip",
-            "--progress-spinner",
-            "off",
-            "--format",
-            "json",
-            "--output",
-            str(file),
-        ]
+        command = f"{sys.executable} -m pip_audit --require-hashes --disable-pip"
+        command += f" --progress-spinner off --format json --output {file}"
         for lock in LOCKS:
-            command += ["--requirement", str(ROOT / lock)]
-        subprocess.run(command, check=False)
+            command += f" --requirement {ROOT / lock}"
+        subprocess.run(command.split(), check=False)
         status, lines = verdict(file.read_text() if file.exists() else "")
     print(*(f"[audit] {line}" for line in lines), sep="\n")
     return 0 if status == CLEAN or (status == NO_DATA and options.ci) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

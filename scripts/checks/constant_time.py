@@ -17,7 +17,6 @@ nothing leaks, 1 if something does or a method is blind, 3 if valgrind is missin
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -25,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from scripts.program import Options, option, program
 
 NUM_DRAWS = 5
 PATHS = ("portable", "aesni")
@@ -121,28 +122,25 @@ def offers(selftest: Path, path: str) -> bool:
     return status == 0
 
 
-def main() -> int:
+@program(
+    option("selftest", Path, "the program, built with optimisation"),
+    option("kernels", nargs="*", about="default: all that do not leak on purpose"),
+    option("--path", choices=PATHS, about="default: all"),
+    finds=False,
+)
+def main(options: Options) -> int:
     """Check all paths; see the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("selftest", type=Path, help="the program, built with optimisation")
-    parser.add_argument("kernels", nargs="*", help="default: all that do not leak on purpose")
-    parser.add_argument("--path", choices=PATHS, help="default: all")
-    arguments = parser.parse_args()
-    selftest = arguments.selftest
+    selftest = options.selftest
     if not shutil.which("valgrind"):
         print("[constant time] skipped: valgrind is not installed")
         return SKIPPED
     complaints = check_methods(selftest)
-    for path in [arguments.path] if arguments.path else PATHS:
+    for path in [options.path] if options.path else PATHS:
         if offers(selftest, path):
-            found = check_path(selftest, path, arguments.kernels)
+            found = check_path(selftest, path, options.kernels)
             complaints += [f"{path}: {complaint}" for complaint in found]
         else:
             print(f"[constant time] {path}: skipped, valgrind cannot run it here")
     for complaint in complaints:
         print(f"[constant time] FAILED: {complaint}", file=sys.stderr)
     return 1 if complaints else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,13 +11,12 @@ left out; `scripts/test` runs them.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from scripts.program import ROOT, Options, option, program
+
 GUARDS = ("tests/fsl/test_vectors.py", "tests/fsl/test_round.py", "tests/docs/test_readme.py")
 """Beside the files `tests/test_*.py`."""
 REPRESENTATIVES = (
@@ -28,15 +27,18 @@ REPRESENTATIVES = (
     "tests/training/test_rounds.py",
     "tests/scripts/test_reproduction.py",
 )
-WING_OF = {"models": "training", "training": "training", "scripts": "scripts", "examples": "docs",
-           "docs": "docs", "results": "scripts", "deploy": "deploy",
-           ".ci": "scripts", ".github": "scripts"}  # fmt: skip
+WING_OF = {
+    **dict.fromkeys(("models", "training"), "training"),
+    **dict.fromkeys(("scripts", "results", ".ci", ".github"), "scripts"),
+    **dict.fromkeys(("docs", "examples"), "docs"),
+    "deploy": "deploy",
+}
 
 
 def wings() -> list[str]:
     """All wings that have tests."""
-    return sorted(path.parent.name for path in ROOT.glob("tests/*/__init__.py")
-                  if any(path.parent.glob("test_*.py")))  # fmt: skip
+    folders = [path.parent for path in ROOT.glob("tests/*/__init__.py")]
+    return sorted(folder.name for folder in folders if any(folder.glob("test_*.py")))
 
 
 def wing_of(path: str) -> str | None:
@@ -53,8 +55,8 @@ def changed() -> list[str]:
     Raises:
         SystemExit: this is no git checkout.
     """
-    command = ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=all",
-               "--no-renames", "-z"]  # fmt: skip
+    listing = "status --porcelain --untracked-files=all --no-renames -z"
+    command = ["git", "-C", str(ROOT), *listing.split()]
     status = subprocess.run(command, capture_output=True, text=True, check=False)
     if status.returncode:
         raise SystemExit(f"name a wing, one of {', '.join(wings())}: {status.stderr.strip()}")
@@ -69,17 +71,11 @@ def selection(chosen: Iterable[str]) -> list[str]:
     return ["-m", "not slow", *(folders or REPRESENTATIVES), *guards]
 
 
-def main() -> int:
+@program(
+    option("wing", nargs="?", choices=wings(), about="default: those that differ"), finds=False
+)
+def main(options: Options) -> None:
     """Print the arguments."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("wing", nargs="?", choices=wings(), help="default: those that differ")
-    wing = parser.parse_args().wing
-    found = {wing_of(path) for path in changed()} if wing is None else {wing}
-    print("\n".join(selection(name for name in found if name is not None)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    wing = options.wing
+    chosen = {wing_of(path) for path in changed()} if wing is None else {wing}
+    print("\n".join(selection(name for name in chosen if name is not None)))

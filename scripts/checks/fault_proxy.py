@@ -7,12 +7,13 @@ In a program: `proxy = FaultProxy(target_port); proxy.start()`, then set `proxy.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
 import threading
 from dataclasses import dataclass
+
+from scripts.program import Options, option, program
 
 
 @dataclass
@@ -40,7 +41,6 @@ class FaultProxy:
     """Passes connections to a target port on loopback, in a thread of its own."""
 
     def __init__(self, target: int, *, port: int = 0, seed: int = 0) -> None:
-        """Nothing is open yet."""
         self.target, self.port, self.faults = target, port, Faults()
         self.connections = 0
         self._random = random.Random(seed)
@@ -150,19 +150,16 @@ class FaultProxy:
             writer.transport.abort()
 
 
-def main() -> None:
+@program(
+    option("--target", int, required=True, metavar="PORT"),
+    option("--listen", int, required=True, metavar="PORT"),
+    option("--delay-ms", 0.0, "in each direction"),
+    option("--reset", 0.0, "probability a chunk"),
+    finds=False,
+)
+def main(options: Options) -> None:
     """Run one proxy until it is stopped."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--target", type=int, required=True, metavar="PORT")
-    parser.add_argument("--listen", type=int, required=True, metavar="PORT")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="in each direction")
-    parser.add_argument("--reset", type=float, default=0.0, help="probability a chunk")
-    options = parser.parse_args()
     proxy = FaultProxy(options.target, port=options.listen)
     proxy.faults = Faults(delay=options.delay_ms / 1000, reset=options.reset)
     proxy.start()
     threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -11,32 +11,113 @@ it, and it must end applied, with every honest client, exact. Exit status 1 if o
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import multiprocessing
-import sys
-import threading
+import random
+import resource
+import socket
+import ssl
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scripts.checks import flooder
-from scripts.checks.crash_clients import make_plan, make_update, sums_of
-from scripts.checks.outcome import report
+from scripts.checks.round_clients import POLICY, make_update, set_up_owner, sums_of, take_part
+from scripts.program import Found, Options, check, option
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.service.client.links import RetryPolicy
 from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import connect
 from torchfsl.service.local import LoopbackServers
-from torchfsl.submodel.server_model import ServerModel
+
+CALLERS = ("silent", "half-open", "garbage", "churn")
+"""Says nothing; a ClientHello and no more; no TLS at all; connects and leaves."""
+
+
+def client_hello() -> bytes:
+    """What a TLS client says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="server-0.torchfsl")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+class Flooder:
+    """Holds up to `most` connections to each port, from several addresses of loopback.
+
+    Attributes:
+        made: connections made.
+    """
+
+    def __init__(self, ports: list[int], addresses: list[str], most: int, seed: int) -> None:
+        self._ports, self._addresses, self._most = ports, addresses, most
+        self._held: dict[int, deque[socket.socket]] = {port: deque() for port in ports}
+        self._hello = client_hello()
+        self._random = random.Random(seed)
+        self.made = 0
+
+    def step(self) -> None:
+        """One more connection to each port; the oldest goes where there are too many."""
+        for port, held in self._held.items():
+            kind = self._random.choice(CALLERS)
+            with contextlib.suppress(OSError):
+                held.append(self._connect(port, kind))
+                self.made += 1
+                if kind == "churn":
+                    held.pop().close()
+            while len(held) > self._most:
+                held.popleft().close()
+
+    def close(self) -> None:
+        """Leave."""
+        for held in self._held.values():
+            for one in held:
+                one.close()
+
+    def _connect(self, port: int, kind: str) -> socket.socket:
+        one = socket.socket()
+        try:
+            one.settimeout(0.5)
+            one.bind((self._random.choice(self._addresses), 0))
+            one.connect(("127.0.0.1", port))
+            if kind == "half-open":
+                one.sendall(self._hello)
+            elif kind == "garbage":
+                one.sendall(self._random.randbytes(200))
+            one.setblocking(False)
+        except OSError:
+            one.close()
+            raise
+        return one
+
+
+def flood(
+    ports: list[int], addresses: list[str], most: int, rate: float, done: Event, made: list[int]
+) -> None:
+    """Flood until `done`, `rate` connections a second to each port; their number goes to `made`."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    flooder = Flooder(ports, addresses, most, seed=1)
+    start = time.monotonic()
+    while not done.is_set():
+        if flooder.made < (time.monotonic() - start) * rate * len(ports):
+            flooder.step()
+        else:
+            time.sleep(0.001)
+    made.append(flooder.made)
+    flooder.close()
+
 
 PHASES = ("open", "round", "close")
-POLICY = RetryPolicy(attempt_seconds=20, total_seconds=120, longest_pause=0.3)
 ADDRESSES = [f"127.0.0.{n}" for n in range(1, 9)]
 
 
@@ -44,7 +125,6 @@ class FewFiles(LoopbackServers):
     """Both servers, each with a hard limit of open files."""
 
     def __init__(self, folder: Path, files: int, clients: int) -> None:
-        """Nothing runs."""
         super().__init__(folder, clients=clients)
         self.files = files
 
@@ -61,16 +141,14 @@ class FewFiles(LoopbackServers):
 
 
 @contextlib.contextmanager
-def flooded(
-    servers: FewFiles, options: argparse.Namespace, found: dict[str, Any]
-) -> Iterator[None]:
+def flooded(servers: FewFiles, options: Options, found: dict[str, Any]) -> Iterator[None]:
     """A flood for at least the seconds asked for; what it did goes to `found`."""
     context = multiprocessing.get_context("spawn")
     done = context.Event()
     with context.Manager() as manager:
         made = manager.list()
         attacker = context.Process(
-            target=flooder.flood,
+            target=flood,
             args=(servers.ports, ADDRESSES, options.held, options.rate, done, made),
         )
         attacker.start()
@@ -89,47 +167,25 @@ def flooded(
         found |= {"connections_made": next(iter(made)), "most_files_open": most}
 
 
-def take_part(servers: LoopbackServers, plan: Plan, number: int, clients: int) -> list[str]:
+def send_reports(servers: LoopbackServers, plan: Plan, number: int, clients: int) -> list[str]:
     """Honest clients, four at a time; their complaints."""
     failed: list[str] = []
-    room = threading.Semaphore(4)
 
-    def one(client: int) -> None:
-        update = make_update(plan, 0, number, client)
+    def send(client: int) -> None:
+        how: dict[str, Any] = {"require": ClientPolicy(min_clients=1), "policy": POLICY}
         try:
-            with (
-                room,
-                connect(
-                    servers.urls,
-                    servers.tls,
-                    client,
-                    require=ClientPolicy(min_clients=1),
-                    policy=POLICY,
-                ) as connection,
-            ):
-                wanted = {"rows": update["rows"].indices}
-                session = connection.client.start_round(number, indices=wanted)  # type: ignore[arg-type]
-                session.download()
-                session.retrieve()
-                session.submit(update)
+            with connect(servers.urls, servers.tls, client, **how) as connection:
+                take_part(connection.client, number, make_update(plan, 0, number, client))
         except Exception as error:
             failed.append(f"client {client}: {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=one, args=(client,)) for client in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(send, range(clients)))
     return failed
 
 
 def run_phase(
-    servers: FewFiles,
-    owner: Owner,
-    plan: Plan,
-    number: int,
-    phase: str,
-    options: argparse.Namespace,
+    servers: FewFiles, owner: Owner, plan: Plan, number: int, phase: str, options: Options
 ) -> dict[str, Any]:
     """One round with a flood in one of its phases."""
     found: dict[str, Any] = {"phase": phase, "failed": []}
@@ -140,7 +196,7 @@ def run_phase(
     with during("open"):
         owner.open_round(number, seconds=3600)
     with during("round"):
-        found["failed"] = take_part(servers, plan, number, options.clients)
+        found["failed"] = send_reports(servers, plan, number, options.clients)
     with during("close"):
         row = owner.close_round(number)
     opened, _ = owner.result()
@@ -151,37 +207,22 @@ def run_phase(
     return found
 
 
-def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A round for each phase."""
+@check(
+    option("--files", 1024, "limit of open files of a server"),
+    option("--seconds", 60.0, "of the flood in each phase"),
+    option("--rate", 200.0, "connections a second and server"),
+    option("--held", 1500, "connections held to each server"),
+    option("--clients", 8),
+)
+def main(options: Options, folder: Path) -> Found:
+    """Run a round for each phase."""
     with FewFiles(folder, options.files, options.clients) as servers:
         servers.start()
-        owner = Owner(servers.urls, servers.tls, policy=POLICY)
-        task = owner.bind(make_plan())
-        state = {t.name: np.zeros(t.shape, t.dtype) for s in task.plan.segments for t in s.tensors}
-        owner.set_up(task, ServerModel(state).state)
+        owner, task, _ = set_up_owner(servers)
         phases = []
         for number, phase in enumerate(PHASES, start=1):
             phases.append(run_phase(servers, owner, task.plan, number, phase, options))
             print(json.dumps(phases[-1]), flush=True)
         owner.close()
-    return {
-        "files": options.files, "clients": options.clients, "seconds": options.seconds,
-        "phases": phases, "ok": all(phase["ok"] for phase in phases),
-    }  # fmt: skip
-
-
-def main() -> int:
-    """Run, and say what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--files", type=int, default=1024, help="limit of open files of a server")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the flood in each phase")
-    parser.add_argument("--rate", type=float, default=200.0, help="connections a second and server")
-    parser.add_argument("--held", type=int, default=1500, help="connections held to each server")
-    parser.add_argument("--clients", type=int, default=8)
-    return report(parser, run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    found = {"files": options.files, "clients": options.clients, "seconds": options.seconds}
+    return found | {"phases": phases, "ok": all(phase["ok"] for phase in phases)}

@@ -20,7 +20,6 @@ were sent, the rounds must hold whom they should, and no Message may hold an arr
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -34,14 +33,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scripts.checks.outcome import report
+from scripts.program import ROOT, Found, Options, check, option
 from torchfsl import Plan
 from torchfsl.service import LoopbackServers
 from torchfsl.service.local import free_ports
 
-ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "scripts" / "checks" / "flower_app"
 PATIENCE = 1200.0
+LINK = ("flower-superlink", "--insecure", "--disable-runtime-dependency-installation")
 
 RUNS = {
     "plain": ("none", {1: (0, 1), 2: (0, 1)}),
@@ -52,37 +51,6 @@ RUNS = {
     "simulation": ("none", {1: (0, 1, 2, 3), 2: (0, 1, 2, 3)}),
 }
 """Fault of client 0 in round 1, and who is in the sums."""
-
-
-def main() -> int:
-    """Run what was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default=",".join(RUNS), help="names of runs")
-    parser.add_argument(
-        "--kill-seconds", type=float, default=60.0,
-        help="for which the strategy waits for a client that was killed; more on a busy machine",
-    )  # fmt: skip
-    parser.add_argument("--no-simulation", action="store_true", help="without Ray")
-    return report(parser, check)
-
-
-def check(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All runs, by name what was found."""
-    names = [n for n in options.only.split(",") if n in RUNS]
-    if options.no_simulation:
-        names = [n for n in names if n != "simulation"]
-    found: dict[str, Any] = {}
-    deployed = [name for name in names if name != "simulation"]
-    if deployed:
-        with deployment(folder / "deployment") as (servers, flower):
-            for name in deployed:
-                found[name] = run(name, folder, flower, servers, options.kill_seconds)
-    if "simulation" in names:
-        with simulation(folder / "simulated") as flower:
-            found["simulation"] = run("simulation", folder, flower, None, 0.0)
-    return {"ok": bool(found) and all(one["ok"] for one in found.values()), "runs": found}
 
 
 def run(
@@ -149,16 +117,14 @@ def deployment(folder: Path) -> Iterator[tuple[LoopbackServers, dict[str, str]]]
     flower = environment(folder, f"127.0.0.1:{control}")
     with LoopbackServers(folder / "servers", clients=2) as servers, contextlib.ExitStack() as stack:
         servers.start()
-        link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation",
-                "--port", str(control)]  # fmt: skip
-        stack.enter_context(process(link, folder, flower))
+        stack.enter_context(process([*LINK, "--port", str(control)], folder, flower))
         wait_for_link(control)
         for number, port in enumerate(nodes):
             own = f'torchfsl-tls="{servers.tls}" torchfsl-name="client-{number}"'
             own += f' torchfsl-require="{folder / "policy.toml"}" partition-id={number}'
-            node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{control}",
-                    "--port", str(port), "--node-config", own]  # fmt: skip
-            stack.enter_context(process(node, folder, flower))
+            node = f"flower-supernode --insecure --superlink 127.0.0.1:{control} --port {port}"
+            command = [*node.split(), "--node-config", own]
+            stack.enter_context(process(command, folder, flower))
         (folder / "policy.toml").write_text("min_clients = 1\n")
         yield servers, flower
 
@@ -169,9 +135,7 @@ def simulation(folder: Path) -> Iterator[dict[str, str]]:
     folder.mkdir(parents=True)
     (control,) = free_ports(1)
     flower = environment(folder, f"127.0.0.1:{control}")
-    link = ["flower-superlink", "--insecure", "--simulation", "--port", str(control),
-            "--disable-runtime-dependency-installation"]  # fmt: skip
-    with process(link, folder, flower):
+    with process([*LINK, "--simulation", "--port", str(control)], folder, flower):
         wait_for_link(control)
         yield flower
 
@@ -252,5 +216,23 @@ def wait_for(path: Path) -> None:
         time.sleep(0.1)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@check(
+    option("--only", ",".join(RUNS), "names of runs"),
+    option("--kill-seconds", 60.0, "that the strategy waits for a killed client; more if busy"),
+    option("--no-simulation", False, "without Ray"),
+)
+def main(options: Options, folder: Path) -> Found:
+    """Run what was asked for."""
+    names = [n for n in options.only.split(",") if n in RUNS]
+    if options.no_simulation:
+        names = [n for n in names if n != "simulation"]
+    found: dict[str, Any] = {}
+    deployed = [name for name in names if name != "simulation"]
+    if deployed:
+        with deployment(folder / "deployment") as (servers, flower):
+            for name in deployed:
+                found[name] = run(name, folder, flower, servers, options.kill_seconds)
+    if "simulation" in names:
+        with simulation(folder / "simulated") as flower:
+            found["simulation"] = run("simulation", folder, flower, None, 0.0)
+    return {"ok": bool(found) and all(one["ok"] for one in found.values()), "runs": found}

@@ -1,24 +1,71 @@
-"""Many rounds of two servers: neither memory nor open files may grow.
+"""Many rounds of two servers: neither memory nor open files may grow, and no page may fail.
 
-    python -m scripts.checks.growth --json FILE    # 400 rounds of 4 clients
+    python -m scripts.checks.growth --json FILE                         # 400 rounds of 4 clients
+    python -m scripts.checks.growth --rounds 20 --pause 0.01            # each page every 10 ms
 
 Each server's resident memory, open files and threads, and the bytes of its state folder, are noted
 every `--every` rounds. Exit status 1 if the most memory in the last quarter of the rounds is above
 that in the second quarter by more than `--slack`, or if the fewest open files or threads then are
 three more than the most before: a connection or a thread of a pool comes and goes. The ledger keeps
 a row for every round, so the folder grows by some bytes a round; that is printed and no failure.
+Meanwhile /livez, /readyz and /health of both servers are polled, with `--pause` seconds between two
+polls. Exit status 1 also if a poll was answered with another status than 200.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import contextlib
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from scripts.checks.outcome import report
-from scripts.checks.probes import ordinary_rounds
+from scripts.bench.measure import status_bytes
+from scripts.checks.flood import send_reports
+from scripts.checks.round_clients import set_up_owner
+from scripts.program import Found, Options, check, option
 from torchfsl.service.local import LoopbackServers
+
+PAGES = ("livez", "readyz", "health")
+
+
+@contextlib.contextmanager
+def polled(ports: list[int], pause: float, found: Counter[str]) -> Iterator[None]:
+    """Every page of every port again and again; `PAGE STATUS` is counted."""
+    done = threading.Event()
+
+    def poll(port: int, page: str) -> None:
+        while not done.wait(pause):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            found[f"{page} {status}"] += 1
+
+    threads = [threading.Thread(target=poll, args=(p, page)) for p in ports for page in PAGES]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def ordinary_rounds(servers: LoopbackServers, rounds: int, clients: int) -> Iterator[int]:
+    """Rounds of a new task in which every client takes part; the number of each at its end."""
+    owner, task, _ = set_up_owner(servers)
+    for number in range(1, rounds + 1):
+        owner.open_round(number, seconds=3600)
+        failed = send_reports(servers, task.plan, number, clients)
+        assert not failed, failed
+        owner.close_round(number)
+        yield number
+    owner.close()
 
 
 def noted(servers: LoopbackServers, number: int) -> list[dict[str, int]]:
@@ -28,15 +75,15 @@ def noted(servers: LoopbackServers, number: int) -> list[dict[str, int]]:
         process = servers.processes[party]
         assert process is not None
         proc = Path(f"/proc/{process.pid}")
-        fields = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         files = [path.stat() for path in servers.state(party).rglob("*") if path.is_file()]
-        found.append({
+        note = {
             "round": number,
-            "memory": int(fields["VmRSS"].split()[0]) << 10,
+            "memory": status_bytes("VmRSS", process.pid),
             "files": len(list((proc / "fd").iterdir())),
-            "threads": int(fields["Threads"]),
+            "threads": len(list((proc / "task").iterdir())),
             "folder": sum(one.st_blocks * 512 for one in files),
-        })  # fmt: skip
+        }
+        found.append(note)
     return found
 
 
@@ -56,37 +103,30 @@ def grown(notes: list[dict[str, int]], slack: float) -> list[str]:
     return found
 
 
-def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The rounds."""
+@check(
+    option("--rounds", 400),
+    option("--clients", 4),
+    option("--every", 10, "rounds between two notes"),
+    option("--slack", 0.03, "share of memory"),
+    option("--pause", 1.0, "seconds between two polls"),
+)
+def main(options: Options, folder: Path) -> Found:
+    """Run the rounds, and note what the servers take and answer."""
     notes: list[list[dict[str, int]]] = [[], []]
+    polls: Counter[str] = Counter()
     with LoopbackServers(folder, clients=options.clients) as servers:
         servers.start()
-        for number in ordinary_rounds(servers, options.rounds, options.clients):
-            if number % options.every == 0:
-                for kept, one in zip(notes, noted(servers, number), strict=True):
-                    kept.append(one)
+        with polled(servers.metrics_ports, options.pause, polls):
+            for number in ordinary_rounds(servers, options.rounds, options.clients):
+                if number % options.every == 0:
+                    for kept, note in zip(notes, noted(servers, number), strict=True):
+                        kept.append(note)
     growth = [grown(kept, options.slack) for kept in notes]
-    return {
-        "rounds": options.rounds, "clients": options.clients, "grown": growth,
-        "folder_bytes_a_round": [
-            round((kept[-1]["folder"] - kept[0]["folder"]) / (kept[-1]["round"] - kept[0]["round"]))
-            for kept in notes
-        ],
-        "notes": notes, "ok": not any(growth),
-    }  # fmt: skip
-
-
-def main() -> int:
-    """Run, and say what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--every", type=int, default=10)
-    parser.add_argument("--slack", type=float, default=0.03, help="share of memory")
-    return report(parser, run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    folder_bytes = [
+        round((kept[-1]["folder"] - kept[0]["folder"]) / (kept[-1]["round"] - kept[0]["round"]))
+        for kept in notes
+    ]
+    found: Found = {"rounds": options.rounds, "clients": options.clients, "grown": growth}
+    found |= {"folder_bytes_a_round": folder_bytes, "polls": dict(sorted(polls.items()))}
+    answered = set(polls) == {f"{page} 200" for page in PAGES}
+    return found | {"notes": notes, "ok": answered and not any(growth)}

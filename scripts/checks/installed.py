@@ -29,8 +29,8 @@ def main() -> None:
     if torchfsl.backend() != wanted:
         raise SystemExit(f"backend is {torchfsl.backend()}, not {wanted}")
     rows, width, budget = 4000, 8, 16
-    spec = SegmentSpec("items", "rows", (TensorSpec("items", (rows, width), "float32"),), budget,
-                       width, retrieve=True)  # fmt: skip
+    table = TensorSpec("items", (rows, width), "float32")
+    spec = SegmentSpec("items", "rows", (table,), budget, width, retrieve=True)
     plan = build_plan([spec], encoding=torchfsl.FixedPoint(), max_clients=3)
     state = {"items": np.zeros((rows, width), np.float32)}
     servers = (

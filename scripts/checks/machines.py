@@ -1,8 +1,17 @@
-"""A Debian on which the manual's commands were run, and its copies, booted with systemd."""
+"""Two servers on machines that systemd booted, each with the unit of `deploy/`, for `faults.py`.
+
+FOLDER of `--root` becomes the root of a Debian 12 (`debootstrap`, once, some hundred megabytes), in
+which the commands of docs/operations.md, "Under systemd", are run as they are printed. Two copies
+of it are booted by `systemd-nspawn`, with systemd as their first process and the network of this
+machine; each gets a server's settings and files, and nothing is done in them but `systemctl`.
+First a server that is frozen must be ended by the watchdog within its minute, and started again; a
+stop must be a clean one; the unit's own view of the sandbox is asked of systemd.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -12,13 +21,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-MANUAL = CHECKOUT / "docs" / "operations.md"
+from scripts.checks.fault_servers import Supervised
+from scripts.program import ROOT, Found, UsageError
+
+MANUAL = ROOT / "docs" / "operations.md"
 UNIT = "torchfsl.service"
 
+_NSPAWN = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
 _PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,ca-certificates"
-BOOT_SECONDS = 60.0
+_STATE = "var/lib/torchfsl/state"
+_BOOT_SECONDS = 60.0
+_WATCHDOG_SECONDS = 100.0
+"""Longer than `WatchdogSec` and `RestartSec` of the unit together."""
 
 
 def printed_commands() -> list[str]:
@@ -29,6 +45,21 @@ def printed_commands() -> list[str]:
     if not lines or not lines[-1].startswith("systemctl daemon-reload"):
         raise SystemExit("the manual's section 'Under systemd' does not end with starting the unit")
     return lines[:-1]
+
+
+def need_machine(root: Path | None) -> None:
+    """Make the Debian if it is not there.
+
+    Raises:
+        UsageError: this user or this machine cannot boot it, or it has no name.
+    """
+    missing = [name for name in ("debootstrap", "systemd-nspawn") if shutil.which(name) is None]
+    if os.geteuid() or missing:
+        packages = ", ".join(missing) or "nothing"
+        raise UsageError(f"needs root, and of Debian's packages: {packages}")
+    if root is None:
+        raise UsageError("name a folder: --root FOLDER")
+    make_root(root)
 
 
 def make_root(root: Path) -> None:
@@ -42,7 +73,7 @@ def make_root(root: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         skipped = (".git", "build", ".venv", "runs", "results", "*.so", "__pycache__")
-        shutil.copytree(CHECKOUT, copy, ignore=shutil.ignore_patterns(*skipped))
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*skipped))
         for command in printed_commands():
             say(command)
             _install(root, copy, command)
@@ -52,11 +83,8 @@ def make_root(root: Path) -> None:
 def _install(root: Path, checkout: Path, command: str) -> None:
     """One of the manual's commands, in the checkout, with this machine's settings of pip."""
     pip = [f"--setenv={name}={value}" for name, value in os.environ.items() if "PIP_" in name]
-    run(
-        "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={root}",
-        f"--bind={checkout}:/checkout", "--bind-ro=/etc/ssl/certs", "--chdir=/checkout", *pip,
-        "sh", "-ec", command,
-    )  # fmt: skip
+    bound = [f"--bind={checkout}:/checkout", "--bind-ro=/etc/ssl/certs", "--chdir=/checkout"]
+    run(*_NSPAWN, f"--directory={root}", *bound, *pip, "sh", "-ec", command)
 
 
 def say(line: str) -> None:
@@ -79,16 +107,15 @@ class Unit:
     """
 
     def __init__(self, root: Path, log: Path) -> None:
-        """Boot the machine."""
         console = log.open("a")
+        command = [*_NSPAWN, "--boot", "--console=pipe", f"--directory={root}"]
+        command.append("systemd.unified_cgroup_hierarchy=1")
         self._machine = subprocess.Popen(
-            ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot",
-             "--console=pipe", f"--directory={root}", "systemd.unified_cgroup_hierarchy=1"],
-            stdin=subprocess.DEVNULL, stdout=console, stderr=console,
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+        )
         self.stdout, self.returncode = console, 0
         self.pid = self._first_process()
-        limit = time.monotonic() + BOOT_SECONDS
+        limit = time.monotonic() + _BOOT_SECONDS
         while self.control("is-system-running").strip() not in ("running", "degraded"):
             if time.monotonic() > limit:
                 raise SystemExit(f"{root} does not boot: {log}")
@@ -96,7 +123,7 @@ class Unit:
 
     def _first_process(self) -> int:
         children = Path(f"/proc/{self._machine.pid}/task/{self._machine.pid}/children")
-        limit = time.monotonic() + BOOT_SECONDS
+        limit = time.monotonic() + _BOOT_SECONDS
         while not (found := children.read_text().split()):
             if time.monotonic() > limit:
                 raise SystemExit("systemd-nspawn starts nothing")
@@ -140,3 +167,103 @@ class Unit:
             os.kill(self.pid, signal.SIGKILL)
         self._machine.wait()
         self.stdout.close()
+
+
+class Booted(Supervised):
+    """Two servers, each the unit of a machine of its own; `processes` are `Unit`."""
+
+    processes: list[Any]
+
+    def __init__(self, folder: Path, root: Path, *, clients: int) -> None:
+        super().__init__(folder, clients=clients, under="systemd")
+        for party in (0, 1):
+            run("cp", "--archive", "--reflink=auto", str(root), str(self.root(party)))
+            self._configure(party)
+
+    def root(self, party: int) -> Path:
+        """The root folder of a machine."""
+        return self.folder / f"machine{party}"
+
+    def _configure(self, party: int) -> None:
+        there = self.root(party) / "etc/torchfsl"
+        shutil.copytree(self.tls, there / "certs")
+        settings = {"party": party, "listen": f"127.0.0.1:{self.ports[party]}"}
+        settings |= {"peer": self.urls[1 - party], "state": f"/{_STATE}"}
+        settings |= {"tls": "/etc/torchfsl/certs", "metrics": f"127.0.0.1:{self.pages[party]}"}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+        (there / "serve.toml").write_text("".join(lines) + self.config.read_text())
+        run("chroot", str(self.root(party)), "chgrp", "-R", "torchfsl", "/etc/torchfsl")
+        run("chmod", "-R", "u=rwX,g=rX,o=", str(there))
+
+    def state(self, party: int) -> Path:
+        """The state folder of a server, from outside."""
+        return self.root(party) / _STATE
+
+    def own(self, party: int) -> None:
+        """Give the state folder, and the one around it, to the server's user."""
+        run("chroot", str(self.root(party)), "chown", "-R", "torchfsl:", "/var/lib/torchfsl")
+        run("chmod", "700", str(self.state(party).parent))
+
+    def ends(self, party: int) -> list[int]:
+        """Statuses with which the server has ended so far, as a shell counts them."""
+        unit = self.processes[party]
+        if unit is None:
+            return []
+        text = unit.inside("journalctl", "--unit", UNIT, "--output", "cat")
+        ends = re.findall(r"Main process exited, code=(\w+), status=(\d+)/", text)
+        return [int(status) + 128 * (code != "exited") for code, status in ends]
+
+    def spawn(self, party: int) -> None:
+        """Boot the machine if it is not, and start the unit."""
+        if self.processes[party] is None:
+            self.own(party)
+            self.processes[party] = Unit(self.root(party), self.folder / f"machine{party}.log")
+        for words in (("daemon-reload",), ("reset-failed", UNIT), ("start", "--no-block", UNIT)):
+            self.processes[party].control(*words)
+
+    def start_again(self, party: int) -> None:
+        """Start a unit whose state was refused and has been mended."""
+        self.spawn(party)
+
+    def wait(self, party: int) -> None:
+        """Until systemd has heard that the server is ready."""
+        limit = time.monotonic() + _BOOT_SECONDS
+        while self.processes[party].show("ActiveState") != "active":
+            if time.monotonic() > limit:
+                raise RuntimeError(f"the unit of server {party} does not become active")
+            time.sleep(0.1)
+
+    def pid(self, party: int) -> int:
+        """Of the server; 0 while none runs."""
+        unit = self.processes[party]
+        return 0 if unit is None else int(unit.server())
+
+    def stop(self) -> None:
+        """Stop the units, then the machines."""
+        for party, unit in enumerate(self.processes):
+            if unit is not None:
+                unit.control("stop", UNIT)
+                unit.power_off()
+                self.processes[party] = None
+
+
+def watch(servers: Booted) -> Found:
+    """Freeze a server and wait for the watchdog; stop and start it; look at its sandbox."""
+    servers.start()
+    unit, frozen, start = servers.processes[0], servers.pid(0), time.monotonic()
+    os.kill(frozen, signal.SIGSTOP)
+    while servers.pid(0) in (0, frozen) or not servers.is_ready(0):
+        if time.monotonic() - start > _WATCHDOG_SECONDS:
+            raise SystemExit("the watchdog does not end a frozen server")
+        time.sleep(0.5)
+    seen = {"frozen_back_after_seconds": round(time.monotonic() - start, 1)}
+    unit.control("stop", UNIT)
+    seen["stop"] = f"{unit.show('Result')}, status {unit.show('ExecMainStatus')}"
+    unit.control("start", UNIT)
+    security = unit.inside("systemd-analyze", "security", "--no-pager", UNIT)
+    seen["exposure"] = re.findall(r"exposure level for \S+: ([\d.]+)", security)
+    seen |= {"restarts": unit.show("NRestarts"), "files": unit.show("LimitNOFILE")}
+    seen["systemd"] = unit.inside("systemctl", "--version").splitlines()[0]
+    say(json.dumps(seen))
+    servers.stop()
+    return {"watch": seen}

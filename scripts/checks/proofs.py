@@ -12,12 +12,10 @@ from it.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import logging
 import math
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +27,7 @@ import numpy as np
 from scripts.attacks.lies import KINDS, TAU, Lie, plan_to, plan_with
 from scripts.attacks.lying_clients import lying
 from scripts.parties import two_servers
+from scripts.program import Found, Options, option, program
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.fsl.client import proof
 from torchfsl.fsl.client.client import Client
@@ -67,22 +66,22 @@ def honest_plans() -> list[Plan]:
     """Rings and bounds, counts and weights."""
     norm, lanes = plan_with("norm"), plan_with("lanes")
     weights, own = plan_with("norm", lane="weight"), plan_with("norm", own=True)
-    shapes = [(16, 4000, 4, norm), (24, 1 << 16, 32, norm), (32, 1 << 16, 64, norm),
-              (32, 1 << 20, 64, norm), (48, 1 << 20, 64, norm), (24, 0, 64, lanes),
-              (32, 0, 64, lanes), (32, 1 << 18, 64, weights),
-              (24, 0, 64, plan_with("lanes", lane="weight")), (32, 1 << 20, 64, own)]  # fmt: skip
-    return [
-        dataclasses.replace(
-            plan, l2_bound=bound,
-            encoding=FixedPoint(bits, 0, float(1 << (bits - 8)) / (2 * plan.max_weight)),
-            segments=tuple(
-                dataclasses.replace(s, l2_bound=bound // 2 if s.l2_bound else 0)
-                for s in plan.segments
-            ),
-            max_clients=clients,
-        )
-        for bits, bound, clients, plan in shapes
-    ]  # fmt: skip
+    weighted = plan_with("lanes", lane="weight")
+    shapes = {norm: [(16, 4000, 4), (24, 1 << 16, 32), (32, 1 << 16, 64), (32, 1 << 20, 64)]}
+    shapes[norm].append((48, 1 << 20, 64))
+    shapes |= {lanes: [(24, 0, 64), (32, 0, 64)], weights: [(32, 1 << 18, 64)]}
+    shapes |= {weighted: [(24, 0, 64)], own: [(32, 1 << 20, 64)]}
+    return [resized(plan, *shape) for plan, listed in shapes.items() for shape in listed]
+
+
+def resized(plan: Plan, bits: int, bound: int, clients: int) -> Plan:
+    """The plan with another ring, bound and number of clients."""
+    encoding = FixedPoint(bits, 0, float(1 << (bits - 8)) / (2 * plan.max_weight))
+    segments = tuple(
+        dataclasses.replace(s, l2_bound=bound // 2 if s.l2_bound else 0) for s in plan.segments
+    )
+    changes = {"l2_bound": bound, "max_clients": clients}
+    return dataclasses.replace(plan, encoding=encoding, segments=segments, **changes)
 
 
 def random_update(plan: Plan, rng: np.random.Generator) -> Update:
@@ -184,10 +183,11 @@ def run(honest: int, lies: int, file: Path | None = None) -> Counted:
     """
     counted = Counted()
     if file is not None and file.exists():
-        counted = Counted(**json.loads(file.read_text()))
+        before = json.loads(file.read_text())
+        counted = Counted(**{f.name: before[f.name] for f in dataclasses.fields(Counted)})
     plans = honest_plans()
     liars = lied_to()
-    before, start, turn = counted.seconds, time.process_time(), 0
+    earlier, start, turn = counted.seconds, time.process_time(), 0
     while counted.honest < honest or counted.lies < lies:
         if counted.honest < honest:
             number = counted.honest // CLIENTS
@@ -198,28 +198,17 @@ def run(honest: int, lies: int, file: Path | None = None) -> Counted:
             plan, said = liars[counted.lies // (CLIENTS - 1) % len(liars)]
             lying_round(plan, said, counted)
         turn += 1
-        counted.seconds = before + time.process_time() - start
+        counted.seconds = earlier + time.process_time() - start
         if file is not None and turn % 20 == 0:
             file.write_text(json.dumps(dataclasses.asdict(counted), indent=2) + "\n")
     return counted
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--honest", type=int, default=100_000)
-    parser.add_argument("--lies", type=int, default=100_000)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+@program(option("--honest", 100_000), option("--lies", 100_000))
+def main(options: Options) -> Found:
+    """Play both kinds and print the counts."""
     logging.getLogger("torchfsl").setLevel(logging.ERROR)  # a line a liar
     counted = run(options.honest, options.lies, options.json)
-    print(json.dumps(dataclasses.asdict(counted), indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(dataclasses.asdict(counted), indent=2) + "\n")
-    sys.exit(not counted.as_it_must_be)
-
-
-if __name__ == "__main__":
-    main()
+    found = dataclasses.asdict(counted)
+    print(json.dumps(found, indent=2))
+    return found | {"ok": counted.as_it_must_be}

@@ -11,13 +11,11 @@ baseline must have no hit.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import bisect
 import itertools
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.checks.prose_rules import RULES
+from scripts.program import ROOT, Options, option, program
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 BASELINE: Final = ROOT / "tests" / "docs" / "prose_baseline.json"
 GLOSSARY: Final = ROOT / "docs" / "glossary.md"
 PAGES: Final = ("*.md", "docs/**/*.md", "examples/**/*.md", "deploy/**/*.md")
@@ -38,7 +36,9 @@ WORD_LIMITS: Final = {"tutorial": 1000, "how-to": 600, "explanation": 1500, "ref
 READERS: Final = ("user", "researcher", "operator", "cryptographer", "contributor")
 LOGS: Final = ("debug", "info", "warning", "error", "critical", "exception")
 SPEAKING: Final = ("warn", "add_note", "refuse", "expect_a", "expect_able")
-"""Calls whose strings are messages, besides those of logs and of argparse."""
+"""Calls whose strings are messages, besides logs, argparse and `scripts.program.option`."""
+SHOWN: Final = ("help", "about", "description", "remedy")
+"""Arguments of any call that are messages."""
 _NEW_BLOCK: Final = re.compile(r" *(?:[-*+] |\||#|\d+\. |[`\w*]+(?:, [`\w*]+)*: )")
 _MARK: Final = re.compile(r"^ *(?:[-*+] |#+ |\d+\. )")
 _ENTRY: Final = re.compile(r"^([`\w*]+(?:, [`\w*]+)*): ")
@@ -155,9 +155,11 @@ def texts_of(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         yield from (("message", part) for part in strings(node.exc.args))
     elif isinstance(node, ast.Call):
         whole, _, name = ast.unparse(node.func).rpartition(".")
-        given = [k.value for k in node.keywords if k.arg in ("help", "description", "remedy")]
+        given = [k.value for k in node.keywords if k.arg in SHOWN]
         if name in SPEAKING or (name in LOGS and whole.rpartition(".")[2] in ("log", "logger")):
             given += node.args
+        elif name == "option":
+            given += node.args[2:]
         yield from (("message", part) for part in strings(given))
 
 
@@ -274,15 +276,14 @@ def listed(hit: Hit) -> str:
     return f"{hit.file}:{hit.line}: {hit.rule}: {' '.join(hit.found.split())!r} -> {hit.write}"
 
 
-def main() -> int:
+@program(
+    option("--list", False, "print every hit"),
+    option("--update", False, "rewrite the baseline"),
+    option("paths", nargs="*", about="files or folders to list (default: all)"),
+    finds=False,
+)
+def main(options: Options) -> int:
     """Count, list or update."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--list", action="store_true", help="print every hit")
-    parser.add_argument("--update", action="store_true", help="rewrite the baseline")
-    parser.add_argument("paths", nargs="*", help="files or folders to list (default: all)")
-    options = parser.parse_args()
     baseline, hits = json.loads(BASELINE.read_text()), all_hits()
     if options.list:
         chosen = tuple(options.paths) or ("",)
@@ -299,7 +300,3 @@ def main() -> int:
     print(f"{'total':18}" + "".join(f"{totals[kind]:6} {kind}s" for kind in kinds))
     print("\n".join(["rose above the baseline:", *above]) if above else "nothing rose")
     return 0 if options.update or not above else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

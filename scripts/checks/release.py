@@ -9,15 +9,14 @@ name it. Until then the address is a placeholder that leads nowhere, and the che
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from scripts.program import ROOT, Options, option, program
+
 PLACEHOLDER: Final = "https://repository.invalid/torchfsl"
 ADDRESS: Final = re.compile(r"https://[\w.-]+(?:/\w[\w.-]*){2,}")
 NO_PAGES: Final = (":!scripts/checks/release.py", ":!tests")
@@ -106,21 +105,16 @@ def changelog_problems(text: str, version: str) -> list[str]:
     return found
 
 
-def main() -> int:
+@program(
+    option("--tag", about="tag of the release, such as v0.1.0"),
+    option("--repository", metavar="URL", about="address to write into all files"),
+    finds=False,
+)
+def main(options: Options) -> int:
     """Check, or write the address."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tag", help="tag of the release, such as v0.1.0")
-    parser.add_argument("--repository", metavar="URL", help="address to write into all files")
-    options = parser.parse_args()
     if options.repository:
         print(*write_repository(ROOT, options.repository), sep="\n")
         return 0
     found = problems(ROOT, options.tag)
     print(*(found or ["ready for a release"]), sep="\n")
     return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,25 +1,22 @@
 """The size of the repository at a commit: lines and files by folder, words by page.
 
-    python -m scripts.checks.size [COMMIT] [--json]    # default: HEAD
+    python -m scripts.checks.size [COMMIT] [--json FILE]    # default: HEAD
 
 Files are those of the commit, so that one program measures before and after. Words leave code out.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.checks.prose import prose_of, words
+from scripts.program import ROOT, Found, Options, option, program
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 WINGS: Final = ("torchfsl", "training", "models", "scripts", "tests", "docs")
 
 
@@ -89,18 +86,9 @@ def table(figures: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def main() -> int:
+@program(option("commit", "HEAD", "commit to measure", nargs="?"))
+def main(options: Options) -> Found:
     """Print the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("commit", nargs="?", default="HEAD", help="what to measure")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
     figures = size(files_at(ROOT, options.commit))
-    print(json.dumps(figures, indent=1) if options.json else table(figures))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(table(figures))
+    return figures

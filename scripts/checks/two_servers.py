@@ -11,7 +11,6 @@ Exit status 1 if a hash or a count is not what it should be.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -23,35 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.checks.fault_proxy import FaultProxy, Faults
+from scripts.program import ROOT, Options, UsageError, option, program
 from torchfsl.service import LoopbackServers
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def main() -> int:
-    """Run the three experiments."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients-per-round", type=int, default=20)
-    parser.add_argument("--latency-ms", type=float, default=3.0, help="in each direction")
-    parser.add_argument("--out", type=Path, help="folder of the runs; a temporary one by default")
-    options, more = parser.parse_known_args()
-    if options.out is not None and options.out.exists():
-        parser.error(f"{options.out} exists: name another --out")
-    with contextlib.ExitStack() as stack:
-        folder = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        common = ["din", "--rounds", str(options.rounds), "--quiet", "--eval-every", "1000"]
-        common += ["--clients-per-round", str(options.clients_per_round), *more]
-        runs = {"in process": train([*common, "--out", str(folder / "in-process")], folder)}
-        with servers(folder, 0.0) as where:
-            runs["two servers"] = train([*common, *where, "--out", str(folder / "servers")], folder)
-        with servers(folder / "slow", options.latency_ms / 1000) as where:
-            name = f"two servers, {options.latency_ms:g} ms more"
-            runs[name] = train([*common, *where, "--out", str(folder / "latency")], folder)
-    return report(runs, options.rounds * options.clients_per_round)
 
 
 def train(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -106,5 +78,27 @@ def report(runs: dict[str, dict[str, Any]], reports: int) -> int:
     return int(failed)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@program(
+    option("--rounds", 5),
+    option("--clients-per-round", 20),
+    option("--latency-ms", 3.0, "in each direction"),
+    option("--out", Path, "folder of the runs; a temporary one by default"),
+    finds=False,
+    further="the training command",
+)
+def main(options: Options) -> int:
+    """Run the three experiments."""
+    if options.out is not None and options.out.exists():
+        raise UsageError(f"{options.out} exists: name another --out")
+    with contextlib.ExitStack() as stack:
+        folder = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        common = ["din", "--rounds", str(options.rounds), "--quiet", "--eval-every", "1000"]
+        common += ["--clients-per-round", str(options.clients_per_round), *options.further]
+        runs = {"in process": train([*common, "--out", str(folder / "in-process")], folder)}
+        with servers(folder, 0.0) as where:
+            runs["two servers"] = train([*common, *where, "--out", str(folder / "servers")], folder)
+        with servers(folder / "slow", options.latency_ms / 1000) as where:
+            name = f"two servers, {options.latency_ms:g} ms more"
+            runs[name] = train([*common, *where, "--out", str(folder / "latency")], folder)
+    return report(runs, options.rounds * options.clients_per_round)

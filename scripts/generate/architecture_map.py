@@ -11,15 +11,15 @@ is one above the highest room that it imports.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import graphlib
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from scripts.generate.writing import CHECK, between, write
+from scripts.program import ROOT, Options, program
+
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- map: begin -->\n", "<!-- map: end -->\n"
 GROUND = ("errors", "faces", "types", "version")
@@ -106,21 +106,6 @@ def render(graph: Graph) -> str:
     return "```\n" + "\n".join(storeys) + "```\n"
 
 
-def main() -> None:
-    """Write the map, or check that it is what would be written."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if it is stale")
-    check = parser.parse_args().check
-    page = PAGE.read_text()
-    head, _, rest = page.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    new = head + BEGIN + render(import_graph(modules(ROOT / "torchfsl"))) + END + tail
-    if check and new != page:
-        sys.exit("the map is stale: python -m scripts.generate.architecture_map")
-    if not check:
-        PAGE.write_text(new)
-
-
 def _inside(graph: Graph, container: str) -> list[str]:
     return [name for name in graph if name.startswith(container + ".")]
 
@@ -149,5 +134,8 @@ def _storey(graph: Graph, container: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    main()
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
+    """Write the map, or check that it is what would be written."""
+    drawn = render(import_graph(modules(ROOT / "torchfsl")))
+    return write(options, PAGE, between(PAGE.read_text(), BEGIN, END, drawn))

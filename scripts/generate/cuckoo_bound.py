@@ -14,15 +14,15 @@ docs/cuckoo.md derives every formula used here and says why each step can only r
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from scripts.generate.writing import CHECK, write
+from scripts.program import ROOT, Options, option, program
 from torchfsl.fsl.suite import FAILURE_BITS
 
 FloatArray = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ STASHES = (0, 1, 2)
 DENSE_UP_TO = 512
 POINTS_PER_OCTAVE = 32
 MAX_ITEMS = 1 << 25
-TABLE = Path(__file__).resolve().parents[2] / "torchfsl" / "fsl" / "cuckoo" / "bounds_table.py"
+TABLE = ROOT / "torchfsl" / "fsl" / "cuckoo" / "bounds_table.py"
 
 MAX_EXACT_SIZE = 128
 """Violators of at most this many items are counted exactly, larger ones by a saddle point."""
@@ -302,24 +302,10 @@ def _explain(k: int) -> None:
         print(f"k={k} stash={stash}: {size}, fails with at most 2**{bound:.2f}")
 
 
-def main() -> int:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-k", type=int, help="explain one number of selected items and stop")
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    arguments = parser.parse_args()
-    if arguments.k is not None:
-        _explain(arguments.k)
+@program(option("-k", int, "explain one number of selected items and stop"), CHECK, finds=False)
+def main(options: Options) -> int:
+    """Write, compare or explain."""
+    if options.k is not None:
+        _explain(options.k)
         return 0
-    source = table_source(compute_table())
-    if arguments.check:
-        same = TABLE.read_text(encoding="utf-8") == source
-        print(f"{TABLE.name} is {'up to date' if same else 'NOT what this script writes'}")
-        return 0 if same else 1
-    TABLE.write_text(source, encoding="utf-8")
-    print(f"wrote {TABLE}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return write(options, TABLE, table_source(compute_table()))

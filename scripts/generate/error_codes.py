@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
+from scripts.generate.writing import CHECK, write
+from scripts.program import ROOT, Options, program
 from torchfsl.errors import CODES
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "error-codes.md"
 SOURCES = ("torchfsl", "training")
 CHECKS = {"refuse": "ParameterError", "expect_a": "ParameterError", "expect_able": "ParameterError"}
@@ -104,5 +104,7 @@ def _strings(node: ast.AST) -> Iterator[str]:
         yield node.value
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page())
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
+    """Write or check the page."""
+    return write(options, PAGE, page())

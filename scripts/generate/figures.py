@@ -7,20 +7,36 @@ Trees and tables in them are computed by the library's own code under fixed seed
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from scripts.generate.writing import CHECK, write
+from scripts.program import ROOT, Options, program
 from torchfsl.fsl.cuckoo.placement import candidates, match, permutations
 from torchfsl.kernels.portable import trees
 
-FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
+FOLDER: Final = ROOT / "docs" / "figures"
 INK, SOFT, BLUE, ORANGE, GREEN = "#1f2430", "#8a93a5", "#dbe6ff", "#ffe2c4", "#d9f2dd"
 LEAF: Final = 5
 """The leaf that the figure's client selects."""
 ITEMS: Final = (3, 7, 11, 16, 20, 22)
 """The rows that go into the figure's cuckoo table."""
+
+NEITHER: Final = "Neither server learns which rows a client used, nor what it sent."
+ABOVE: Final = (
+    "In each node a seed (its first digits) and a control bit. "
+    "Off the path to the selected row both servers hold the same:"
+)
+BELOW: Final = (
+    "their difference is nothing there, and at the selected row "
+    "it is random, until the hint turns it into the client's value."
+)
+BINS: Final = "bins of three sub-tables; each holds 4 of the 24 rows, and one tree"
+EACH_ROW: Final = (
+    "Each row may go to one bin of each sub-table (grey or black); matching "
+    "finds a bin for each. Empty bins get dummies."
+)
 
 
 def text(
@@ -94,14 +110,7 @@ def one_round() -> str:
     parts += [
         text(645, 312, "5  the exact sum of all", 14),
         text(645, 331, "changes is opened once", 14),
-        text(
-            20,
-            350,
-            "Neither server learns which rows a client used, nor what it sent.",
-            13,
-            "start",
-            weight="bold",
-        ),
+        text(20, 350, NEITHER, 13, "start", weight="bold"),
     ]
     return drawing(760, 366, "One round of federated submodel learning", parts)
 
@@ -137,31 +146,15 @@ def tree_and_hint(depth: int = 3) -> str:
                 differs = states[0][level][node] != states[1][level][node]
                 if level:
                     above = left + gap * 2 * (node // 2 + 0.5)
-                    parts.append(
-                        line(above, y - 38, x, y, arrow=False, ink=INK if differs else SOFT)
-                    )
+                    ink = INK if differs else SOFT
+                    parts.append(line(above, y - 38, x, y, arrow=False, ink=ink))
                 parts += [
                     box(x - 19, y, 38, 30, ORANGE if differs else "#fff"),
                     text(x, y + 20, states[party][level][node], 12),
                 ]
         for leaf in range(1 << depth):
             parts.append(text(left + 330 / 8 * (leaf + 0.5), 296, f"row {leaf}", 11, fill=SOFT))
-    parts += [
-        text(
-            385,
-            326,
-            "In each node a seed (its first digits) and a control bit. "
-            "Off the path to the selected row both servers hold the same:",
-            13,
-        ),
-        text(
-            385,
-            346,
-            "their difference is nothing there, and at the selected row "
-            "it is random, until the hint turns it into the client's value.",
-            13,
-        ),
-    ]
+    parts += [text(385, 326, ABOVE, 13), text(385, 346, BELOW, 13)]
     return drawing(770, 362, "A tree and its hint", parts)
 
 
@@ -173,13 +166,7 @@ def cuckoo_table(m: int = 24, theta: int = 4) -> str:
     placed = match(choices, bins)
     parts = [
         text(20, 24, "rows a client wants", 13, "start", weight="bold"),
-        text(
-            465,
-            24,
-            "bins of three sub-tables; each holds 4 of the 24 rows, and one tree",
-            13,
-            weight="bold",
-        ),
+        text(465, 24, BINS, 13, weight="bold"),
     ]
     left, step, width = 190, 182, 27
     for b in range(bins):
@@ -194,27 +181,11 @@ def cuckoo_table(m: int = 24, theta: int = 4) -> str:
         parts += [box(40, y, 40, 26, BLUE), text(60, y + 18, str(item), 13)]
         for b in choices[:, i]:
             x = left + step * (b // (bins // 3)) + (width + 1) * (b % (bins // 3)) + width / 2
-            parts.append(
-                line(
-                    82,
-                    y + 13,
-                    x,
-                    248,
-                    arrow=bool(placed[i] == b),
-                    ink=INK if placed[i] == b else "#d3d8e2",
-                )
-            )
+            ink = INK if placed[i] == b else "#d3d8e2"
+            parts.append(line(82, y + 13, x, 248, arrow=bool(placed[i] == b), ink=ink))
     for i in range(3):
         parts.append(text(left + step * i + 83, 314, f"sub-table {i}", 12, fill=SOFT))
-    parts.append(
-        text(
-            385,
-            342,
-            "Each row may go to one bin of each sub-table (grey or black); matching "
-            "finds a bin for each. Empty bins get dummies.",
-            13,
-        )
-    )
+    parts.append(text(385, 342, EACH_ROW, 13))
     return drawing(770, 358, "A cuckoo table", parts)
 
 
@@ -227,6 +198,7 @@ def figures() -> dict[str, str]:
     }
 
 
-if __name__ == "__main__":
-    for name, drawn in figures().items():
-        (FOLDER / name).write_text(drawn)
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
+    """Write or check the figures."""
+    return max(write(options, FOLDER / name, drawn) for name, drawn in figures().items())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from scripts.program import Options, program
 from torchfsl.sesa import isolation
 
 SHARES: Final = (1.0, 0.5, 0.25)
@@ -37,5 +38,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+@program(finds=False)
+def main(options: Options) -> None:
+    """Print the table."""
     print(table())

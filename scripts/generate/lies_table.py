@@ -12,40 +12,21 @@ row would open as 240 with a count of 3 (480 with a weight of 6, of 12 in all).
 
 from __future__ import annotations
 
-import argparse
 import logging
-import sys
-from pathlib import Path
 from typing import Final
 from unittest import mock
 
-import numpy as np
-
-from scripts.attacks.lies import (
-    BOUND,
-    HONEST,
-    LIES,
-    WEIGHT_LIES,
-    Lie,
-    in_two_bins,
-    plan_with,
-)
-from scripts.attacks.lying_clients import CLIENTS, lying
-from scripts.parties import two_servers
-from torchfsl.fsl.client.client import Client
+from scripts.attacks.lies import BOUND, LIES, WEIGHT_LIES, Lie, in_two_bins, plan_with
+from scripts.attacks.lying_clients import CLIENTS, ROW, round_with
+from scripts.generate.writing import CHECK, between, write
+from scripts.program import ROOT, Options, program
 from torchfsl.fsl.cuckoo import placement as cuckoo
-from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import PROOFS, Proofs
-from torchfsl.fsl.round import begin_round, finish_round
-from torchfsl.fsl.transport import InProcess
-from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import Lane
-from torchfsl.submodel.update import SegmentUpdate
 from torchfsl.types import Whole
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "proofs.md"
+PAGE: Final = ROOT / "docs" / "proofs.md"
 BEGIN, END = "<!-- lies: begin -->\n", "<!-- lies: end -->\n"
-ROW: Final = 3
 
 
 def _row(*numbers: int) -> Lie:
@@ -95,7 +76,8 @@ WEIGHTED: Final[dict[str, Lie]] = {
 def outcome(proofs: Proofs, lane: Lane, lie: Lie | None) -> str:
     """What comes of a lie; None is the row in several bins."""
     plan = plan_with(proofs, lane=lane)
-    opened = _round(plan, lie)
+    several = mock.patch.object(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
+    opened = round_with(plan, lie or several, (ROW, ROW, 5, 5, 5))
     if CLIENTS not in opened.clients:
         return "refused"
     row, count = opened.sums["table"][ROW].tolist(), int(opened.lanes["table"][ROW])
@@ -108,26 +90,6 @@ def outcome(proofs: Proofs, lane: Lane, lie: Lie | None) -> str:
     if lane == "weight":
         said += f", whole weight {opened.total_weight}"
     return said
-
-
-def _round(plan: Plan, lie: Lie | None) -> Opened:
-    servers = two_servers(plan)
-    begin_round(servers, 1)
-    link, weight = InProcess(*servers), min(2, plan.max_weight)
-
-    def submit(client: int, row: int) -> None:
-        update = {
-            "table": SegmentUpdate(np.array([row]), np.full((1, 2), HONEST)),
-            "bias": SegmentUpdate(None, np.ones((3, 1), dtype=np.int64)),
-        }
-        Client(plan, link, client_id=client).start_round(1).submit(update, weight=weight)
-
-    for client in range(CLIENTS):
-        submit(client, ROW if client < 2 else 5)
-    several = mock.patch.object(cuckoo, "place", in_two_bins(cuckoo.place, ROW))
-    with several if lie is None else lying(lie):
-        submit(CLIENTS, ROW)
-    return finish_round(servers)
 
 
 def render() -> str:
@@ -148,21 +110,8 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
     """Write or check."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
     logging.getLogger("torchfsl").setLevel(logging.ERROR)  # a line a liar
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    made = before + BEGIN + render() + END + rest.split(END)[1]
-    if options.check:
-        sys.exit("stale: python -m scripts.generate.lies_table" if made != page else 0)
-    PAGE.write_text(made)
-
-
-if __name__ == "__main__":
-    main()
+    return write(options, PAGE, between(PAGE.read_text(), BEGIN, END, render()))

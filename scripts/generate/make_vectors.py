@@ -11,31 +11,20 @@ file is a change of the wire format: raise `WIRE_VERSION` with it.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from scripts.generate.primitive_vectors import (
-    Json,
-    bit_vectors,
-    check_vectors,
-    drawn,
-    field_vectors,
-    hint_vectors,
-    kdf_vectors,
-    matching_vectors,
-    permutation_vectors,
-    tree_vectors,
-)
+from scripts.generate import primitive_vectors as primitives
+from scripts.generate.primitive_vectors import Json, drawn
 from scripts.generate.sefl_vectors import sefl_vectors
+from scripts.generate.writing import CHECK, write
+from scripts.program import ROOT, Options, program
 from tests.support.federation import Wire, make_plan, make_segment, mixed_plan, submit
 from tests.support.tags import tagged
 from torchfsl.crypto.kdf import SEED_BYTES
@@ -49,7 +38,6 @@ from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import SegmentUpdate, Update
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "vectors"
 
 FIELDS = {"version": 4, "kind": 6, "party": 7, "round": 8, "body length": 24, "plan digest": 32}
@@ -77,11 +65,9 @@ def plan_vectors() -> Json:
     fixed = make_plan(make_segment("table", "rows", (9, 2), k_max=2, tau=2, theta=3), max_epochs=4)
     weights = dataclasses.replace(mixed_plan(lane="weight"), proofs="norm", l2_bound=1 << 12)
     bounded = [dataclasses.replace(s, l2_bound=900 if s.is_dense else 0) for s in weights.segments]
-    plans = [
-        small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed,
-        dataclasses.replace(small_plan(), proofs="lanes"),
-        dataclasses.replace(weights, segments=tuple(bounded)),
-    ]  # fmt: skip
+    plans = [small_plan(), mixed_plan(), mixed_plan(secure=False, lane="weight"), fixed]
+    plans.append(dataclasses.replace(small_plan(), proofs="lanes"))
+    plans.append(dataclasses.replace(weights, segments=tuple(bounded)))
     texts = [plan.to_json() for plan in plans]
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     return {"cases": [{"text": t, "digest": d} for t, d in zip(texts, digests, strict=True)]}
@@ -108,10 +94,7 @@ def bad_plan_vectors() -> Json:
         "clip not a number": ('"clip":4.0', '"clip":NaN'),
         "short check words": ('"check_bytes":32', '"check_bytes":16'),
         "another suite": ("bgi16-aes128-mmo", "bgi16-aes128-xyz"),
-        "a later version": (
-            f'"wire_version":{WIRE_VERSION}',
-            f'"wire_version":{WIRE_VERSION + 1}',
-        ),
+        "a later version": (f'"wire_version":{WIRE_VERSION}', f'"wire_version":{WIRE_VERSION + 1}'),
         "upper-case hex": ("0a0b0c", "0A0B0C"),
         "an unknown field": ('"lane"', '"extra":1,"lane"'),
         "a missing field": ('"lane":"count",', ""),
@@ -254,14 +237,14 @@ def padding(plan: Plan) -> int:
 
 
 FILES: dict[str, Callable[[], Json]] = {
-    "kdf": kdf_vectors,
-    "trees": tree_vectors,
-    "hints": hint_vectors,
-    "bits": bit_vectors,
-    "checks": check_vectors,
-    "permutations": permutation_vectors,
-    "matchings": matching_vectors,
-    "field": field_vectors,
+    "kdf": primitives.kdf_vectors,
+    "trees": primitives.tree_vectors,
+    "hints": primitives.hint_vectors,
+    "bits": primitives.bit_vectors,
+    "checks": primitives.check_vectors,
+    "permutations": primitives.permutation_vectors,
+    "matchings": primitives.matching_vectors,
+    "field": primitives.field_vectors,
     "plans": plan_vectors,
     "plans_bad_fields": bad_plan_vectors,
     "round": round_vectors,
@@ -270,25 +253,13 @@ FILES: dict[str, Callable[[], Json]] = {
 }
 
 
-def main() -> int:
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
     """Write or check every file; see the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
-    check = parser.parse_args().check
     FOLDER.mkdir(exist_ok=True)
-    different = []
+    stale = 0
     for name, make in FILES.items():
         content = {"origin": "scripts/generate/make_vectors.py", **make()}
         text = json.dumps(content, indent=1, ensure_ascii=True) + "\n"
-        path = FOLDER / f"{name}.json"
-        if check:
-            different += [path.name] if not path.exists() or path.read_text() != text else []
-        else:
-            path.write_text(text)
-    for name in different:
-        print(f"{name} differs: run python -m scripts.generate.make_vectors and look at the change")
-    return 1 if different else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        stale |= write(options, FOLDER / f"{name}.json", text)
+    return stale

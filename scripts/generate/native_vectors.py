@@ -9,12 +9,12 @@ with commas. Standard library only, so that any Python will do on any machine.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-VECTORS = Path(__file__).resolve().parents[2] / "tests" / "vectors"
+from scripts.program import ROOT, Options, program
+
+VECTORS = ROOT / "tests" / "vectors"
 
 Json = dict[str, Any]
 
@@ -79,12 +79,7 @@ def lines() -> Iterator[str]:
         yield line("product", **case)
 
 
-def main() -> int:
+@program(finds=False)
+def main(options: Options) -> None:
     """Print all cases."""
-    for text in lines():
-        print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(*lines(), sep="\n")

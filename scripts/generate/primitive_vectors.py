@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes
@@ -47,6 +48,17 @@ def streamed(key: bytes, size: int) -> bytes:
     return Cipher(algorithms.AES128(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
 
 
+def hexes(parts: Iterable[bytes]) -> list[str]:
+    """Each in hexadecimal digits."""
+    return [part.hex() for part in parts]
+
+
+def corrections(words: Sequence[Any]) -> Json:
+    """The correction words of a tree."""
+    packed_words = [word.packed().hex() for word in words]
+    return {"correction_words": packed_words, "right_bits": [word.right_bit for word in words]}
+
+
 def kdf_vectors() -> Json:
     """Labels, derived keys, digests and streams."""
     labels = {n: getattr(kdf, n).decode() for n in sorted(dir(kdf)) if n.startswith("LABEL_")}
@@ -54,12 +66,10 @@ def kdf_vectors() -> Json:
     for name, label in labels.items():
         for size in (16, 40):
             secret, context = drawn(f"secret {name}", 16), drawn(f"context {name}", size)
-            cases.append({
-                "label": label, "secret": secret.hex(), "context": context.hex(), "size": size,
-                "derived": derived(secret, label.encode(), context, size).hex(),
-                "digest": hashlib.sha256(framed(label.encode(), secret, context)).hexdigest(),
-                "stream": streamed(secret, size + 1).hex(),
-            })  # fmt: skip
+            case = {"label": label, "secret": secret.hex(), "context": context.hex(), "size": size}
+            case["derived"] = derived(secret, label.encode(), context, size).hex()
+            case["digest"] = hashlib.sha256(framed(label.encode(), secret, context)).hexdigest()
+            cases.append(case | {"stream": streamed(secret, size + 1).hex()})
     return {"labels": labels, "cases": cases}
 
 
@@ -75,11 +85,8 @@ def tree_vectors() -> Json:
             [dpf_reference.leaf_state(key, root, words, leaf).hex() for leaf in range(num_leaves)]
             for root in roots
         ]
-        cases.append({
-            "key": key.hex(), "roots": [root.hex() for root in roots], "alpha": alpha,
-            "num_leaves": num_leaves, "correction_words": [w.packed().hex() for w in words],
-            "right_bits": [w.right_bit for w in words], "leaves": leaves,
-        })  # fmt: skip
+        case = {"key": key.hex(), "roots": hexes(roots), "alpha": alpha, "num_leaves": num_leaves}
+        cases.append(case | corrections(words) | {"leaves": leaves})
     return {"cases": cases}
 
 
@@ -97,24 +104,17 @@ def hint_vectors() -> Json:
                 dpf_reference.leaf_value(key, leaf, hint, party, width).hex()
                 for party, leaf in enumerate(leaves)
             ]
-            cases.append({
-                "key": key.hex(), "ring_bits": bits, "nu": nu, "slot": slot,
-                "leaves": [leaf.hex() for leaf in leaves], "values": values.hex(),
-                "hint": hint.hex(), "shares": shares,
-            })  # fmt: skip
+            case = {"key": key.hex(), "ring_bits": bits, "nu": nu, "slot": slot}
+            case |= {"leaves": hexes(leaves), "values": values.hex(), "hint": hint.hex()}
+            cases.append(case | {"shares": shares})
     return {"cases": cases}
 
 
 def check_vectors() -> Json:
     """Check words, and tags of answers over a small table."""
     cases = []
-    for tree, leaf, num_leaves, row_bytes in (
-        (0, 0, 1, 16),
-        (7, 2, 3, 5),
-        (300, 4, 6, 40),
-        (5, 1, 2, 64),
-        (6, 2, 9, 150),
-    ):
+    shapes = ((0, 0, 1, 16), (7, 2, 3, 5), (300, 4, 6, 40), (5, 1, 2, 64), (6, 2, 9, 150))
+    for tree, leaf, num_leaves, row_bytes in shapes:
         name = f"check {tree} {leaf}"
         key, depth = drawn(f"key {name}", 16), dpf_reference.depth_of(num_leaves)
         roots = [state_of(f"{name} {party}", party) for party in (0, 1)]
@@ -126,14 +126,11 @@ def check_vectors() -> Json:
         for root in roots:
             states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
             tags.append(checks_reference.tag(key, states, digests).hex())
-        cases.append({
-            "key": key.hex(), "tree": tree, "leaf": leaf, "roots": [r.hex() for r in roots],
-            "rows": [row.hex() for row in rows], "leaves": [state.hex() for state in leaves],
-            "correction_words": [w.packed().hex() for w in words],
-            "right_bits": [w.right_bit for w in words],
-            "check_word": checks_reference.check_word(key, *leaves, tree, leaf).hex(),
-            "tags": tags, "row_key": row_key.hex(), "digests": [d.hex() for d in digests],
-        })  # fmt: skip
+        case = {"key": key.hex(), "tree": tree, "leaf": leaf, "roots": hexes(roots)}
+        case |= {"rows": hexes(rows), "leaves": hexes(leaves), **corrections(words)}
+        case["check_word"] = checks_reference.check_word(key, *leaves, tree, leaf).hex()
+        case |= {"tags": tags, "row_key": row_key.hex(), "digests": hexes(digests)}
+        cases.append(case)
     return {"cases": cases}
 
 
@@ -153,12 +150,9 @@ def bit_vectors() -> Json:
         for root in roots:
             states = [dpf_reference.leaf_state(key, root, words, i) for i in range(num_leaves)]
             answers.append(dpf_reference.bit_answer(key_bits, states, word, rows).hex())
-        cases.append({
-            "key": key.hex(), "key_bits": key_bits.hex(), "row": row,
-            "roots": [r.hex() for r in roots], "rows": [r.hex() for r in rows],
-            "correction_words": [w.packed().hex() for w in words],
-            "right_bits": [w.right_bit for w in words], "word": word.hex(), "answers": answers,
-        })  # fmt: skip
+        case = {"key": key.hex(), "key_bits": key_bits.hex(), "row": row, "roots": hexes(roots)}
+        case |= {"rows": hexes(rows), **corrections(words), "word": word.hex()}
+        cases.append(case | {"answers": answers})
     return {"cases": cases}
 
 
@@ -202,23 +196,24 @@ def field_vectors() -> Json:
     edges = (0, 1, 5, 2**16 - 1, 2**16, 2**31, MODULUS - 2, MODULUS - 1)
 
     def numbers(count: int) -> list[int]:
-        return [draw.choice(edges) if draw.random() < 0.25 else draw.randrange(MODULUS)
-                for _ in range(count)]  # fmt: skip
+        return [
+            draw.choice(edges) if draw.random() < 0.25 else draw.randrange(MODULUS)
+            for _ in range(count)
+        ]
 
     products = []
     shapes = [(1, 1, 1), (1, 2, 33), (7, 3, 19), (6, 17, 16), (3, 66, 37), (2, 299, 3), (2, 300, 5)]
     for fill in (numbers, lambda count: [MODULUS - 1] * count, lambda count: [0] * count):
         for rows, terms, columns in shapes if fill is numbers else shapes[1::4]:
             left, right = fill(rows * terms), fill(terms * columns)
-            product = [
+            sums = (
                 sum(left[row * terms + i] * right[i * columns + column] for i in range(terms))
-                % MODULUS
-                for row in range(rows) for column in range(columns)
-            ]  # fmt: skip
-            products.append({
-                "rows": rows, "terms": terms, "columns": columns, "left": packed(left),
-                "right": packed(right), "product": packed(product),
-            })  # fmt: skip
+                for row in range(rows)
+                for column in range(columns)
+            )
+            product = packed([total % MODULUS for total in sums])
+            sides = {"left": packed(left), "right": packed(right), "product": product}
+            products.append({"rows": rows, "terms": terms, "columns": columns, **sides})
     draws = []
     for count in (1, 9, 40):
         key = drawn(f"uniform {count}", 16)
@@ -226,13 +221,16 @@ def field_vectors() -> Json:
         words = [int.from_bytes(stream[i : i + 4], "little") for i in range(0, len(stream), 4)]
         kept = [word for word in words if word < MODULUS][:count]
         draws.append({"key": key.hex(), "count": count, "words": packed(kept)})
+    places = (
+        ([1], [7]),
+        ([1, 2, 3], [4, 5, 2]),
+        ([1, 2, 3, 4, 70, 5], list(range(71, 80))),
+        ([0, MODULUS - 1, 17], [MODULUS - 2, 1]),
+    )
     bases = [
         {"nodes": nodes, "points": points, "basis": packed(lagrange_basis(nodes, points))}
-        for nodes, points in (
-            ([1], [7]), ([1, 2, 3], [4, 5, 2]), ([1, 2, 3, 4, 70, 5], list(range(71, 80))),
-            ([0, MODULUS - 1, 17], [MODULUS - 2, 1]),
-        )
-    ]  # fmt: skip
+        for nodes, points in places
+    ]
     return {"cases": products, "bases": bases, "draws": draws}
 
 

@@ -9,19 +9,18 @@ takes part in all of them with its whole budget of rows, so that nobody learns h
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-from pathlib import Path
 from typing import Final
 
 from scripts.bench.measure import environment
+from scripts.generate.writing import between, write
+from scripts.program import ROOT, Options, option, program
 from scripts.reproduction.results import TABLES, read_results, write_result
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.estimates.estimate import Estimate, estimate
 from torchfsl.fsl.estimates.measuring import Rates, measured_rates, rows_plan
 from torchfsl.fsl.plan.plan import Plan
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "scale.md"
 RATES = "scale-rates"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
@@ -29,6 +28,11 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 CLIENTS: Final = (10**4, 10**5, 10**6)
 LOG_ROWS: Final = (20, 24, 28, 31)
 WIDTH, K_MAX, CORES, BANDWIDTH = 8, 256, 64, 25.0
+HEAD: Final = (
+    "| clients | rows | plans | upload a client | download a client | traffic of a server | "
+    "core-hours of a server | memory of a server | disk of a server | machines a server | "
+    "what they wait for |"
+)
 
 
 def cut(rows: int, clients: int) -> tuple[int, Plan]:
@@ -54,13 +58,12 @@ def row(clients: int, log_rows: int, rates: Rates) -> str:
     hours = parts * one.server_core_hours
     wire = parts * max(one.received_bytes, one.sent_bytes)
     need = parts * max(one.compute_seconds, one.network_seconds) / 3600
-    cells = (
-        f"10^{len(str(clients)) - 1}", f"2^{log_rows}", parts, size(parts * one.upload_bytes),
-        size(parts * one.download_bytes), size(wire), f"{hours:,.3g}" if hours < 1000
-        else f"{hours:,.0f}", size(parts * one.memory_bytes), size(parts * one.disk_bytes),
-        f"{max(1, -int(-need // 1)):,}", limit(one),
-    )  # fmt: skip
-    return "| " + " | ".join(map(str, cells)) + " |"
+    sizes = [size(parts * one.upload_bytes), size(parts * one.download_bytes), size(wire)]
+    sizes.append(f"{hours:,.3g}" if hours < 1000 else f"{hours:,.0f}")
+    sizes += [size(parts * one.memory_bytes), size(parts * one.disk_bytes)]
+    cells = [f"10^{len(str(clients)) - 1}", f"2^{log_rows}", str(parts), *sizes]
+    cells += [f"{max(1, -int(-need // 1)):,}", limit(one)]
+    return "| " + " | ".join(cells) + " |"
 
 
 def limit(one: Estimate) -> str:
@@ -82,12 +85,7 @@ def table() -> str:
     stored = read_results(TABLES)[RATES]
     rates = Rates(**stored["rates"])
     where = stored["environment"]
-    head = (
-        "clients", "rows", "plans", "upload a client", "download a client", "traffic of a server",
-        "core-hours of a server", "memory of a server", "disk of a server", "machines a server",
-        "what they wait for",
-    )  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines = [HEAD, "|" + " --- |" * (HEAD.count("|") - 1)]
     lines += [row(clients, log_rows, rates) for log_rows in LOG_ROWS for clients in CLIENTS]
     told = (
         f"Rows of {WIDTH} values, 64-bit ring, {K_MAX} rows a client, retrieval with tags, checks "
@@ -101,19 +99,13 @@ def table() -> str:
 
 def written(text: str) -> str:
     """The page with its table made anew."""
-    head, _, rest = text.partition(BEGIN)
-    return head + BEGIN + table() + END + rest.partition(END)[2]
+    return between(text, BEGIN, END, table())
 
 
-def main() -> None:
+@program(option("--measure", False, "measure the rates first"), finds=False)
+def main(options: Options) -> int:
     """Write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="measure the rates first")
-    if parser.parse_args().measure:
-        found = {"environment": environment(), "rates": dataclasses.asdict(measured_rates())}
-        write_result(TABLES, RATES, found)
-    PAGE.write_text(written(PAGE.read_text()))
-
-
-if __name__ == "__main__":
-    main()
+    if options.measure:
+        rates = {"environment": environment(), "rates": dataclasses.asdict(measured_rates())}
+        write_result(TABLES, RATES, rates)
+    return write(options, PAGE, written(PAGE.read_text()))

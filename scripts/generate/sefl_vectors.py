@@ -37,10 +37,9 @@ def small_plan() -> SeflPlan:
         SegmentSpec("kernel", "dense", (TensorSpec("w", (2, 2)),)),
         SegmentSpec("bias", "dense", (TensorSpec("b", (1,)),)),
     ]
-    draft = build_plan(
-        specs, encoding=FixedPoint(ring_bits=32, frac_bits=16, clip=4.0), max_clients=5,
-        lane="weight", max_weight=3, max_rounds=9, session=drawn("session", 16),
-    )  # fmt: skip
+    sizes = {"max_clients": 5, "lane": "weight", "max_weight": 3, "max_rounds": 9}
+    encoding, session = FixedPoint(32, 16, 4.0), drawn("session", 16)
+    draft = build_plan(specs, encoding=encoding, session=session, **sizes)
     public = messages.key_digest(drawn("public key", draft.scheme.ring.key_bytes))
     servers = (key.public_key().public_bytes_raw() for key in (AGGREGATOR, KEY_HOLDER))
     return draft.bound_to(public, *servers)
@@ -86,10 +85,8 @@ def play(plan: SeflPlan) -> list[tuple[Kind, bytes]]:
     }
     named = [Named(client, _digest(data)) for client, data in updates.items()]
     signed = AGGREGATOR.sign(messages.receipt_text(plan, ROUND, named[0]))
-    total = messages.encode(
-        plan, Kind.SUM, ROUND, 0, messages.encode_names(named), ciphertexts["sum"],
-        signing=AGGREGATOR,
-    )  # fmt: skip
+    body = messages.encode_names(named), ciphertexts["sum"]
+    total = messages.encode(plan, Kind.SUM, ROUND, 0, *body, signing=AGGREGATOR)
     numbers = np.arange(plan.num_values, dtype=np.uint64) * 1_000_003 % plan.scheme.modulus
     value = messages.encode(
         plan, Kind.VALUE, ROUND, 0, _digest(total), pack(plan, numbers), signing=KEY_HOLDER

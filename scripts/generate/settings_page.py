@@ -12,13 +12,14 @@ import dataclasses
 import inspect
 import types
 import typing
-from pathlib import Path
 from typing import Any, Literal
 
+from scripts.generate.writing import CHECK, write
+from scripts.program import ROOT, Options, program
 from training.config import Config, described
 from training.presets import PRESETS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+PAGE = ROOT / "docs" / "settings.md"
 _BEGINNING = """\
 # Settings of an experiment
 
@@ -117,5 +118,7 @@ def _docstring(kind: type) -> str:
     return inspect.getdoc(kind) or ""
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+@program(CHECK, finds=False)
+def main(options: Options) -> int:
+    """Write or check the page."""
+    return write(options, PAGE, page())

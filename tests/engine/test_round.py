@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from scripts.attacks import crowded_rows
+from scripts.attacks import owner_plans
 from tests.support.engine_models import WIDE, Recommender, loss_of, make_batch, train
 from tests.support.engine_rounds import Recording, Task, keep_updates, plain_sum, wanted
 from tests.support.engine_setup import plan_of
@@ -387,10 +387,10 @@ def test_weights_and_stochastic_rounding() -> None:
 
 
 def test_a_row_without_a_bin_is_zero_and_its_update_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuckoo, "place", crowded_rows._place_but_the_guess)
+    monkeypatch.setattr(cuckoo, "place", owner_plans._place_but_the_guess)
     task = Task(min_clients=1)
     link, hooks = task.begin(), task.hooks[0]
-    lost = crowded_rows.GUESS
+    lost = owner_plans.LOST_ROW
     with Round(hooks, task.client(link, 0), rows={"item": [1, lost]}) as rnd:
         assert rnd.rows["item.weight"].tolist() == [1, lost]
         assert not hooks.model.item.weight[lost].any()

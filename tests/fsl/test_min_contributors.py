@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scripts.attacks import few_contributors
+from scripts.attacks import owner_plans
 from tests.support.federation import Wire, make_plan, make_segment, make_servers, submit
 from tests.support.reference import plaintext
 from torchfsl.errors import ProtocolError
@@ -59,7 +59,7 @@ def closed(plan: Plan, updates: list[Update]) -> tuple[Server, Server]:
 
 
 def test_the_attack_reads_a_lone_row_without_the_option_and_not_with_it() -> None:
-    result = few_contributors.run()
+    result = owner_plans.few_contributors()
     assert result.worked_off, result.off
     assert not result.worked_on, result.on
 

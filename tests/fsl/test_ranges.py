@@ -8,8 +8,7 @@ import logging
 import numpy as np
 import pytest
 
-from scripts.attacks import out_of_range
-from scripts.attacks.out_of_range import HONEST, ROW, counting_plan, opened_with
+from scripts.attacks.lying_clients import HONEST, ROW, counting_plan, opened_with, out_of_range
 from tests.support.federation import (
     assert_exact,
     make_plan,
@@ -55,7 +54,7 @@ def decode(plan: Plan, few: list[list[int]], dense: list[int]) -> Opened:
 
 
 def test_the_attack_works_without_the_check_and_not_with_it() -> None:
-    result = out_of_range.run()
+    result = out_of_range()
     assert result.worked_off, result.off
     assert not result.worked_on, result.on
 

@@ -64,6 +64,6 @@ def test_epsilon_lies_between_that_of_the_worst_pair_and_a_little_more(
 
 
 def test_poisson_accounting_states_too_little_where_the_number_of_reports_is_public() -> None:
-    result = sampled_rounds.run()
+    result = sampled_rounds.sampled_rounds()
     assert result.worked_off
     assert not result.worked_on

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from scripts.attacks import attack_reports, forgeries
+from scripts.attacks import attack_reports, forged_reports
 from torchfsl.kernels.backends import kernels
 from torchfsl.kernels.portable import checks as portable_checks
 
 Bytes = npt.NDArray[np.uint8]
-CLASSES = tuple(forgeries.CLASSES)
+CLASSES = tuple(forged_reports.CLASSES)
 ORIGINAL_HASH = portable_checks.leaf_hash
 
 

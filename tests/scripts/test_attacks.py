@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from scripts.attacks import __main__ as command
-from scripts.attacks import attack_reports, leaf_relation
+from scripts.attacks import leaf_relation
 from scripts.attacks.result import AttackResult
 
 RESULT = AttackResult("a name", "what was read", "refused", True, False, 64, 1.0125)
 
 
-def test_every_module_with_a_run_that_gives_a_result_is_an_attack() -> None:
+def test_every_function_that_takes_nothing_and_gives_a_result_is_an_attack() -> None:
     found = command.attacks()
-    assert found["leaf_relation"] is leaf_relation.run
-    assert "attack_reports" not in found  # its run() takes the number of reports
-    assert attack_reports.run
+    assert found["leaf_relation"] is leaf_relation.leaf_relation
+    assert "row" not in found
+    assert len(found) == 21
 
 
 def test_a_table_and_a_file_say_what_happened(

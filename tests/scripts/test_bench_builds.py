@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import torchfsl
-from scripts.bench import builds, kernel_cases
+from scripts.bench import builds, kernels
 
 pytestmark = pytest.mark.skipif(torchfsl.backend() != "native", reason="no native kernels built")
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(torchfsl.backend() != "native", reason="no nativ
 def test_a_build_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchfsl.kernels import _native
 
-    monkeypatch.setattr(kernel_cases, "kernels", kernel_cases.kernels)  # restored afterwards
+    monkeypatch.setattr(kernels, "kernels", kernels.kernels)  # restored afterwards
     file = Path(str(_native.__file__))
     old, new = builds.load(file, "old"), builds.load(file, "new")
     assert old is not new

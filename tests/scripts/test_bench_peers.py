@@ -10,7 +10,7 @@ import pytest
 
 import torchfsl
 from scripts.bench import peers
-from scripts.bench.kernel_cases import KEY, OTHER_KEY, Keys, Shape
+from scripts.bench.kernels import KEY, OTHER_KEY, Keys, Shape
 from torchfsl.kernels.backends import kernels
 
 pytestmark = pytest.mark.skipif(torchfsl.backend() != "native", reason="no native kernels built")

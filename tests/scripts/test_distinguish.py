@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scripts.attacks import distinguish
-from scripts.attacks.planted_faults import planted
+from scripts.attacks.distinguish import planted
 from tests.support.federation import (
     Wire,
     make_plan,

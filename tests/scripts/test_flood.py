@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ pytest.importorskip("grpc")
 
 @pytest.mark.slow
 def test_honest_clients_are_in_the_sum_while_strangers_flood_both_servers(tmp_path: Path) -> None:
-    options = argparse.Namespace(files=1024, seconds=3.0, rate=200.0, held=1500, clients=4)
-    found = flood.run(options, tmp_path)
+    path = tmp_path / "found.json"
+    assert flood.main(["--seconds", "3", "--clients", "4", "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
     assert [phase["phase"] for phase in found["phases"]] == ["open", "round", "close"]
     for phase in found["phases"]:
         assert phase["ok"], phase

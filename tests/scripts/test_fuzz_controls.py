@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("grpc")
 
 from scripts.attacks import fuzz_controls
-from scripts.attacks.fuzz_controls import Found
+from scripts.attacks.fuzz_controls import Results
 from torchfsl.errors import DecodeError
 from torchfsl.service.net import calls
 from torchfsl.service.state import arrays
@@ -20,7 +20,7 @@ from torchfsl.service.state import arrays
 MESSAGES = 700
 
 
-def found_by(folder: Path, seed: int = 3) -> Found:
+def found_by(folder: Path, seed: int = 3) -> Results:
     return asyncio.run(fuzz_controls.fuzz(folder, MESSAGES, seed))
 
 

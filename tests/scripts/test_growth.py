@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 from pathlib import Path
 
-from scripts.checks.growth import grown, run
+from scripts.checks.growth import grown, main
 
 
 def notes(**series: list[int]) -> list[dict[str, int]]:
@@ -25,7 +25,9 @@ def test_what_grows_is_named_and_what_swings_is_not() -> None:
 
 
 def test_a_few_rounds(tmp_path: Path) -> None:
-    options = argparse.Namespace(rounds=4, clients=2, every=1, slack=0.5)
-    found = run(options, tmp_path)
+    path = tmp_path / "found.json"
+    options = ["--rounds", "4", "--clients", "2", "--every", "1", "--slack", "0.5"]
+    assert main([*options, "--json", str(path)]) == 0
+    found = json.loads(path.read_text())
     assert [len(kept) for kept in found["notes"]] == [4, 4]
     assert all(note["memory"] > 1 << 20 for kept in found["notes"] for note in kept)

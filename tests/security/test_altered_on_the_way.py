@@ -8,8 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scripts.attacks import altered_on_the_way as attack
-from scripts.attacks import another_model, carried_masks
+from scripts.attacks import carriers
 from tests.security.test_read_seeds import sealed, sealed_servers
 from tests.support.federation import (
     Event,
@@ -77,7 +76,7 @@ class Between(Wire):
 
     def send(self, party: int, message: bytes) -> None:
         kind = kind_of(message)
-        if messages.peek(message).client != attack.VICTIM or kind not in self._kinds:
+        if messages.peek(message).client != carriers.VICTIM or kind not in self._kinds:
             super().send(party, message)
         elif kind is self._kinds[1]:
             self._held = party, message
@@ -91,14 +90,14 @@ class Between(Wire):
 
 
 def test_the_attack_reads_rows_without_the_tags_and_not_with_them() -> None:
-    result = attack.run()
+    result = carriers.altered_on_the_way()
     assert result.worked_off
     assert not result.worked_on
 
 
 def test_of_the_attacked_round_the_others_reports_open_exactly() -> None:
-    opened = attack.attacked_round(on=True)
-    assert attack.VICTIM not in opened.clients
+    opened = carriers.attacked_round(on=True)
+    assert carriers.VICTIM not in opened.clients
     assert opened.sums["rows"][:, 0].tolist() == [9] * 16
     assert sum(opened.zeroed.values()) == 0
 
@@ -109,9 +108,9 @@ def test_a_public_part_altered_with_its_commitment_costs_only_its_client(what: s
     heads = 64 + {"early trees": 32, "report": 48}[what] + 64
     wire = Between(plan, PAIRS[what], heads + 5)
     begin_round(wire.servers, 1)
-    updates = {n: random_update(plan, np.random.default_rng(n)) for n in (attack.VICTIM, 3)}
+    updates = {n: random_update(plan, np.random.default_rng(n)) for n in (carriers.VICTIM, 3)}
     with pytest.raises(RejectedSubmission, match="altered on the way"):
-        submit(wire, attack.VICTIM, 1, updates[attack.VICTIM])
+        submit(wire, carriers.VICTIM, 1, updates[carriers.VICTIM])
     receipt = submit(wire, 3, 1, updates[3])
     missing = {name: rows.tolist() for name, rows in receipt.unmatched.items()}
     opened = finish_round(wire.servers)
@@ -123,14 +122,14 @@ def test_masked_values_altered_at_one_server_cost_only_their_client() -> None:
     plan = sealed(mixed_plan())
 
     def alter(event: Event) -> bytes:
-        last = event.data[-1] ^ (event.kind is Kind.REPORT and event.data[16] == attack.VICTIM)
+        last = event.data[-1] ^ (event.kind is Kind.REPORT and event.data[16] == carriers.VICTIM)
         return event.data[:-1] + bytes([last])
 
     wire = Wire(sealed_servers(plan), alter)
     begin_round(wire.servers, 1)
-    updates = {n: random_update(plan, np.random.default_rng(n)) for n in (attack.VICTIM, 3)}
+    updates = {n: random_update(plan, np.random.default_rng(n)) for n in (carriers.VICTIM, 3)}
     with pytest.raises(RejectedSubmission, match="altered on the way"):
-        submit(wire, attack.VICTIM, 1, updates[attack.VICTIM])
+        submit(wire, carriers.VICTIM, 1, updates[carriers.VICTIM])
     submit(wire, 3, 1, updates[3])
     assert finish_round(wire.servers).clients == (3,)
 
@@ -139,7 +138,7 @@ def test_a_fetch_altered_with_its_commitment_is_refused() -> None:
     plan = sealed(mixed_plan())
     wire = Between(plan, PAIRS["fetch"], 64 + 32 + 64 + 5)
     with pytest.raises(RejectedSubmission, match="altered on the way"):
-        Client(plan, wire, client_id=attack.VICTIM).fetch({"table": [1, 4]})
+        Client(plan, wire, client_id=carriers.VICTIM).fetch({"table": [1, 4]})
     Client(plan, wire, client_id=3).fetch({"table": [1, 4]})
 
 
@@ -171,16 +170,16 @@ def test_the_lying_clients_of_these_tests_tag_as_honest_ones_do() -> None:
 
 
 def test_masked_values_and_shares_do_not_come_apart_for_who_carries_both() -> None:
-    result = carried_masks.run()
+    result = carriers.carried_masks()
     assert result.worked_off
     assert not result.worked_on
-    even, odd = carried_masks.read_halves(on=True)
+    even, odd = carriers.read_halves(on=True)
     assert np.abs(even.astype(np.int64)).max() > 1000
     assert np.abs(odd.astype(np.int64)).max() > 1000
 
 
 def test_a_client_that_was_shown_another_model_does_not_count_dummy_or_not() -> None:
-    result = another_model.run()
+    result = carriers.another_model()
     assert result.worked_off
     assert not result.worked_on
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from types import ModuleType
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from scripts.attacks import chosen_coin, crowded_layout, many_rounds, unverified_plan
+from scripts.attacks.owner_plans import (
+    chosen_coin,
+    crowded_layout,
+    many_rounds,
+    unverified_plan,
+)
+from scripts.attacks.result import AttackResult
 from tests.support.federation import (
     assert_exact,
     dense_plan,
@@ -24,17 +30,19 @@ from torchfsl.fsl.round import begin_round, finish_round
 
 
 @pytest.mark.parametrize(
-    "attack", [unverified_plan, crowded_layout, many_rounds], ids=lambda module: module.__name__
+    "attack", [unverified_plan, crowded_layout, many_rounds], ids=lambda attack: attack.__name__
 )
-def test_an_attack_works_without_its_floor_and_not_with_it(attack: ModuleType) -> None:
-    result = attack.run()
+def test_an_attack_works_without_its_floor_and_not_with_it(
+    attack: Callable[[], AttackResult],
+) -> None:
+    result = attack()
     assert result.worked_off, result
     assert not result.worked_on, result
 
 
 def test_who_speaks_last_chooses_the_seed_unless_both_commit_first() -> None:
     pytest.importorskip("grpc")
-    result = chosen_coin.run()
+    result = chosen_coin()
     assert result.worked_off, result
     assert not result.worked_on, result
 

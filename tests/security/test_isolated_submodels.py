@@ -31,7 +31,7 @@ def test_sums_of_two_clients_give_both_samples_whether_positions_are_known_or_no
 
 
 def test_sums_of_a_few_clients_give_samples_and_of_those_that_a_plan_accepts_do_not() -> None:
-    result = attack.run()
+    result = attack.isolated_submodels()
     assert result.worked_off
     assert not result.worked_on
 

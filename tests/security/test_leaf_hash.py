@@ -84,7 +84,7 @@ def test_no_half_agrees_for_states_that_are_not_partners_of_each_other(rule: obj
 
 
 def test_two_leaves_pass_under_half_of_the_hash_and_not_under_the_whole() -> None:
-    result = leaf_relation.run()
+    result = leaf_relation.leaf_relation()
     assert result.worked_off
     assert not result.worked_on
 

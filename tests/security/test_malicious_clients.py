@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.attacks.forged_reports import forge, grow
+from scripts.attacks.forged_reports import (
+    equal_roots,
+    fit_check_words,
+    forge,
+    grow,
+    merge_keys,
+    select_two_points,
+)
 from scripts.attacks.forged_reports import make_plan as one_segment
-from scripts.attacks.forgeries import equal_roots, fit_check_words, merge_keys, select_two_points
 from tests.support.adversary import (
     LIMIT,
     attacked_round,

@@ -20,7 +20,7 @@ from scripts.attacks.lies import (
     plan_to,
     plan_with,
 )
-from scripts.attacks.lying_clients import CLIENTS, lying, round_with, run
+from scripts.attacks.lying_clients import CLIENTS, lying, lying_clients, round_with
 from tests.support.federation import Event, Wire, make_servers
 from torchfsl.crypto.flp import SumsOfSquares
 from torchfsl.crypto.flp_same import ZeroOrSame
@@ -96,7 +96,7 @@ def test_lanes_alone_bound_no_values() -> None:
 
 
 def test_without_proofs_every_lie_about_values_and_counts_is_in_the_sum() -> None:
-    result = run()
+    result = lying_clients()
     assert result.worked_off
     assert not result.worked_on
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from scripts.attacks import read_answers as attack
+from scripts.attacks import carriers
 from scripts.parties import two_servers
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.client.client import Client
@@ -17,7 +17,7 @@ from torchfsl.fsl.transport import InProcess
 
 
 def test_both_answers_are_the_rows_unless_they_are_sealed() -> None:
-    result = attack.run()
+    result = carriers.read_answers()
     assert result.worked_off
     assert not result.worked_on
 
@@ -26,31 +26,31 @@ def test_a_client_is_answered_a_few_times_with_the_same_bytes_and_each_repeat_is
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "torchfsl.server"):
-        assert attack.times_answered() == MOST_ANSWERS == 8
+        assert carriers.times_answered() == MOST_ANSWERS == 8
     said = [r.getMessage() for r in caplog.records if "is answered again" in r.getMessage()]
     assert len(said) == MOST_ANSWERS - 1
-    assert said[0] == f"round 1: client {attack.VICTIM} is answered again, 2 of 8 times"
+    assert said[0] == f"round 1: client {carriers.ASKING} is answered again, 2 of 8 times"
 
 
 def test_the_next_round_counts_anew_and_has_other_keys() -> None:
-    plan = attack.make_plan()
-    servers = two_servers(plan, {"rows": attack.make_rows()})
+    plan = carriers.retrieving_plan()
+    servers = two_servers(plan, {"rows": carriers.make_rows()})
     answers = []
     for number in (1, 2):
         begin_round(servers, number)
-        client = Client(plan, servers, client_id=attack.VICTIM)
-        with client.start_round(number, indices={"rows": attack.ROWS}) as taking:
-            answers += [servers[0].reply(Kind.ANSWER, number, attack.VICTIM) for _ in range(3)]
+        client = Client(plan, servers, client_id=carriers.ASKING)
+        with client.start_round(number, indices={"rows": carriers.ROWS}) as taking:
+            answers += [servers[0].reply(Kind.ANSWER, number, carriers.ASKING) for _ in range(3)]
             taking.abort()
         finish_round(servers)
     assert len(set(answers)) == 2
 
 
 def test_an_answer_of_another_client_or_server_does_not_open() -> None:
-    plan = attack.make_plan()
-    servers = two_servers(plan, {"rows": attack.make_rows()})
+    plan = carriers.retrieving_plan()
+    servers = two_servers(plan, {"rows": carriers.make_rows()})
     begin_round(servers, 1)
-    for number in (3, attack.VICTIM):
+    for number in (3, carriers.ASKING):
         taking = Client(plan, servers, client_id=number).start_round(1, indices={"rows": [1]})
 
     class Swapped(InProcess):

@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scripts.attacks import read_seeds as attack
-from scripts.attacks.read_answers import make_plan
+from scripts.attacks.carriers import read_seeds, retrieving_plan
 from tests.support import federation
 from tests.support.federation import (
     Wire,
@@ -47,7 +46,7 @@ def sealed_servers(plan: Plan) -> tuple[Server, Server]:
 
 
 def test_what_carries_the_traffic_reads_everything_unless_seeds_are_sealed() -> None:
-    result = attack.run()
+    result = read_seeds()
     assert result.worked_off
     assert not result.worked_on
     assert result.extra_bytes == 4 * hpke.HPKE_BYTES <= 300
@@ -114,7 +113,7 @@ def test_an_altered_seal_costs_only_its_client(kind: Kind, place: int) -> None:
 
 
 def test_a_seal_opens_for_its_key_and_context_only() -> None:
-    context = TreeContext(make_plan(), 1, 5, bytes(16))
+    context = TreeContext(retrieving_plan(), 1, 5, bytes(16))
     info = context.seal_info(0)
     others = [
         context.seal_info(1),
@@ -140,7 +139,7 @@ def test_a_server_refuses_a_plan_that_names_another_key_or_none() -> None:
 
 
 def test_a_key_that_is_none_is_refused_before_anything_is_sent() -> None:
-    plan = dataclasses.replace(make_plan(), server_keys=("00" * 32, "01" * 32))
+    plan = dataclasses.replace(retrieving_plan(), server_keys=("00" * 32, "01" * 32))
     wire = Wire((None, None))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="no public key"):
         Client(plan, wire, client_id=1).start_round(1, indices={"rows": [1]})

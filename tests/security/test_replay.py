@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.attacks.forged_reports import Forgery, forge
+from scripts.attacks.forged_reports import Forgery, fit_check_words, forge
 from scripts.attacks.forged_reports import make_plan as one_segment
-from scripts.attacks.forgeries import fit_check_words
 from tests.support.adversary import (
     LIMIT,
     attacked_round,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from scripts.attacks.secret_key import decrypt, read_key
-from scripts.attacks.single_ciphertext import open_one_client
+from scripts.attacks.sefl_limits import decrypt, open_one_client, read_key
 from tests.sefl.small import (
     constant_update,
     make_draft,

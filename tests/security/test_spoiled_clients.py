@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.attacks import spoiled_clients as attack
+from scripts.attacks import server_zero as attack
 from scripts.parties import two_servers
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.fsl.client.client import Client
@@ -17,7 +17,7 @@ OTHERS = [c for c in range(attack.CLIENTS) if c != attack.VICTIM]
 
 
 def test_dummies_defeat_min_clients_and_silence_does_not() -> None:
-    result = attack.run()
+    result = attack.spoiled_clients()
     assert result.worked_off
     assert not result.worked_on
 

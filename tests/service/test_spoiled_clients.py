@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy.typing as npt
 import pytest
 
-from scripts.attacks.spoiled_clients import WAYS, Spoiling, defence
+from scripts.attacks.server_zero import WAYS, Spoiling, defence
 from tests.support.federation import mixed_plan, wanted_rows
 from tests.support.network import Pair, assert_sums
 from torchfsl.errors import Error

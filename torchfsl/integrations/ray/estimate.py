@@ -30,12 +30,12 @@ _PLACE_BYTES: Final = 8
 _PIECES_HELD: Final = 2
 """Pieces of sums that a shard holds at once: its own with other shards' parts, and its result."""
 _PROCESS_BYTES: Final = 4 << 20
-"""What a process took beside, measured by `scripts.checks.prediction_shards`."""
+"""What a process took beside, measured by `scripts.checks.prediction`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRates:
-    """What a framework takes; `scripts.checks.prediction_shards` measures it.
+    """What a framework takes; `scripts.checks.prediction` measures it.
 
     Attributes:
         call_seconds: core-seconds of a call of a shard, at the front and there.

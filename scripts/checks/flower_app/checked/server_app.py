@@ -72,10 +72,8 @@ def _run(grid: Grid, context: Context) -> None:
     if config["servers"] != "local":
         where = {"servers": str(config["servers"]).split(","), "tls": Path(str(config["tls"]))}
         where["replace"] = True  # one run after the other on the same two servers
-    strategy = _Counted(
-        fed, **where,
-        min_available_nodes=nodes, min_train_nodes=nodes, min_evaluate_nodes=nodes,
-    )  # fmt: skip
+    least = {f"min_{who}_nodes": nodes for who in ("available", "train", "evaluate")}
+    strategy = _Counted(fed, **where, **least)
     (out / "state.pickle").write_bytes(pickle.dumps(fed.server_state()))
     opened: dict[int, tuple[int, ...]] = {}
 

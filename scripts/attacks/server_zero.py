@@ -1,30 +1,32 @@
-"""Server 0 asks for server 1's share before it has committed to its own, and then dictates the sum.
-
-It sends a SHARE_COMMIT that names the wrong server, which is refused but made server 1 commit, and
-asks for the next step. `_Hasty` is a server that does not mind. A share that was seen lets server 0
-choose its own: it commits to what turns the sum into anything it wants.
-"""
+"""Attacks of server 0, which starts the steps of a round, against clients and against server 1."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import numpy as np
 
-from scripts.attacks.result import AttackResult
+from scripts.attacks.result import AttackResult, switched
+from scripts.parties import bench_plan, plain_plan, random_update, two_servers
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.errors import ProtocolError
+from torchfsl.errors import Error, ProtocolError, RejectedSubmission
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import ShareBody
+from torchfsl.fsl.client import round as client_round
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.floors import ClientPolicy
 from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.fsl.transport import InProcess
+from torchfsl.fsl.round import begin_round, finish_round
+from torchfsl.fsl.transport import InProcess, Transport
 from torchfsl.kernels import ring
 from torchfsl.service.net.certificates import make_development_certificates
 from torchfsl.service.net.channels import TlsFiles
@@ -34,7 +36,8 @@ from torchfsl.service.server.storage import NodeSettings
 from torchfsl.service.state import vault
 from torchfsl.service.state.steps import STEPS
 from torchfsl.service.task import Task, bind_plan, encode_task
-from torchfsl.submodel.segments import TensorSpec
+from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.types import Whole
 
@@ -45,8 +48,13 @@ _WANTED: Final = np.array([7, -7, 70, -70])
 _FLOORS = ClientPolicy(sealed=False, joint_coin=False, verified=False, min_clients=1)
 
 
-def run() -> AttackResult:
-    """The attack on a server that answers out of order, and on ours."""
+def early_share() -> AttackResult:
+    """Server 0 asks for server 1's share before it has committed to its own, and dictates the sum.
+
+    It sends a SHARE_COMMIT that names the wrong server, which is refused but made server 1 commit,
+    and asks for the next step. `_Hasty` is a server that does not mind. A share that was seen lets
+    server 0 choose its own: it commits to what turns the sum into anything it wants.
+    """
     with tempfile.TemporaryDirectory() as folder:
         off = Attack(Path(folder) / "off", _Hasty)
         early, dictated = off.share_before_commitment(), off.dictate()
@@ -72,10 +80,9 @@ class Attack:
     """
 
     def __init__(self, folder: Path, other: type[Node]) -> None:
-        """Everybody is honest so far."""
         make_development_certificates(folder, [])
         authorities = TlsFiles.in_folder(folder, "server-0").authorities()
-        self.plan = bind_plan(_plan(), authorities, bytes(16))
+        self.plan = bind_plan(four_values(), authorities, bytes(16))
         made = Node, other
         self.nodes = [self._node(folder, made[b], b, authorities) for b in (0, 1)]
         self._exchange(Kind.ROUND_STATE)
@@ -153,10 +160,119 @@ class _Hasty(Node):
         return ours
 
 
-def _plan() -> Plan:
+def four_values() -> Plan:
     """One dense segment of four values."""
     segment = TreeSegment("d", "dense", (TensorSpec("d", (4,)),), 4, 1, 4)
-    return Plan(
-        session=bytes(16).hex(), hash_seed=bytes(32).hex(), encoding=FixedPoint(32, 0, 100.0),
-        max_clients=2, min_clients=2, segments=(segment,),
-    )  # fmt: skip
+    return plain_plan(segment, max_clients=2, min_clients=2)
+
+
+WAYS: Final = ("answer", "model", "refusal")
+CLIENTS: Final = 20
+VICTIM: Final = 7
+_ROWS, _TAU, _K_MAX = 400, 2, 4
+
+
+class Spoiling:
+    """A transport in which server 0 spoils, one way, whatever it tells some clients."""
+
+    def __init__(self, servers: Transport, way: str, spoiled: Iterable[int]) -> None:
+        self._servers, self._way, self._spoiled = servers, way, frozenset(spoiled)
+
+    def send(self, party: int, message: bytes) -> None:
+        """Deliver untouched."""
+        self._servers.send(party, message)
+
+    def fetch(self, party: int, kind: Kind, round_number: int, client: int) -> bytes:
+        """Fetch, spoiled."""
+        data = self._servers.fetch(party, kind, round_number, client)
+        if party or client not in self._spoiled:
+            return data
+        if self._way == "refusal":
+            raise RejectedSubmission("not you")
+        if (kind is Kind.ANSWER) == (self._way == "answer"):
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+
+def make_plan(min_clients: int) -> Plan:
+    """One retrieving segment and a dense one."""
+    table, bias = TensorSpec("rows", (_ROWS, _TAU)), TensorSpec("bias", (3,))
+    rows = SegmentSpec("rows", "rows", (table,), tau=_TAU, k_max=_K_MAX, retrieve=True)
+    segments = [rows, SegmentSpec("bias", "dense", (bias,))]
+    plan = bench_plan(segments, encoding=FixedPoint(32, 16, 4.0), max_clients=CLIENTS)
+    return dataclasses.replace(plan, min_clients=min_clients)
+
+
+def make_update(plan: Plan, client: int) -> Update:
+    """Anything; nobody else's is like it."""
+    return random_update(plan, client, plan.encoding.q_max - 1)
+
+
+def take_part(client: Client, round_number: int, update: Update) -> bool:
+    """A whole round of an honest client; whether nothing failed."""
+    try:
+        with client.start_round(round_number, indices={"rows": update["rows"].positions}) as taking:
+            taking.download()
+            taking.retrieve()
+            taking.submit(update)
+    except Error:
+        return False
+    return True
+
+
+def defence(*, on: bool) -> AbstractContextManager[object]:
+    """Whether clients withdraw when a server fails; off, they send dummies."""
+    off = mock.patch.object(client_round, "_withdrawn_on_error", contextlib.nullcontext)
+    return switched(off, on=on)
+
+
+def play(way: str, *, min_clients: int, spoiled: Iterable[int], on: bool) -> Opened | None:
+    """A round of all clients, some spoiled: what was opened, if anything."""
+    plan = make_plan(min_clients)
+    servers = two_servers(plan)
+    begin_round(servers, 1)
+    wire = Spoiling(InProcess(*servers), way, spoiled)
+    with defence(on=on):
+        for number in range(CLIENTS):
+            take_part(Client(plan, wire, client_id=number), 1, make_update(plan, number))
+    try:
+        return finish_round(servers)
+    except ProtocolError:
+        return None
+
+
+def is_sum_of(opened: Opened | None, clients: Iterable[int], plan: Plan) -> bool:
+    """Whether the aggregates are exactly those of these clients' updates."""
+    if opened is None:
+        return False
+    rows, bias = np.zeros((_ROWS, _TAU), np.int64), np.zeros((3, 1), np.int64)
+    for client in clients:
+        update = make_update(plan, client)
+        rows[update["rows"].positions] += update["rows"].values
+        bias += update["bias"].values
+    return np.array_equal(opened.sums["rows"], rows) and np.array_equal(opened.sums["bias"], bias)
+
+
+def spoiled_clients() -> AttackResult:
+    """Server 0 spoils the round for every client but one, so that `min_clients` counts dummies.
+
+    Three ways: a flipped bit in its answers; one in the model or digest that it shows; refused
+    calls. With the defence off a client that notices sends an all-dummy report, as it does when
+    something private fails; the honest server counts that, and the aggregate is the victim's
+    update. With it on the client is silent: no such round has `min_clients` reports.
+    """
+    plan, others = make_plan(CLIENTS), [c for c in range(CLIENTS) if c != VICTIM]
+    opened = {
+        on: [play(way, min_clients=CLIENTS, spoiled=others, on=on) for way in WAYS]
+        for on in (False, True)
+    }
+    read = sum(is_sum_of(one, [VICTIM], plan) for one in opened[False])
+    return AttackResult(
+        name="dummies that defeat min_clients",
+        off=f"one client's update, bit for bit, with min_clients = {CLIENTS} of {CLIENTS} "
+        f"({read} of {len(WAYS)} ways)",
+        on="a sum is opened" if any(opened[True]) else "nothing is opened",
+        worked_off=read == len(WAYS),
+        worked_on=any(opened[True]),
+        cost="a rule: the client is silent",
+    )
