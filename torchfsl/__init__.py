@@ -58,29 +58,5 @@ if TYPE_CHECKING:
     from torchfsl.submodel.aggregation import Receipt as Receipt
     from torchfsl.version import __version__ as __version__
 
-_HOMES = {
-    "BlockTopK": "engine.policies",
-    "ClientPolicy": "fsl.floors",
-    "Coordinator": "federation.coordinator",
-    "Dense": "engine.policies",
-    "Error": "errors",
-    "Federated": "federation.federated",
-    "FixedPoint": "crypto.fixed_point",
-    "LocalServers": "federation.local_servers",
-    "Plan": "fsl.plan.plan",
-    "Receipt": "submodel.aggregation",
-    "RemoteServers": "federation.remote_servers",
-    "Round": "engine.round",
-    "RoundResult": "federation.results",
-    "Rows": "engine.policies",
-    "SimulationResult": "federation.results",
-    "TopK": "engine.policies",
-    "backend": "kernels.backends",
-    "connect": "federation.remote_servers",
-    "estimate": "fsl.estimates.estimate",
-    "simulate": "federation.simulation",
-    "__version__": "version",
-}
-_MODULES = ("errors", "fsl", "optim", "policies", "privacy", "privhfl", "sefl", "sesa")
 # Not by assignment, after which type checkers would take any name for one of these.
-globals().update(zip(("__getattr__", "__dir__"), lazily(__name__, _HOMES, _MODULES), strict=True))
+globals().update(zip(("__getattr__", "__dir__"), lazily(__name__), strict=True))

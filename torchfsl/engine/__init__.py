@@ -28,18 +28,5 @@ if TYPE_CHECKING:
     from torchfsl.engine.round import Round as Round
     from torchfsl.engine.settings import Settings as Settings
 
-_HOMES = {
-    "BlockSample": "policies",
-    "BlockTopK": "policies",
-    "Dense": "policies",
-    "Fixed": "policies",
-    "Hooks": "hooks",
-    "RandomK": "policies",
-    "Residual": "residual",
-    "Round": "round",
-    "Rows": "policies",
-    "Settings": "settings",
-    "TopK": "policies",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -28,17 +28,5 @@ if TYPE_CHECKING:
     from torchfsl.fsl.round import run_round as run_round
     from torchfsl.fsl.server.server import Server as Server
 
-_HOMES = {
-    "Client": "client.client",
-    "ClientPolicy": "floors",
-    "Plan": "plan.plan",
-    "PlanOptions": "plan.planner",
-    "Server": "server.server",
-    "begin_round": "round",
-    "build_plan": "plan.planner",
-    "finish_round": "round",
-    "predict": "costs",
-    "run_round": "round",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -27,15 +27,5 @@ if TYPE_CHECKING:
     from torchfsl.privhfl.relay import Cost as Cost
     from torchfsl.privhfl.ring_tensors import Ring as Ring
 
-_HOMES = {
-    "Answer": "querying",
-    "Cost": "relay",
-    "PublishedQuerying": "published",
-    "QueryPlan": "plan",
-    "Querying": "querying",
-    "Ring": "ring_tensors",
-    "explain": "explanation",
-    "make_plan": "querying",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -28,18 +28,5 @@ if TYPE_CHECKING:
     from torchfsl.sefl.sefl_plan import build_plan as build_plan
     from torchfsl.sefl.sefl_plan import plan as plan
 
-_HOMES = {
-    "Aggregator": "aggregator",
-    "AggregatorAndKeyHolder": "round",
-    "Client": "client",
-    "KeyHolder": "provider",
-    "PlanOptions": "sefl_plan",
-    "SeflPlan": "sefl_plan",
-    "build_plan": "sefl_plan",
-    "introduce": "round",
-    "plan": "sefl_plan",
-    "renew": "round",
-    "run_round": "round",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -21,12 +21,5 @@ if TYPE_CHECKING:
     from torchfsl.service.task import Task as Task
     from torchfsl.service.task import bind_plan as bind_plan
 
-_HOMES = {
-    "LoopbackServers": "local",
-    "Owner": "client.owner",
-    "Task": "task",
-    "bind_plan": "task",
-    "connect": "client.remote",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

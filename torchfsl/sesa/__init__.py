@@ -28,17 +28,5 @@ if TYPE_CHECKING:
     from torchfsl.sesa.sesa_plan import SesaPlan as SesaPlan
     from torchfsl.sesa.sesa_plan import Width as Width
 
-_HOMES = {
-    "Client": "client",
-    "OneServer": "round",
-    "PlanOptions": "planner",
-    "SesaPlan": "sesa_plan",
-    "Server": "server",
-    "Width": "sesa_plan",
-    "plan": "planner",
-    "build_plan": "planner",
-    "isolation": "isolated",
-    "run_round": "round",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -36,15 +36,5 @@ if TYPE_CHECKING:
     from torchfsl.submodel.update import Update as Update
     from torchfsl.submodel.update import quantise as quantise
 
-_HOMES = {
-    "Aggregation": "aggregation", "Participant": "aggregation", "Receipt": "aggregation",
-    "RoundSession": "aggregation",
-    "Opened": "opened",
-    "SubmodelPlan": "plan",
-    "Segment": "segments", "SegmentSpec": "segments", "TensorSpec": "segments",
-    "ServerModel": "server_model",
-    "ServerAdam": "server_optimizers", "ServerSGD": "server_optimizers",
-    "RawSegment": "update", "SegmentUpdate": "update", "Update": "update", "quantise": "update",
-}  # fmt: skip
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()

@@ -21,10 +21,5 @@ if TYPE_CHECKING:
     from torchfsl.integrations.flower.app_client import client_servers as client_servers
     from torchfsl.integrations.flower.strategy import SubmodelAveraging as SubmodelAveraging
 
-_HOMES = {
-    "NodeServers": "app_client",
-    "SubmodelAveraging": "strategy",
-    "client_servers": "app_client",
-}
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
+__all__ = __dir__()
