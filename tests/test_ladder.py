@@ -320,11 +320,8 @@ def test_only_the_submodel_compares_policies_with_dense() -> None:
                         assert not compared, f"{name}:{node.lineno}"
 
 
-MESSAGES = (
-    "torchfsl.fsl.messages", "torchfsl.fsl.bodies", "torchfsl.fsl.dpf.",
-    "torchfsl.fsl.union.shuffle",
-)  # fmt: skip
-"""Who may cut bytes: the wire, trees inside messages, the shuffle with messages of its own."""
+MESSAGES = ("torchfsl.fsl.messages", "torchfsl.fsl.bodies", "torchfsl.fsl.dpf.")
+"""Who may cut bytes: the wire, and trees inside messages."""
 
 
 def test_messages_are_cut_in_one_place() -> None:

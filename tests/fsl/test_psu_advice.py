@@ -16,7 +16,6 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.planner import build_plan
 from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
-from torchfsl.fsl.union import shuffle as psu_shuffle
 from torchfsl.submodel.segments import SegmentSpec, TensorSpec
 from torchfsl.submodel.update import SegmentUpdate
 
@@ -30,40 +29,23 @@ def embedding_plan(max_epochs: int = 1) -> Plan:
     )
 
 
-@pytest.mark.parametrize("construction", ["masks", "shuffle"])
-def test_advice_agrees_with_measured_bytes(construction: Any) -> None:
-    if construction == "shuffle":
-        pytest.importorskip("cryptography.hazmat.primitives.hpke", reason="needs cryptography>=47")
+def test_advice_agrees_with_measured_bytes() -> None:
     plan = embedding_plan()
-    segment = plan.segments[0]
     rng = np.random.default_rng(0)
     rows = {c: np.sort(rng.choice(500, 64, replace=False)) + 19_500 for c in range(2)}
     union = np.unique(np.concatenate(list(rows.values())))
-    advice = psu.advise_union(
-        plan, "items", num_clients=2, rounds=3, union_bound=len(union), construction=construction
-    )
+    advice = psu.advise_union(plan, "items", num_clients=2, rounds=3, union_bound=len(union))
     sent: dict[int, int] = dict.fromkeys(rows, 0)
-    if construction == "masks":
-        union_plan = psu.plan_union(plan, ["items"])
-        servers = (
-            Server(0, plan=union_plan, model=psu.union_model(union_plan)),
-            Server(1, plan=union_plan, model=psu.union_model(union_plan)),
-        )
-        begin_round(servers, 0)
-        for c, chosen in rows.items():
-            update = psu.mask_update(union_plan, {"items": chosen})
-            sent[c] = submit(Wire(servers), c, 0, update).upload_bytes
-        found = psu.union_of(finish_round(servers))["items"]
-    else:
-        opener = psu_shuffle.Opener(plan, segment, 0)
-        shuffler = psu_shuffle.Shuffler(plan, segment, 0)
-        for c, chosen in rows.items():
-            pair = psu_shuffle.encrypt(plan, segment, 0, c, chosen, opener.public_key)
-            shuffler.receive(pair[0])
-            opener.receive(pair[1])
-            sent[c] = len(pair[0]) + len(pair[1])
-        found = opener.open(shuffler.batch(opener.roster()))
-        assert advice.decryptions == 2 * 64
+    union_plan = psu.plan_union(plan, ["items"])
+    servers = (
+        Server(0, plan=union_plan, model=psu.union_model(union_plan)),
+        Server(1, plan=union_plan, model=psu.union_model(union_plan)),
+    )
+    begin_round(servers, 0)
+    for c, chosen in rows.items():
+        update = psu.mask_update(union_plan, {"items": chosen})
+        sent[c] = submit(Wire(servers), c, 0, update).upload_bytes
+    found = psu.union_of(finish_round(servers))["items"]
     assert np.array_equal(found, union)
     assert set(sent.values()) == {advice.union_upload_bytes}
     smaller = psu.restrict(plan, {"items": found})
@@ -126,7 +108,6 @@ def test_advice_refuses_numbers_out_of_range() -> None:
     for options in (
         {"num_clients": 5, "rounds": 1},
         {"num_clients": 1, "rounds": 0},
-        {"num_clients": 1, "rounds": 1, "construction": "magic"},
         {"num_clients": 1, "rounds": 1, "union_bound": -1},
     ):
         with pytest.raises(ParameterError):
