@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from scripts.attacks.published import PublishedQuerying
 from scripts.attacks.result import AttackResult
 from scripts.program import Options, program
 from torchfsl.privhfl import Querying, QueryPlan, Ring, make_plan
 from torchfsl.privhfl.messages import Kind, kind_of
-from torchfsl.privhfl.published import PublishedQuerying
 
 CHANNELS: Final = 16
 SHAPE: Final = (3, 16, 16)

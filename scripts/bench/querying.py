@@ -25,9 +25,10 @@ import torch
 from torch import nn
 
 import models
+from scripts.attacks.published import PublishedQuerying
 from scripts.bench import measure
 from scripts.program import Found, Options, option
-from torchfsl.privhfl import PublishedQuerying, Querying, QueryPlan, Ring, make_plan
+from torchfsl.privhfl import Querying, QueryPlan, Ring, make_plan
 from torchfsl.privhfl.network import read_network
 from torchfsl.privhfl.relay import Cost
 from training.data.prf import Stream

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from scripts.attacks.published import PublishedQuerying
 from scripts.attacks.published_relu import CHANNELS, attack_published, attack_secure
 from tests.privhfl.small import RINGS, SHAPE, images, networks
 from torchfsl.errors import ParameterError
-from torchfsl.privhfl import make_plan
-from torchfsl.privhfl.published import PublishedQuerying
+from torchfsl.privhfl import Querying, make_plan
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -24,6 +24,11 @@ def test_its_logits_are_the_modules(signed: bool) -> None:
         plain = sum(modules[c].double()(asked.double()) for c in (1, 2))
     assert float((answer.logits - plain).abs().max()) < 1e-5
     assert answer.cost.phase_bytes("online") > answer.cost.phase_bytes("offline") > 0
+    ours = Querying(plan)
+    for client, module in modules.items():
+        ours.load(client, module, images(16, seed=client))
+    secure = ours.ask(0, [1, 2], asked).cost
+    assert answer.cost.phase_bytes("online") > secure.phase_bytes("online") > 0
 
 
 def test_it_is_refused_unless_on_purpose_and_with_its_ring() -> None:

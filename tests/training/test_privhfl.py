@@ -287,7 +287,6 @@ def test_the_asked_are_others_as_many_as_the_fraction_says() -> None:
         ({"label": "probabilities", "querying": "secure"}, "need a softmax"),
         ({"control": "mixlocal", "expansion": "noise"}, "no labels of its own"),
         ({"control": "local", "querying": "secure"}, "asks nobody"),
-        ({"querying": "published"}, "set ring_bits to 64"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_with_the_remedy(
@@ -354,21 +353,6 @@ def test_the_protocol_and_its_integers_in_the_clear_end_with_the_same_models(
     offline = "querying-server, offline"
     assert secure["bytes"][offline] > sum(secure["bytes"].values()) / 2
     assert fixed["bytes"] == plain["bytes"] == {}
-
-
-def test_the_published_protocol_costs_more_and_gives_about_the_same_answers(
-    tmp_path: Path,
-) -> None:
-    few = {"private": 20, "queries": 6, "batch": 6, "test": 50, "ring_bits": 64}
-    published = run(tmp_path, "published", querying="published", **few)
-    secure = run(tmp_path, "secure", querying="secure", **few)
-    assert published["exact"] is None
-    assert published["accuracy"] == pytest.approx(secure["accuracy"], abs=0.1)
-    online = {
-        name: sum(size for link, size in found["bytes"].items() if "online" in link)
-        for name, found in (("published", published), ("secure", secure))
-    }
-    assert online["published"] > online["secure"] > 0
 
 
 def test_altered_sums_are_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +447,6 @@ def test_options_become_settings() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("mnist --querying published", "--leaky-on-purpose"),
         ("mnist --resume", "--resume needs --out"),
         ("mnist --fraction 2", "choose one in"),
         ("mnist --data nowhere-at-all", "cannot load the Hub name"),

@@ -11,7 +11,7 @@ at random, without bias. With m_c, m_r the top bits and c', r' the n bits below,
 iff d = 1 ^ m_c ^ m_r ^ [c' < r']. The comparison opens E with d = E ^ sigma, sigma the dealer's;
 the value is c_t - V[m_c] where d = 1, V[0] = r_t - m_r 2**(n+1), V[1] = r_t.
 
-The paper opens r y to P_Q instead, with r > 0 random, which gives y away (`published`).
+The paper opens r y to P_Q instead, with r > 0 random, which gives y away.
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ querying
   fixed      the integers that the protocol computes with, in the clear
   secure     the protocol: a server and the answering client see random numbers only, the querying
              client the sum of all answers; exact says that it equals `fixed` bit for bit
-  published  the paper's own protocol, which gives weights away: for measuring, needs
-             --ring-bits 64 --leaky-on-purpose
 """
 
 _EPILOG = """\
@@ -89,9 +87,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--out", metavar="DIR", type=Path, help="folder of the run; must not exist without --resume"
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in --out")
-    parser.add_argument(
-        "--leaky-on-purpose", action="store_true", help="allow --querying published"
-    )
     parser.add_argument("--quiet", action="store_true", help="errors only")
     return parser
 
@@ -105,11 +100,6 @@ def settings_from(options: argparse.Namespace) -> Settings:
     """
     if options.resume and options.out is None:
         raise ValueError("--resume needs --out, the folder of the run to continue")
-    if options.querying == "published" and not options.leaky_on_purpose:
-        raise ValueError(
-            "--querying published gives weights away to whoever asks one picture three times; add "
-            "--leaky-on-purpose to measure it, or use --querying secure"
-        )
     chosen = {name: getattr(options, name) for name in _OPTIONS}
     return dataclasses.replace(
         _DEFAULTS[options.task], **{n: value for n, value in chosen.items() if value is not None}

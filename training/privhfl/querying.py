@@ -11,7 +11,7 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor, nn
 
-from torchfsl.privhfl import Answer, PublishedQuerying, QueryPlan, Ring, make_plan
+from torchfsl.privhfl import Answer, QueryPlan, Ring, make_plan
 from torchfsl.privhfl import Querying as Parties
 from training.data.prf import Stream
 from training.privhfl.distillation import logits
@@ -107,26 +107,6 @@ class Protocol:
         return answers
 
 
-class Published:
-    """The paper's own protocol, which gives weights away: for measuring.
-
-    Args:
-        settings: of the experiment.
-        population: as in `Protocol`.
-    """
-
-    def __init__(self, settings: Settings, population: Population) -> None:
-        self._population = population
-        self._parties = PublishedQuerying(_plan(settings), leaky_on_purpose=True)
-
-    def ask(self, iteration: int, client: int, queries: Tensor, answering: Asked) -> Answers:
-        """See `Querying.ask`."""
-        for number, model in answering:
-            self._parties.load(number, model, self._population.clients[number].images)
-        who = [number for number, _ in answering]
-        return _answers(self._parties.ask(client, who, queries, iteration), len(who))
-
-
 def build_querying(settings: Settings, population: Population) -> Querying:
     """What the settings ask for.
 
@@ -135,8 +115,6 @@ def build_querying(settings: Settings, population: Population) -> Querying:
     """
     if settings.querying == "plain":
         return Plain(probabilities=settings.label == "probabilities")
-    if settings.querying == "published":
-        return Published(settings, population)
     return Protocol(settings, population)
 
 

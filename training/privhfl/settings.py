@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_type_hints
 
 from training.sections import ConfigError
 
-Querying = Literal["plain", "fixed", "secure", "published"]
+Querying = Literal["plain", "fixed", "secure"]
 Expansion = Literal["private", "mixup", "cutmix", "cutout", "flip", "noise"]
 Selection = Literal["random", "margin", "entropy", "k-centre", "icd"]
 Control = Literal["none", "local", "mixlocal", "selfmix"]
@@ -26,7 +26,7 @@ class Settings:
         task: data set, and with it architectures and length of training; see `tasks`.
         data: `synthetic`, a folder, or a Hub name; empty for the task's own Hub name.
         querying: how answers are computed: `plain` on floats; `fixed` on the ring integers in the
-            clear; `secure` by the protocol; `published` by the paper's own, which leaks.
+            clear; `secure` by the protocol.
         comparison: the protocol's back end for signs.
         clients: n.
         private: samples of each client.
@@ -132,11 +132,6 @@ class Settings:
             raise ConfigError(
                 f"control is 'mixlocal' and expansion {self.expansion!r} has no labels of its own: "
                 f"choose one of {', '.join(OWN_LABELS)}"
-            )
-        if self.querying == "published" and (self.ring_bits, self.fractional) != (64, 20):
-            raise ConfigError(
-                "querying 'published' is over 64 bits, 20 of them fractional: set ring_bits to 64 "
-                "and leave frac_bits"
             )
         if self.control != "none" and self.querying != "plain":
             raise ConfigError(

@@ -1,10 +1,10 @@
-"""The paper's own protocol, figures 2 to 5, for measurement and attack. It gives the models away.
+"""The querying protocol as PrivHFL published it, for measurement and attack. It gives models away.
 
-In its DReLU the querying party P_Q receives z = r y for every hidden value y, with r > 0 random and
-known to P_A and S. Theorem 3 of the paper takes z for uniform. It is not: z = 0 iff y = 0, z has
-the sign of y, and y divides z. The gcd of several maskings of one y is |y| most of the time, and
-from a few hundred exact values of a layer on known inputs its weights follow by linear algebra
-(`scripts/attacks/published_relu.py`). A random sign of r (`signed_r`) hides signs and nothing else.
+In its DReLU (the paper's figure 4) the querying party P_Q receives z = r y for every hidden value
+y, with r > 0 random and known to P_A and S. Theorem 3 of the paper takes z for uniform. It is not:
+z = 0 iff y = 0, z has the sign of y, and y divides z. The gcd of several maskings of one y is |y|
+most of the time, and from a few hundred exact values of a layer on known inputs its weights follow
+by linear algebra (`published_relu`). A random sign of r (`signed_r`) hides signs and nothing else.
 
 Where the paper is silent or wrong, as little as possible is added:
 
