@@ -31,6 +31,13 @@ STASHES = (0, 1, 2)
 DENSE_UP_TO = 512
 POINTS_PER_OCTAVE = 32
 MAX_ITEMS = 1 << 25
+DENSE = range(1, DENSE_UP_TO + 1)
+OCTAVES = range((MAX_ITEMS // DENSE_UP_TO).bit_length() - 1)
+POINTS = range(
+    DENSE_UP_TO + DENSE_UP_TO // POINTS_PER_OCTAVE,
+    2 * DENSE_UP_TO + 1,
+    DENSE_UP_TO // POINTS_PER_OCTAVE,
+)
 TABLE = ROOT / "torchfsl" / "fsl" / "cuckoo" / "bounds_table.py"
 
 MAX_EXACT_SIZE = 128
@@ -241,13 +248,7 @@ def least_bins(k: int, stash: int, at_least: int = 1) -> int:
 
 def grid() -> list[int]:
     """Every k up to DENSE_UP_TO, then POINTS_PER_OCTAVE points an octave up to MAX_ITEMS."""
-    points = list(range(1, DENSE_UP_TO + 1))
-    octave = DENSE_UP_TO
-    while octave < MAX_ITEMS:
-        step = octave // POINTS_PER_OCTAVE
-        points += range(octave + step, 2 * octave + 1, step)
-        octave *= 2
-    return points
+    return [*DENSE, *(k << octave for octave in OCTAVES for k in POINTS)]
 
 
 def compute_table() -> dict[int, list[int]]:
@@ -274,8 +275,7 @@ def _tuple_source(name: str, values: list[int]) -> str:
 
 def table_source(table: dict[int, list[int]]) -> str:
     """The text of torchfsl/fsl/cuckoo/bounds_table.py."""
-    tuples = [_tuple_source("ITEMS", grid())]
-    tuples += [_tuple_source(f"BINS_STASH_{stash}", table[stash]) for stash in STASHES]
+    tuples = [_tuple_source(f"BINS_STASH_{stash}", table[stash]) for stash in STASHES]
     body = "\n\n".join(tuples)
     return f'''"""Least number of full bins of a cuckoo sub-table, by selected items and stash.
 
@@ -287,6 +287,8 @@ with probability at most 2**-{FAILURE_BITS}. docs/cuckoo.md derives the bound.
 from __future__ import annotations
 
 from typing import Final
+
+ITEMS: Final = (*{DENSE}, *(k << octave for octave in {OCTAVES} for k in {POINTS}))
 
 # fmt: off
 {body}
