@@ -288,7 +288,10 @@ from __future__ import annotations
 
 from typing import Final
 
-ITEMS: Final = (*{DENSE}, *(k << octave for octave in {OCTAVES} for k in {POINTS}))
+ITEMS: Final = (
+    *{DENSE},
+    *(k << octave for octave in {OCTAVES} for k in {POINTS}),
+)
 
 # fmt: off
 {body}
