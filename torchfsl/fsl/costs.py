@@ -192,7 +192,7 @@ def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
         share=share,
         counted=sum(s.m for s in plan.with_trees) if first else 0,
         counts=sum(s.m * plan.ring_bytes(s) for s in plan.with_trees) if first else 0,
-        said=messages.said_share_bytes(plan) if first else 0,
+        said=messages.slots_bytes(plan) if first else 0,
         opened=8 * sum(map(plan.sum_values, plan.segments)),
     )
 

@@ -1,9 +1,7 @@
 """The wire format: every message's layout, exact length and checks. Version 4.
 
-A message is a 64-byte header and a body. All integers are little-endian.
-
-    0  magic "TFSL"      4  wire version      6  kind      7  party (sender or addressee, 0 or 1)
-    8  round            16  client           24  body length          32  plan digest (32 bytes)
+A message is the 64-byte header of `submodel.framing`, with magic "TFSL" and a party, sender or
+addressee, of 0 or 1, and a body. All integers are little-endian.
 
 Bodies (sizes are functions of the plan alone, so a length tells nothing about a client):
 
@@ -50,25 +48,23 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from torchfsl.crypto.aead import SEAL_BYTES
 from torchfsl.crypto.hpke import HPKE_BYTES
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
-from torchfsl.errors import DecodeError, ParameterError
 from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import proof_private_bytes, proof_public_bytes, verdict_bytes
-from torchfsl.fsl.suite import MAX_MESSAGE_BYTES, WIRE_VERSION
+from torchfsl.fsl.suite import WIRE_VERSION
+from torchfsl.submodel import framing
+from torchfsl.submodel.framing import HEADER_BYTES as HEADER_BYTES
+from torchfsl.submodel.framing import Buffer as Buffer
+from torchfsl.submodel.framing import Length
 from torchfsl.submodel.segments import in_the_clear
 
-Buffer: TypeAlias = bytes | memoryview
-
-_HEADER: Final = struct.Struct("<4sHBBQQQ32s")
-_MAGIC: Final = b"TFSL"
-HEADER_BYTES: Final = _HEADER.size
 SET_ENTRY: Final = struct.Struct("<Q32s")
 
 
@@ -97,24 +93,13 @@ class Kind(IntEnum):
     COUNTS = 20
 
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+Message: TypeAlias = framing.Message[Kind]
+Header: TypeAlias = framing.Header[Kind]
+
 _WITH_MASTER_SEED: Final = frozenset(
-    (
-        Kind.TREES,
-        Kind.TREES_COMMIT,
-        Kind.REPORT,
-        Kind.REPORT_COMMIT,
-        Kind.FETCH,
-        Kind.FETCH_COMMIT,
-    )
+    {Kind.TREES, Kind.TREES_COMMIT, Kind.REPORT, Kind.REPORT_COMMIT, Kind.FETCH, Kind.FETCH_COMMIT}
 )
 """What comes from clients: nonce, then the master seed."""
-
-
-def _variable(plan: Plan, kind: Kind) -> tuple[int, int]:
-    """Fixed bytes and bytes a client of a message whose length varies."""
-    verdicts = 0, verdict_bytes(plan.statement)
-    return verdicts if kind is Kind.VERDICTS else (DIGEST_BYTES, SET_ENTRY.size)
 
 
 def master_seed_bytes(plan: Plan) -> int:
@@ -138,16 +123,16 @@ def counts_bytes(plan: Plan) -> int:
     return sum(s.m * plan.ring_bytes(s) for s in plan.with_trees)
 
 
-def said_bytes(plan: Plan, segment: TreeSegment) -> int:
+def slot_bytes(plan: Plan, segment: TreeSegment) -> int:
     """Length of a segment in SHARE where counts are opened first: a row or its digest a slot."""
     if segment.is_dense:
         return SEED_BYTES + sum_bytes(plan, segment)
     return segment.m * max(DIGEST_BYTES, SEED_BYTES + segment.tau * plan.ring_bytes(segment))
 
 
-def said_share_bytes(plan: Plan) -> int:
-    """Length of what SHARE says of the sums."""
-    slots = sum(said_bytes(plan, segment) for segment in plan.segments)
+def slots_bytes(plan: Plan) -> int:
+    """Length of the sums in SHARE: slots where counts are opened first."""
+    slots = sum(slot_bytes(plan, segment) for segment in plan.segments)
     return slots if plan.opens_counts_first else share_bytes(plan)
 
 
@@ -156,9 +141,9 @@ def sum_bytes(plan: Plan, segment: TreeSegment) -> int:
     return plan.sum_values(segment) * plan.ring_bytes(segment)
 
 
-@functools.lru_cache(maxsize=128)  # asked for at every message
-def body_bytes(plan: Plan, kind: Kind) -> int | None:
-    """Exact body length of a kind under the plan; None where a count of clients varies."""
+@functools.lru_cache(maxsize=16)  # asked for at every message
+def lengths(plan: Plan) -> Mapping[Kind, Length]:
+    """The lengths of all kinds under the plan."""
     trees = sum(s.tree_bytes for s in plan.early)
     masked = sum(plan.dense_bytes(s) for s in plan.dense) + proof_private_bytes(plan.statement)
     public = public_report_bytes(plan)
@@ -167,115 +152,51 @@ def body_bytes(plan: Plan, kind: Kind) -> int | None:
     answers = SEAL_BYTES + DIGEST_BYTES + sum(s.answer_bytes for s in plan.segments)
     fetch_answers = SEAL_BYTES + DIGEST_BYTES + sum(s.fetch_answer_bytes for s in plan.retrieving)
     clear = sum(segment.download_bytes for segment in in_the_clear(plan.segments))
-    sizes = {
-        Kind.TREES: 2 * SEED_BYTES + secret + trees,
-        Kind.TREES_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
-        Kind.TREES_RELAY: SEED_BYTES + trees,
-        Kind.ANSWER: answers,
-        Kind.REPORT: 3 * SEED_BYTES + secret + public + masked,
-        Kind.REPORT_COMMIT: 3 * SEED_BYTES + secret + DIGEST_BYTES,
-        Kind.REPORT_RELAY: 2 * SEED_BYTES + public,
-        Kind.MODEL: 2 * DIGEST_BYTES + clear,
-        Kind.MODEL_DIGEST: 2 * DIGEST_BYTES,
-        Kind.ROUND_STATE: 2 * DIGEST_BYTES,
-        Kind.FETCH: 2 * SEED_BYTES + secret + fetched,
-        Kind.FETCH_COMMIT: 2 * SEED_BYTES + secret + DIGEST_BYTES,
-        Kind.FETCH_RELAY: SEED_BYTES + fetched,
-        Kind.FETCH_ANSWER: 2 * DIGEST_BYTES + fetch_answers,
-        Kind.FETCH_MODEL: 2 * DIGEST_BYTES + fetch_answers + clear,
-        Kind.SHARE_COMMIT: DIGEST_BYTES,
-        Kind.SHARE: DIGEST_BYTES + said_share_bytes(plan),
-        Kind.COUNTS: 2 * DIGEST_BYTES + counts_bytes(plan),
+    return {
+        Kind.TREES: Length(2 * SEED_BYTES + secret + trees),
+        Kind.TREES_COMMIT: Length(2 * SEED_BYTES + secret + DIGEST_BYTES),
+        Kind.TREES_RELAY: Length(SEED_BYTES + trees),
+        Kind.ANSWER: Length(answers),
+        Kind.REPORT: Length(3 * SEED_BYTES + secret + public + masked),
+        Kind.REPORT_COMMIT: Length(3 * SEED_BYTES + secret + DIGEST_BYTES),
+        Kind.REPORT_RELAY: Length(2 * SEED_BYTES + public),
+        Kind.MODEL: Length(2 * DIGEST_BYTES + clear),
+        Kind.MODEL_DIGEST: Length(2 * DIGEST_BYTES),
+        Kind.ROUND_STATE: Length(2 * DIGEST_BYTES),
+        Kind.REPORT_SET: Length(DIGEST_BYTES, SET_ENTRY.size, plan.max_clients),
+        Kind.VERDICTS: Length(0, verdict_bytes(plan.statement), plan.max_clients),
+        Kind.FETCH: Length(2 * SEED_BYTES + secret + fetched),
+        Kind.FETCH_COMMIT: Length(2 * SEED_BYTES + secret + DIGEST_BYTES),
+        Kind.FETCH_RELAY: Length(SEED_BYTES + fetched),
+        Kind.FETCH_ANSWER: Length(2 * DIGEST_BYTES + fetch_answers),
+        Kind.FETCH_MODEL: Length(2 * DIGEST_BYTES + fetch_answers + clear),
+        Kind.SHARE_COMMIT: Length(DIGEST_BYTES),
+        Kind.SHARE: Length(DIGEST_BYTES + slots_bytes(plan)),
+        Kind.COUNTS: Length(2 * DIGEST_BYTES + counts_bytes(plan)),
     }
-    return sizes.get(kind)
+
+
+_FRAMING: Final = framing.Framing(
+    b"TFSL", WIRE_VERSION, Kind, "two servers", lengths, parties=(0, 1)
+)
+encode, header = _FRAMING.encode, _FRAMING.header
+decode, decode_header, peek = _FRAMING.decode, _FRAMING.decode_header, _FRAMING.peek
+
+
+def body_bytes(plan: Plan, kind: Kind) -> int | None:
+    """Exact body length of a kind under the plan; None where a count of clients varies."""
+    length = lengths(plan)[kind]
+    return None if length.each else length.fixed
 
 
 def max_bytes(plan: Plan, kind: Kind) -> int:
     """Length of the longest message of a kind under the plan, header included."""
-    body = body_bytes(plan, kind)
-    if body is None:
-        fixed, entry = _variable(plan, kind)
-        body = fixed + entry * plan.max_clients
-    return HEADER_BYTES + body
-
-
-class Message(NamedTuple):
-    """A decoded message: header fields and a view of the body."""
-
-    kind: Kind
-    party: int
-    round_number: int
-    client: int
-    body: memoryview
-
-
-def encode(
-    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: Buffer
-) -> bytes:
-    """A message of `kind` whose body is the parts in order.
-
-    Raises:
-        ParameterError: round or client outside [0, 2**64).
-    """
-    return b"".join((header(plan, kind, party, round_number, client, *parts), *parts))
-
-
-def header(
-    plan: Plan, kind: Kind, party: int, round_number: int, client: int, *parts: Buffer
-) -> bytes:
-    """The header of a message whose body is the parts; see `encode`."""
-    if not (0 <= round_number < 1 << 64 and 0 <= client < 1 << 64):
-        raise ParameterError("round and client numbers lie in [0, 2**64)", code="out-of-range")
-    size = sum(len(part) for part in parts)
-    expected = body_bytes(plan, kind)
-    assert expected is None or size == expected, (kind, size, expected)
-    return _HEADER.pack(_MAGIC, WIRE_VERSION, kind, party, round_number, client, size, plan.digest)
-
-
-def decode(plan: Plan, data: Buffer, *expected: Kind, header: Header | None = None) -> Message:
-    """Check a peer's message completely before anything is allocated for it.
-
-    `header` is that of a message whose header was checked before, by `decode_header`.
-
-    Raises:
-        DecodeError: wrong magic, version, kind, party, length or plan.
-    """
-    if not HEADER_BYTES <= len(data) <= MAX_MESSAGE_BYTES:
-        raise DecodeError(f"a message of {len(data)} bytes is too short or too long", code="length")
-    head = header or decode_header(plan, data, *expected)
-    if len(data) != head.total_bytes:
-        raise DecodeError(
-            f"{head.kind.name}: a message of {len(data)} bytes, expected {head.total_bytes}",
-            code="length")  # fmt: skip
-    body = memoryview(data)[HEADER_BYTES:]
-    return Message(head.kind, head.party, head.round_number, head.client, body)
-
-
-class Peek(NamedTuple):
-    """Where a message belongs, by its header alone."""
-
-    kind: Kind
-    round_number: int
-    client: int
-
-
-def peek(data: Buffer) -> Peek:
-    """Where a message belongs that was checked before, or will be; nothing else is looked at.
-
-    Raises:
-        DecodeError: shorter than a header, or of an unknown kind.
-    """
-    if len(data) < HEADER_BYTES:
-        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}", code="length")
-    _, _, code, _, round_number, client, _, _ = _HEADER.unpack_from(data)
-    if code not in _KINDS:
-        raise DecodeError(f"message kind {code} is unknown", code="wrong-kind")
-    return Peek(_KINDS[code], round_number, client)
+    return HEADER_BYTES + lengths(plan)[kind].most
 
 
 def is_one_of(data: Buffer, kinds: Container[int]) -> bool:
     """Whether a header names one of these kinds; nothing else is looked at."""
-    return len(data) >= HEADER_BYTES and _HEADER.unpack_from(data)[2] in kinds
+    return framing.kind_code(data) in kinds
 
 
 def master_seed_span(data: Buffer) -> tuple[int, int] | None:
@@ -285,48 +206,4 @@ def master_seed_span(data: Buffer) -> tuple[int, int] | None:
     """
     start = HEADER_BYTES + SEED_BYTES
     stop = start + SEED_BYTES
-    if len(data) < stop or _HEADER.unpack_from(data)[2] not in _WITH_MASTER_SEED:
-        return None
-    return start, stop
-
-
-class Header(NamedTuple):
-    """A checked header; `total_bytes` is the length of the message it begins."""
-
-    kind: Kind
-    party: int
-    round_number: int
-    client: int
-    total_bytes: int
-
-
-def decode_header(plan: Plan, data: Buffer, *expected: Kind) -> Header:
-    """Check a message by its first 64 bytes, so that a long one is refused before it arrives.
-
-    Raises:
-        DecodeError: wrong magic, version, kind, party, body length or plan.
-    """
-    if len(data) < HEADER_BYTES:
-        raise DecodeError(f"a header of {len(data)} bytes; it has {HEADER_BYTES}", code="length")
-    magic, version, code, party, round_number, client, size, digest = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
-        raise DecodeError("not a torchfsl message", code="not-a-message")
-    if version != WIRE_VERSION:
-        raise DecodeError(
-            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
-            f"{'receiver' if version > WIRE_VERSION else 'sender'}", code="version")  # fmt: skip
-    kind = _KINDS.get(code)
-    if kind is None or kind not in expected or party not in (0, 1):
-        raise DecodeError(f"message kind {code} of party {party}; expected one of "
-                          f"{', '.join(k.name for k in expected)}", code="wrong-kind")  # fmt: skip
-    if digest != plan.digest:
-        raise DecodeError("the message belongs to another plan: fetch the current plan",
-                          code="another-plan")  # fmt: skip
-    wanted = body_bytes(plan, kind)
-    if wanted is None:
-        fixed, entry = _variable(plan, kind)
-        fits = size >= fixed and (size - fixed) % entry == 0
-        wanted = size if fits and size <= fixed + entry * plan.max_clients else -1
-    if size != wanted:
-        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {wanted}", code="length")
-    return Header(kind, party, round_number, client, HEADER_BYTES + size)
+    return (start, stop) if len(data) >= stop and is_one_of(data, _WITH_MASTER_SEED) else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from torchfsl.submodel.framing import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+
 WIRE_VERSION: Final = 4
 """Version of every message; a peer with another version is refused."""
 
@@ -33,6 +35,3 @@ NUM_HASHES: Final = 3
 
 FAILURE_BITS: Final = 40
 """Cuckoo matching fails with probability at most 2**-FAILURE_BITS."""
-
-MAX_MESSAGE_BYTES: Final = 1 << 32
-"""Upper limit of one message, checked before any allocation."""

@@ -23,17 +23,18 @@ Bodies, of lengths that `plan` gives (B queries a batch, e bytes a ring element)
 
 from __future__ import annotations
 
+import functools
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
 from torchfsl.errors import DecodeError
-from torchfsl.privhfl.plan import HEADER_BYTES, WIRE_VERSION, QueryPlan
+from torchfsl.privhfl.plan import WIRE_VERSION, QueryPlan
+from torchfsl.submodel.framing import HEADER_BYTES, Framing, check_whole
 
-_HEADER: Final = struct.Struct("<4sBBHHHIQQ32s")
-_MAGIC: Final = b"TPHF"
-assert _HEADER.size == HEADER_BYTES
+_LAYOUT: Final = struct.Struct("<4sBBHHHIQQ32s")
 
 
 class Kind(IntEnum):
@@ -61,7 +62,9 @@ PHASES: Final = {
 _OF_SETUP: Final = frozenset((Kind.WEIGHTS, Kind.READY))
 _IN_STEPS: Final = frozenset((Kind.ANSWER, Kind.SERVE))
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_FRAMING: Final = Framing[QueryPlan, Kind](
+    b"TPHF", WIRE_VERSION, Kind, "private querying", layout=_LAYOUT
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,8 @@ class Message:
 def encode(plan: QueryPlan, kind: Kind, topic: Topic, *parts: Any) -> bytes:
     """A message whose body is the parts in order: bytes, or contiguous arrays."""
     size = sum(memoryview(part).nbytes for part in parts)
-    head = _HEADER.pack(
-        _MAGIC, WIRE_VERSION, kind, topic.querying, topic.iteration, topic.step, topic.batch,
-        topic.answering, size, plan.digest,
-    )  # fmt: skip
+    about = topic.querying, topic.iteration, topic.step, topic.batch, topic.answering
+    head = _FRAMING.head(plan, kind, size, *about)
     return b"".join((head, *parts))
 
 
@@ -111,44 +112,26 @@ def decode(plan: QueryPlan, data: bytes | memoryview, *expected: Kind) -> Messag
         DecodeError: wrong magic, version, plan, kind, client or length, or a number in a place
             that this kind leaves at 0.
     """
-    if len(data) < HEADER_BYTES:
-        raise DecodeError(f"a message of {len(data)} bytes is too short")
-    magic, version, code, querying, iteration, step, batch, answering, size, digest = (
-        _HEADER.unpack_from(data)
-    )
-    if magic != _MAGIC:
-        raise DecodeError("not a message of private querying")
-    if version != WIRE_VERSION:
-        raise DecodeError(
-            f"message of wire version {version}, this side speaks {WIRE_VERSION}: upgrade the "
-            f"{'receiver' if version > WIRE_VERSION else 'sender'}"
-        )
-    if digest != plan.digest:
-        raise DecodeError("the message belongs to another plan: fetch the current plan")
-    kind = _KINDS.get(code)
-    if kind is None or kind not in expected:
-        names = ", ".join(k.name for k in expected)
-        raise DecodeError(f"message kind {code}; expected one of {names}")
+    kind, about, size = _FRAMING.opened(plan, data, expected)
+    querying, iteration, step, batch, answering = about
     topic = Topic(querying, answering, iteration, batch, step)
     unused = 0 if kind in _IN_STEPS else step
     if unused or (kind in _OF_SETUP and (iteration or batch)):
         raise DecodeError(f"{kind.name}: iteration {iteration}, batch {batch}, step {step}")
-    length = body_bytes(plan, kind, topic)
-    if size != length or len(data) != HEADER_BYTES + length:
-        raise DecodeError(
-            f"{kind.name}: a message of {len(data)} bytes, expected {HEADER_BYTES + length}"
-        )
+    if size != (length := body_bytes(plan, kind, topic)):
+        raise DecodeError(f"{kind.name}: body of {size} bytes, expected {length}", code="length")
+    check_whole(kind, data, HEADER_BYTES + size)
     return Message(kind, topic, memoryview(data)[HEADER_BYTES:])
 
 
 def kind_of(data: bytes) -> Kind:
     """Kind of a message that this side encoded."""
-    return Kind(_HEADER.unpack_from(data)[2])
+    return Kind(_LAYOUT.unpack_from(data)[2])
 
 
 def answering_of(data: bytes) -> int | None:
     """The answering client of a message that this side encoded; None of SUM, which has many."""
-    return None if kind_of(data) == Kind.SUM else int(_HEADER.unpack_from(data)[7])
+    return None if kind_of(data) == Kind.SUM else int(_LAYOUT.unpack_from(data)[7])
 
 
 def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
@@ -161,23 +144,27 @@ def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
         if topic.answering >> len(plan.clients):
             raise DecodeError("SUM: a set with clients that the plan does not name")
         return plan.sum_bytes()
-    graph = plan.graphs.get(topic.answering)
-    if graph is None:
+    if topic.answering not in plan.graphs:
         raise DecodeError(f"{kind.name}: client {topic.answering} is not in the plan")
-    match kind:
-        case Kind.WEIGHTS:
-            return plan.weights_bytes(graph)
-        case Kind.READY:
-            return 8
-        case Kind.DEALING:
-            return plan.dealing_bytes(graph)
-        case Kind.TREES:
-            return plan.relayed_bytes(graph)
-        case Kind.PRODUCTS:
-            return plan.products_bytes(graph)
-        case Kind.QUERY | Kind.INPUT:
-            return plan.query_bytes()
+    length = _lengths(plan, topic.answering).get(kind)
+    if length is not None:
+        return length
     steps = plan.steps(topic.answering)
     if topic.step >= len(steps) or (topic.step % 2 == 0) != (kind == Kind.ANSWER):
         raise DecodeError(f"{kind.name}: no step {topic.step} of this party")
     return steps[topic.step]
+
+
+@functools.lru_cache(maxsize=256)
+def _lengths(plan: QueryPlan, client: int) -> Mapping[Kind, int]:
+    """Of the bodies of an answering client's messages, but for those of the online steps."""
+    graph = plan.graphs[client]
+    return {
+        Kind.WEIGHTS: plan.weights_bytes(graph),
+        Kind.READY: 8,
+        Kind.DEALING: plan.dealing_bytes(graph),
+        Kind.TREES: plan.relayed_bytes(graph),
+        Kind.PRODUCTS: plan.products_bytes(graph),
+        Kind.QUERY: plan.query_bytes(),
+        Kind.INPUT: plan.query_bytes(),
+    }

@@ -16,9 +16,9 @@ from torchfsl.privhfl.comparison_trees import Trees
 from torchfsl.privhfl.gates import MAX_SHARES, RELU_SHARES, Comparison
 from torchfsl.privhfl.graph import Graph, max_levels
 from torchfsl.privhfl.ring_tensors import Ring
+from torchfsl.submodel.framing import HEADER_BYTES
 
 WIRE_VERSION: Final = 1
-HEADER_BYTES: Final = 64
 MAX_CLIENTS: Final = 64
 MAX_DEALING_BYTES: Final = 1 << 28
 MAX_OPEN_BATCHES: Final = 8

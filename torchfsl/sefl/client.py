@@ -106,7 +106,6 @@ class Client:
         return self._key.encrypt(to_slots(self.plan, update, weight)).encode()
 
     def _checked_key(self, message: Message) -> PublicKey:
-        messages.expect_bytes(message, self.plan.scheme.ring.key_bytes)
         data = bytes(message.body)
         if not kdf.digests_equal(messages.key_digest(data).hex().encode(),
                                  self.plan.public_key.encode()):  # fmt: skip
@@ -220,7 +219,6 @@ class ClientRound:
             )
 
     def _check_receipt(self, message: Message) -> None:
-        messages.expect_bytes(message, messages.receipt_bytes())
         digest, signed = bytes(message.body[:DIGEST_BYTES]), bytes(message.body[DIGEST_BYTES:])
         about = (message.round_number, message.client, digest)
         if about != (self._number, *self.named):

@@ -7,20 +7,14 @@ import math
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import HEADER_BYTES
 from torchfsl.sefl.sefl_plan import SeflPlan
-from torchfsl.submodel.whole_model import model_bytes
 
 
 def cost(plan: SeflPlan, num_clients: int) -> dict[str, int]:
     """Bytes of every message of a round, headers included; tested against counted bytes."""
-    bodies = {
-        "key": plan.scheme.ring.key_bytes,
-        "model": model_bytes(plan),
-        "update": messages.update_bytes(plan),
-        "receipt": messages.receipt_bytes(),
-        "sum": messages.sum_bytes(plan, num_clients),
-        "value": messages.value_bytes(plan),
+    return {
+        kind.name.lower(): HEADER_BYTES + length.fixed + length.each * num_clients
+        for kind, length in messages.lengths(plan).items()
     }
-    return {name: HEADER_BYTES + size for name, size in bodies.items()}
 
 
 def explain(plan: SeflPlan) -> str:

@@ -22,8 +22,10 @@ client's digest only finds accidents; who clients are is for TLS. KEY, SUM and V
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -48,11 +50,11 @@ from torchfsl.sefl.sefl_plan import (
 )
 from torchfsl.submodel import framing
 from torchfsl.submodel.framing import HEADER_BYTES as HEADER_BYTES
-from torchfsl.submodel.framing import expect_bytes as expect_bytes
+from torchfsl.submodel.framing import Buffer, Length
+from torchfsl.submodel.whole_model import model_bytes
 
 _NAMED: Final = struct.Struct(f"<Q{DIGEST_BYTES}s")
 SIGNATURE_BYTES: Final = 64
-_FRONT: Final = DIGEST_BYTES + SIGNATURE_BYTES
 
 
 class Kind(IntEnum):
@@ -67,12 +69,36 @@ class Kind(IntEnum):
 
 
 Message: TypeAlias = framing.Message[Kind]
-_FRAMING: Final = framing.Framing(b"TSEF", WIRE_VERSION, Kind, "an aggregator and a key holder")
 _LABELS: Final = {
     Kind.UPDATE: LABEL_SUBMISSION, Kind.SUM: LABEL_OPENING, Kind.VALUE: LABEL_VALUE,
 }  # fmt: skip
 """Of the digests that messages begin with."""
 _SIGNED: Final = frozenset((Kind.SUM, Kind.VALUE))
+
+
+def ciphertext_bytes(plan: SeflPlan) -> int:
+    """All ciphertexts of an update, or of a sum."""
+    return plan.ciphertexts * plan.scheme.ring.ciphertext_bytes
+
+
+@functools.lru_cache(maxsize=16)
+def lengths(plan: SeflPlan) -> Mapping[Kind, Length]:
+    """The lengths of all kinds under the plan."""
+    front = DIGEST_BYTES + SIGNATURE_BYTES
+    return {
+        Kind.KEY: Length(plan.scheme.ring.key_bytes),
+        Kind.MODEL: Length(model_bytes(plan)),
+        Kind.UPDATE: Length(DIGEST_BYTES + ciphertext_bytes(plan)),
+        Kind.RECEIPT: Length(front),
+        Kind.SUM: Length(front + ciphertext_bytes(plan), _NAMED.size, plan.max_clients),
+        Kind.VALUE: Length(front + DIGEST_BYTES + plan.num_values * plan.scheme.slot_bytes),
+    }
+
+
+_FRAMING: Final = framing.Framing(
+    b"TSEF", WIRE_VERSION, Kind, "an aggregator and a key holder", lengths
+)
+decode = _FRAMING.decode
 
 
 class Named(NamedTuple):
@@ -83,7 +109,7 @@ class Named(NamedTuple):
 
 
 def encode(
-    plan: SeflPlan, kind: Kind, round_number: int, client: int, *parts: bytes | memoryview,
+    plan: SeflPlan, kind: Kind, round_number: int, client: int, *parts: Buffer,
     signing: Ed25519PrivateKey | None = None,
 ) -> bytes:  # fmt: skip
     """A message of `kind` whose body is the parts in order, behind their digest if it has one.
@@ -99,17 +125,12 @@ def encode(
     assert (signing is not None) == (kind in _SIGNED)
     front = (DIGEST_BYTES if kind in _LABELS else 0) + (SIGNATURE_BYTES if signing else 0)
     size = front + sum(len(part) for part in parts)
-    head = _FRAMING.head(plan.digest, kind, round_number, client, size)
+    head = _FRAMING.head(plan, kind, size, 0, round_number, client)
     if kind not in _LABELS:
         return b"".join((head, *parts))
     digest = kdf.digest(_LABELS[kind], head, pieces=parts)
     signed = signing.sign(kdf.frame(LABEL_SIGNED, digest)) if signing else b""
     return b"".join((head, digest, signed, *parts))
-
-
-def decode(plan: SeflPlan, data: bytes | memoryview, *expected: Kind) -> Message:
-    """See `Framing.decode`."""
-    return _FRAMING.decode(plan.digest, data, *expected)
 
 
 def digested(message: Message) -> tuple[bytes, memoryview]:
@@ -149,34 +170,6 @@ def check_signature(message: Message, key: str) -> None:
         ) from error
 
 
-# --- exact lengths of bodies ----------------------------------------------------------------------
-
-
-def ciphertext_bytes(plan: SeflPlan) -> int:
-    """All ciphertexts of an update, or of a sum."""
-    return plan.ciphertexts * plan.scheme.ring.ciphertext_bytes
-
-
-def update_bytes(plan: SeflPlan) -> int:
-    """Length of UPDATE."""
-    return DIGEST_BYTES + ciphertext_bytes(plan)
-
-
-def receipt_bytes() -> int:
-    """Length of RECEIPT."""
-    return DIGEST_BYTES + SIGNATURE_BYTES
-
-
-def sum_bytes(plan: SeflPlan, num_clients: int) -> int:
-    """Length of SUM."""
-    return _FRONT + num_clients * _NAMED.size + ciphertext_bytes(plan)
-
-
-def value_bytes(plan: SeflPlan) -> int:
-    """Length of VALUE."""
-    return _FRONT + DIGEST_BYTES + plan.num_values * plan.scheme.slot_bytes
-
-
 # --- bodies ---------------------------------------------------------------------------------------
 
 
@@ -201,11 +194,9 @@ def decode_names(plan: SeflPlan, message: Message) -> tuple[list[Named], memoryv
     """The clients of a SUM, strictly increasing, and its ciphertexts; the digest is checked.
 
     Raises:
-        DecodeError: another length, order or digest.
+        DecodeError: another order or digest.
     """
-    count, left = divmod(len(message.body) - sum_bytes(plan, 0), _NAMED.size)
-    if left or not 0 <= count <= plan.max_clients:
-        raise DecodeError(f"SUM: a body of {len(message.body)} bytes is of no number of clients")
+    count = (len(message.body) - lengths(plan)[Kind.SUM].fixed) // _NAMED.size
     _, rest = digested(message)
     names = [Named(*_NAMED.unpack_from(rest, n * _NAMED.size)) for n in range(count)]
     if any(a.client >= b.client for a, b in itertools.pairwise(names)):

@@ -78,13 +78,9 @@ class Cohort:
         """Inverse of `encode`, for a client that gets it from the server.
 
         Raises:
-            DecodeError: no whole members, not in rising order, or of an unknown width.
+            DecodeError: not in rising order, or of an unknown width.
             ProtocolError: the plan does not allow a round of these.
         """
-        if len(body) % MEMBER.size or len(body) > MEMBER.size * plan.max_clients:
-            raise DecodeError(
-                f"a cohort of {len(body)} bytes; a member has {MEMBER.size}", code="length"
-            )
         return cls.checked(plan, [Member(*entry) for entry in MEMBER.iter_unpack(body)])
 
     @classmethod

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchfsl.sesa import messages
-from torchfsl.sesa.cohort import KEY_BYTES, Cohort, Member
+from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort, Member
 from torchfsl.sesa.messages import HEADER_BYTES, Kind
 from torchfsl.sesa.sesa_plan import SesaPlan
-from torchfsl.submodel.whole_model import model_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,17 @@ def cost(cohort: Cohort, place: int, survivors: tuple[int, ...] | None = None) -
         place: a place in it.
         survivors: places, `place` among them; all when None.
     """
-    plan = cohort.plan
+    plan, lengths = cohort.plan, messages.lengths(cohort.plan)
     left = tuple(range(len(cohort))) if survivors is None else survivors
     sent = {
-        Kind.HELLO: messages.HELLO.size,
+        Kind.HELLO: lengths[Kind.HELLO].fixed,
         Kind.SHARES: messages.shares_bytes(cohort, place),
         Kind.MASKED: messages.masked_bytes(plan, cohort.width(place)),
-        Kind.ANSWER: messages.answer_bytes(plan),
+        Kind.ANSWER: lengths[Kind.ANSWER].fixed,
     }
     received = {
-        Kind.COHORT: messages.cohort_bytes(len(cohort)),
-        Kind.MODEL: model_bytes(plan),
+        Kind.COHORT: MEMBER.size * len(cohort),
+        Kind.MODEL: lengths[Kind.MODEL].fixed,
         Kind.SURVIVORS: messages.survivors_bytes(cohort, left),
         Kind.RELAY: messages.relay_bytes(cohort, left, place),
     }

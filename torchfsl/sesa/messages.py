@@ -23,8 +23,9 @@ phi, then varphi. Which submodels a client owns changes no length; how many it o
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -36,7 +37,9 @@ from torchfsl.sesa.cohort import KEY_BYTES, MEMBER, Cohort
 from torchfsl.sesa.sesa_plan import LABEL_SURVIVORS, WIRE_VERSION, SesaPlan
 from torchfsl.submodel import framing
 from torchfsl.submodel.framing import HEADER_BYTES as HEADER_BYTES
+from torchfsl.submodel.framing import Buffer, Length
 from torchfsl.submodel.framing import expect_bytes as expect_bytes
+from torchfsl.submodel.whole_model import model_bytes
 
 HELLO: Final = struct.Struct(f"<I{KEY_BYTES}s")
 TAG_BYTES: Final = 16
@@ -56,28 +59,29 @@ class Kind(IntEnum):
 
 
 Message: TypeAlias = framing.Message[Kind]
-_FRAMING: Final = framing.Framing(b"TSES", WIRE_VERSION, Kind, "one server")
 
 
-def encode(
-    plan: SesaPlan, kind: Kind, round_number: int, client: int, *parts: bytes | memoryview
-) -> bytes:
+@functools.lru_cache(maxsize=16)
+def lengths(plan: SesaPlan) -> Mapping[Kind, Length]:
+    """The lengths of the kinds that follow from the plan; those of others from a cohort, below."""
+    return {
+        Kind.HELLO: Length(HELLO.size),
+        Kind.COHORT: Length(0, MEMBER.size, plan.max_clients),
+        Kind.MODEL: Length(model_bytes(plan)),
+        Kind.ANSWER: Length(DIGEST_BYTES + WORD_BYTES * plan.sum_values),
+    }
+
+
+_FRAMING: Final = framing.Framing(b"TSES", WIRE_VERSION, Kind, "one server", lengths)
+decode = _FRAMING.decode
+
+
+def encode(plan: SesaPlan, kind: Kind, round_number: int, client: int, *parts: Buffer) -> bytes:
     """A message of `kind` whose body is the parts in order."""
-    size = sum(len(part) for part in parts)
-    return b"".join((_FRAMING.head(plan.digest, kind, round_number, client, size), *parts))
+    return _FRAMING.encode(plan, kind, 0, round_number, client, *parts)
 
 
-def decode(plan: SesaPlan, data: bytes | memoryview, *expected: Kind) -> Message:
-    """See `Framing.decode`."""
-    return _FRAMING.decode(plan.digest, data, *expected)
-
-
-# --- exact lengths of bodies ----------------------------------------------------------------------
-
-
-def cohort_bytes(num_members: int) -> int:
-    """Length of COHORT."""
-    return num_members * MEMBER.size
+# --- exact lengths of bodies under a cohort -------------------------------------------------------
 
 
 def box_bytes(cohort: Cohort, sender: int, recipient: int) -> int:
@@ -124,11 +128,6 @@ def relay_bytes(cohort: Cohort, survivors: Sequence[int], recipient: int) -> int
     """Length of RELAY to the survivor at `recipient`."""
     others = [place for place in survivors if place != recipient]
     return sum(SEED_BYTES + box_bytes(cohort, place, recipient) for place in others)
-
-
-def answer_bytes(plan: SesaPlan) -> int:
-    """Length of ANSWER."""
-    return DIGEST_BYTES + WORD_BYTES * plan.sum_values
 
 
 # --- bodies ---------------------------------------------------------------------------------------

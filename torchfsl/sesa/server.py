@@ -274,7 +274,6 @@ class Server:
             messages.expect_bytes(message, messages.masked_bytes(self.plan, cohort.width(place)))
             from_bytes(message.body)
         else:
-            messages.expect_bytes(message, messages.answer_bytes(self.plan))
             self._psi(message.body)
             digest = bytes(message.body[:DIGEST_BYTES])
             if place not in self._round.survivors or not kdf.digests_equal(
@@ -285,7 +284,6 @@ class Server:
                 )
 
     def _check_hello(self, message: Message) -> None:
-        messages.expect_bytes(message, messages.HELLO.size)
         width, key = messages.HELLO.unpack(message.body)
         if width >= len(self.plan.widths):
             raise DecodeError(f"width {width}; the plan has {len(self.plan.widths)}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from torchfsl.submodel.framing import Kind, Message, expect_bytes
+from torchfsl.submodel.framing import Kind, Message
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import tensor_spans
 from torchfsl.types import Array
@@ -28,12 +28,7 @@ def encode_model(plan: SubmodelPlan, state: Mapping[str, Array]) -> list[bytes]:
 
 
 def decode_model(plan: SubmodelPlan, message: Message[Kind]) -> dict[str, Array]:
-    """By name every tensor of the plan.
-
-    Raises:
-        DecodeError: another length.
-    """
-    expect_bytes(message, model_bytes(plan))
+    """By name every tensor of the plan, of a message whose length has been checked."""
     tensors: dict[str, Array] = {}
     start = 0
     for segment in plan.segments:

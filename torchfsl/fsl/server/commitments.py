@@ -25,7 +25,7 @@ from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES, SEED_BYTES
 from torchfsl.errors import ProtocolError
 from torchfsl.fsl.bodies import by_segment, share_by_segment
-from torchfsl.fsl.messages import Buffer, said_bytes, said_share_bytes, share_bytes
+from torchfsl.fsl.messages import Buffer, share_bytes, slot_bytes, slots_bytes
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.types import Bytes
 
@@ -59,7 +59,7 @@ class RowCommitments:
     def shown(self, share: Buffer, key: bytes, kept: Kept) -> Bytes:
         """What SHARE says: rows that are kept, leaves of the others, dense segments."""
         rows, salts = split(self._plan, share), row_salts(self._plan, key)
-        said = np.zeros(said_share_bytes(self._plan), dtype=np.uint8)
+        said = np.zeros(slots_bytes(self._plan), dtype=np.uint8)
         slots = self._slots(said.data)
         for name, leaf in self.leaves(rows, salts).items():
             slot, stop = slots[name], SEED_BYTES + rows[name].shape[1]
@@ -97,7 +97,7 @@ class RowCommitments:
     def _slots(self, said: memoryview) -> dict[str, Bytes]:
         """Views of a SHARE's slots by segment, `[rows, slot bytes]`."""
         ordered = (*self._plan.with_trees, *self._plan.dense)
-        views = by_segment(ordered, partial(said_bytes, self._plan), said)
+        views = by_segment(ordered, partial(slot_bytes, self._plan), said)
         return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(1 if s.is_dense else s.m, -1)
                 for s in ordered}  # fmt: skip
 
