@@ -17,10 +17,15 @@ from torchfsl import fsl
 from torchfsl.engine.round import Round
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.growing import grown
-from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
-from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD
+from torchfsl.submodel.server_optimizers import (
+    ServerAdam,
+    ServerFTRL,
+    ServerLazyAdam,
+    ServerOptimizer,
+    ServerRowAdagrad,
+    ServerSGD,
+)
 
 OPTIMIZERS: dict[str, Callable[[], ServerOptimizer]] = {
     "sgd": lambda: ServerSGD(0.5, momentum=0.9),

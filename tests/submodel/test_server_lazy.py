@@ -16,9 +16,8 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
-from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import ServerAdam
+from torchfsl.submodel.server_optimizers import ServerAdam, ServerLazyAdam
 
 TABLE = make_plan(
     make_segment("t", "rows", (9, 3), (4, 3), k_max=4, tau=3, dtype="float64"),

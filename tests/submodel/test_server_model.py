@@ -24,12 +24,13 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.submodel import server_model
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
-from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
-from torchfsl.submodel.server_lazy import ServerLazyAdam
 from torchfsl.submodel.server_model import ServerModel, state_digest
 from torchfsl.submodel.server_optimizers import (
     ServerAdam,
+    ServerFTRL,
+    ServerLazyAdam,
     ServerOptimizer,
+    ServerRowAdagrad,
     ServerSGD,
 )
 
@@ -302,8 +303,8 @@ SCRIPT = """
 import numpy as np
 from tests.support.federation import make_plan, make_segment, make_servers
 from tests.support.federation import play_round, random_update
-from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
-from torchfsl.submodel.server_lazy import ServerLazyAdam
+from torchfsl.submodel.server_optimizers import ServerFTRL, ServerRowAdagrad
+from torchfsl.submodel.server_optimizers import ServerLazyAdam
 from torchfsl.submodel.server_optimizers import ServerAdam
 plan = make_plan(
     make_segment("t", "rows", (3000, 9), k_max=40, tau=9, theta=30, stash=1, secure=False),

@@ -62,7 +62,7 @@ PHASES: Final = {
 _OF_SETUP: Final = frozenset((Kind.WEIGHTS, Kind.READY))
 _IN_STEPS: Final = frozenset((Kind.ANSWER, Kind.SERVE))
 
-_FRAMING: Final = Framing[QueryPlan, Kind](
+_FRAMING: Final[Framing[QueryPlan, Kind]] = Framing(
     b"TPHF", WIRE_VERSION, Kind, "private querying", layout=_LAYOUT
 )
 

@@ -1,7 +1,7 @@
 """What a client sends and a server applies, whatever the protocol; no torch.
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
-round's sums), `server_model` with `server_optimizers`, `server_lazy`, `server_adaptive`,
+round's sums), `server_model` with `server_optimizers`,
 `optimizer_settings` and `growing` (new rows), and `aggregation`: the interface that every protocol
 offers and that the engine and the trainer know; `plain` sums in the clear behind it, and `sessions`
 note who started a round. `halves` rounds what clients hear to 16 bits. What several protocols need

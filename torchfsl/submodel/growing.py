@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from torchfsl.errors import ParameterError
-from torchfsl.submodel.server_adaptive import ServerFTRL
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.server_optimizers import ServerOptimizer
+from torchfsl.submodel.server_optimizers import ServerFTRL, ServerOptimizer
 from torchfsl.types import Array
 
 

@@ -10,17 +10,23 @@ from typing import Final, Literal
 import numpy as np
 
 from torchfsl.errors import DecodeError, ParameterError
-from torchfsl.submodel.server_adaptive import ServerFTRL, ServerRowAdagrad
-from torchfsl.submodel.server_lazy import ServerLazyAdam
-from torchfsl.submodel.server_optimizers import ServerAdam, ServerOptimizer, ServerSGD, is_number
+from torchfsl.submodel.server_optimizers import (
+    ServerAdam,
+    ServerFTRL,
+    ServerLazyAdam,
+    ServerOptimizer,
+    ServerRowAdagrad,
+    ServerSGD,
+    is_number,
+)
 from torchfsl.types import Array
 
 _STATES: Final = {
-    "sgd": ("velocity",),
-    "adam": ("first", "second"),
-    "lazy-adam": ("first", "second"),
-    "ftrl": ("linear", "squares"),
-    "row-adagrad": ("rows",),
+    "sgd": ServerSGD.kinds,
+    "adam": ServerAdam.kinds,
+    "lazy-adam": ServerLazyAdam.kinds,
+    "ftrl": ServerFTRL.kinds,
+    "row-adagrad": ServerRowAdagrad.kinds,
 }
 """By name of the optimizer what it keeps of every tensor."""
 

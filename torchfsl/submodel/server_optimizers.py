@@ -1,15 +1,16 @@
-"""What a server does with an aggregate: SGD and Adam, with the same bits at both servers.
+"""What a server does with an aggregate: optimizers with the same bits at both servers.
 
 One correctly rounded IEEE operation at a time (+, -, *, /, sqrt on float64), which NumPy never
-fuses; see `server_model`. More of them are in `server_adaptive`.
+fuses; see `server_model`. `ServerLazyAdam`, `ServerFTRL` and `ServerRowAdagrad` leave rows alone
+that nobody sends.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -75,7 +76,41 @@ def check_server_optimizer(optimizer: object) -> None:
         )  # fmt: skip
 
 
-class ServerSGD(ServerOptimizer):
+class _Stateful(ServerOptimizer):
+    """Keeps arrays of every parameter, one for each of `kinds`, and counts no rounds."""
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Float64, ...]] = {}
+
+    def advance(self) -> None:
+        """Rounds are not counted."""
+
+    def _arrays(self, name: str, size: int) -> tuple[Float64, ...]:
+        """What is kept of a parameter; zeros at first."""
+        if name not in self._kept:
+            self._kept[name] = tuple(np.zeros(size) for _ in self.kinds)
+        return self._kept[name]
+
+    def state(self) -> dict[str, Array]:
+        """See `ServerOptimizer`."""
+        return {
+            f"{kind}/{name}": array.copy()
+            for name, arrays in self._kept.items()
+            for kind, array in zip(self.kinds, arrays, strict=True)
+        }
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """See `ServerOptimizer`."""
+        first = f"{self.kinds[0]}/"
+        names = [key.removeprefix(first) for key in state if key.startswith(first)]
+        self._kept = {
+            name: tuple(np.array(state[f"{kind}/{name}"]) for kind in self.kinds) for name in names
+        }
+
+
+class ServerSGD(_Stateful):
     """p <- p - lr * g, with optional momentum. Averaging deltas is rate 1 without momentum.
 
     With momentum (FedAvgM, Hsu et al. 2019) v <- momentum * v + g takes the place of g, so that a
@@ -88,6 +123,8 @@ class ServerSGD(ServerOptimizer):
         lr_decay: factor on the rate after every `lr_decay_rounds` rounds, in (0, 1].
         lr_decay_rounds: see above, at least 1.
     """
+
+    kinds = ("velocity",)
 
     def __init__(
         self,
@@ -102,26 +139,15 @@ class ServerSGD(ServerOptimizer):
         Raises:
             ParameterError: a setting is no number or out of range.
         """
-        check_rate(lr)
-        if not (is_number(momentum) and 0 <= momentum < 1):
-            raise ParameterError(
-                f"the servers' momentum is {momentum!r}: choose one in [0, 1)", code="out-of-range"
-            )
-        if not (is_number(lr_decay) and 0 < lr_decay <= 1):
-            raise ParameterError(
-                f"the servers' rate is multiplied by {lr_decay!r}: choose a factor in (0, 1]",
-                code="out-of-range",
-            )
-        if not (is_number(lr_decay_rounds, numbers.Integral) and lr_decay_rounds >= 1):
-            raise ParameterError(
-                f"the servers' rate falls after every {lr_decay_rounds!r} rounds: choose a "
-                "whole number from 1 on",
-                code="out-of-range",
-            )
+        super().__init__()
+        _check_rate(lr)
+        _check("momentum", momentum, lambda x: 0 <= x < 1, "a number in [0, 1)")
+        _check("lr_decay", lr_decay, lambda x: 0 < x <= 1, "a factor in (0, 1]")
+        whole = is_number(lr_decay_rounds, numbers.Integral)
+        _check("lr_decay_rounds", lr_decay_rounds, lambda x: whole and x >= 1, "a number from 1 on")
         self.lr, self.momentum = lr, float(momentum)
         self.lr_decay, self.lr_decay_rounds = float(lr_decay), int(lr_decay_rounds)
         self._round = 0
-        self._velocity: dict[str, Float64] = {}
 
     def advance(self) -> None:
         """Count the round for the decay of the rate."""
@@ -130,7 +156,7 @@ class ServerSGD(ServerOptimizer):
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """See `ServerOptimizer`."""
         if self.momentum:
-            velocity = self._velocity.setdefault(name, np.zeros(size))
+            (velocity,) = self._arrays(name, size)
             part = velocity[start : start + len(gradient)]
             part *= self.momentum
             part += gradient
@@ -140,9 +166,7 @@ class ServerSGD(ServerOptimizer):
 
     def state(self) -> dict[str, Array]:
         """Velocities by parameter, and the round count where the rate falls."""
-        state: dict[str, Array] = {
-            f"velocity/{name}": value.copy() for name, value in self._velocity.items()
-        }
+        state = super().state()
         if self.lr_decay != 1:
             state["round"] = np.array(self._round, dtype=np.int64)
         return state
@@ -161,12 +185,13 @@ class ServerSGD(ServerOptimizer):
                     code="optimizer-state",
                 )
             self._round = int(state["round"])
-        velocities = {key: value for key, value in state.items() if key != "round"}
-        self._velocity = {key.split("/", 1)[1]: np.array(v) for key, v in velocities.items()}
+        super().load_state(state)
 
 
-class ServerAdam(ServerOptimizer):
+class ServerAdam(_Stateful):
     """Adam (Kingma and Ba 2015, Algorithm 1) on the aggregate, moments in float64."""
+
+    kinds = ("first", "second")
 
     def __init__(
         self, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
@@ -176,25 +201,18 @@ class ServerAdam(ServerOptimizer):
         Raises:
             ParameterError: a setting is no number or out of range.
         """
-        check_rate(lr)
-        if not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
-            raise ParameterError(
-                f"the servers' betas are {betas!r}: choose both in [0, 1)", code="out-of-range"
-            )
-        if not (is_number(eps) and 0 < eps < math.inf):
-            raise ParameterError(
-                f"the servers' eps is {eps!r}: choose a number above 0, which keeps positions that "
-                "nobody ever sent from 0 / 0",
-                code="out-of-range",
-            )
+        super().__init__()
+        _check_rate(lr)
+        for beta in betas:
+            _check("beta", beta, lambda x: 0 <= x < 1, "both in [0, 1)")
+        _check_eps(eps)
         self.lr, self.betas, self.eps = lr, betas, eps
         self._round = 0
-        self._moments: dict[str, tuple[Float64, Float64]] = {}
-        self._room: dict[str, tuple[Float64, Float64]] = {}
+        self._room: dict[str, tuple[Float64, ...]] = {}
 
     def make_room(self, name: str, size: int) -> None:
         """See `ServerOptimizer`."""
-        if name not in self._moments:
+        if name not in self._kept:
             self._room[name] = _zeros(size), _zeros(size)
 
     def advance(self) -> None:
@@ -203,10 +221,9 @@ class ServerAdam(ServerOptimizer):
 
     def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
         """See `ServerOptimizer`."""
-        if name not in self._moments:
-            here = self._room.pop(name) if name in self._room else None
-            self._moments[name] = here or (np.zeros(size), np.zeros(size))
-        first, second = (m[start : start + len(gradient)] for m in self._moments[name])
+        if name in self._room:
+            self._kept[name] = self._room.pop(name)
+        first, second = (m[start : start + len(gradient)] for m in self._arrays(name, size))
         self._move(first, second, parameter, gradient, self.lr)
 
     def _move(
@@ -224,19 +241,157 @@ class ServerAdam(ServerOptimizer):
 
     def state(self) -> dict[str, Array]:
         """Moments by parameter, and the round count."""
-        state: dict[str, Array] = {"round": np.array(self._round, dtype=np.int64)}
-        for name, (first, second) in self._moments.items():
-            state[f"first/{name}"], state[f"second/{name}"] = first.copy(), second.copy()
-        return state
+        return {"round": np.array(self._round, dtype=np.int64), **super().state()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Inverse of `state`."""
         self._round, self._room = int(state["round"]), {}
-        names = [key.split("/", 1)[1] for key in state if key.startswith("first/")]
-        self._moments = {
-            name: (np.array(state[f"first/{name}"]), np.array(state[f"second/{name}"]))
-            for name in names
-        }
+        super().load_state(state)
+
+
+class ServerLazyAdam(ServerAdam):
+    """Adam on the rows that the round touched; all others and their moments stay as they are.
+
+    As torch's SparseAdam: bias is corrected by the number of rounds, not of a row's steps. A row
+    of a tensor is all that shares its first index; in a vector it is one value. It was touched if
+    its sum is not all zero or, under a count lane, if anybody sent it. A round costs one pass over
+    the sums, to find these rows, and arithmetic in them alone.
+
+    Args:
+        lr: rate of tensors that `rates` does not name.
+        betas: of the moments, both in [0, 1).
+        eps: above 0.
+        rates: by name of a tensor its own rate, such as that of embedding tables.
+    """
+
+    lazy: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
+        """Set the rates; no state until the first step.
+
+        Raises:
+            ParameterError: a setting is no number or out of range.
+        """
+        super().__init__(lr, betas=betas, eps=eps)
+        self.rates = dict(rates or {})
+        for rate in self.rates.values():
+            _check_rate(rate)
+
+    def step_rows(
+        self, name: str, rows: Indices, num_rows: int, parameter: Float64, gradient: Float64
+    ) -> None:
+        """See `ServerOptimizer`."""
+        moments = self._arrays(name, num_rows * parameter.shape[1])
+        tables = [moment.reshape(num_rows, -1) for moment in moments]
+        first, second = (table[rows] for table in tables)
+        self._move(first, second, parameter, gradient, self.rates.get(name, self.lr))
+        tables[0][rows], tables[1][rows] = first, second
+
+
+class ServerFTRL(_Stateful):
+    """FTRL-Proximal (McMahan et al. 2013, Algorithm 1), for sparse models of clicks.
+
+    Two deviations. `linear` starts where the closed form gives the parameter that is there, not at
+    0, which would drop the random start of an embedding at its first step. And a value whose
+    aggregate is exactly 0 is not computed anew: in exact arithmetic it would stay, too.
+
+    Args:
+        lr: alpha of the paper.
+        beta: of the paper, above 0.
+        l1: makes values exactly 0 that carry little, from 0 on.
+        l2: from 0 on.
+    """
+
+    kinds = ("linear", "squares")
+
+    def __init__(
+        self, lr: float = 0.1, *, beta: float = 1.0, l1: float = 0.0, l2: float = 0.0
+    ) -> None:
+        """Set the rates; no state until the first step.
+
+        Raises:
+            ParameterError: a setting is no number or out of range.
+        """
+        super().__init__()
+        for name, value in (("rate of FTRL", lr), ("beta", beta)):
+            _check(name, value, lambda x: 0 < x < math.inf, "a number above 0")
+        for name, value in (("l1", l1), ("l2", l2)):
+            _check(name, value, lambda x: 0 <= x < math.inf, "a number from 0 on")
+        self.lr, self.beta, self.l1, self.l2 = lr, beta, l1, l2
+        self._filled: dict[str, int] = {}  # values, from the first, whose `linear` has begun
+
+    def beginning(self, parameter: Float64) -> Float64:
+        """`linear` of values that were never stepped."""
+        return -(parameter * (self.beta / self.lr + self.l2) + np.sign(parameter) * self.l1)
+
+    def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
+        """See `ServerOptimizer`."""
+        linear, squares = (s[start : start + len(gradient)] for s in self._arrays(name, size))
+        if start >= self._filled.get(name, 0):
+            linear += self.beginning(parameter)
+            self._filled[name] = start + len(gradient)
+        more = squares + gradient * gradient
+        rate = (np.sqrt(more) - np.sqrt(squares)) / self.lr
+        now = (linear + gradient) - rate * parameter
+        strength = (self.beta + np.sqrt(more)) / self.lr + self.l2
+        value = (np.sign(now) * self.l1 - now) / strength
+        value = np.where(np.abs(now) <= self.l1, 0.0, value)
+        moved = gradient != 0
+        np.copyto(linear, now, where=moved)
+        np.copyto(squares, more, where=moved)
+        np.copyto(parameter, value, where=moved)
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Inverse of `state`."""
+        super().load_state(state)
+        self._filled = {name: len(linear) for name, (linear, _) in self._kept.items()}
+
+
+class ServerRowAdagrad(_Stateful):
+    """Adagrad with one sum a row: p <- p - lr * g / (sqrt(s) + eps), s <- s + mean(g * g).
+
+    As for embedding tables in recommenders: 8 bytes of state a row instead of a value. A row of a
+    tensor is all that shares its first index; in a vector it is one value.
+    """
+
+    by_row: ClassVar[bool] = True
+    kinds = ("rows",)
+
+    def __init__(self, lr: float = 0.1, *, eps: float = 1e-8) -> None:
+        """Set the rate; no state until the first step.
+
+        Raises:
+            ParameterError: a setting is no number or out of range.
+        """
+        super().__init__()
+        _check_rate(lr)
+        _check_eps(eps)
+        self.lr, self.eps = lr, eps
+        self._widths: dict[str, int] = {}
+
+    def rows_of(self, name: str, width: int) -> None:
+        """See `ServerOptimizer`."""
+        self._widths[name] = width
+
+    def step(self, name: str, start: int, size: int, parameter: Float64, gradient: Float64) -> None:
+        """See `ServerOptimizer`; slices are made of whole rows."""
+        width = self._widths.get(name, 1)
+        (sums,) = self._arrays(name, size // width)
+        rows = gradient.reshape(-1, width)
+        squares = np.zeros(len(rows))
+        for column in range(width):  # one addition after the other: NumPy's sum may regroup them
+            squares += rows[:, column] * rows[:, column]
+        mine = sums[start // width : start // width + len(rows)]
+        mine += squares / float(width)
+        rate = self.lr / (np.sqrt(mine) + self.eps)
+        parameter -= (rows * rate[:, None]).reshape(-1)
 
 
 def _zeros(size: int) -> Float64:
@@ -251,12 +406,21 @@ def is_number(value: object, kind: type = numbers.Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def check_rate(lr: float) -> None:
-    """Refuse a rate that is no finite number."""
-    if not (is_number(lr) and -math.inf < lr < math.inf):
+def _check(what: str, value: Any, holds: Callable[[Any], bool], choose: str) -> None:
+    """Refuse a setting that is no number, or one that does not do."""
+    if not (is_number(value) and holds(value)):
         raise ParameterError(
-            f"the servers' rate is {lr!r}: choose a finite number", code="out-of-range"
+            f"the servers' {what} is {value!r}: choose {choose}", code="out-of-range"
         )
+
+
+def _check_rate(lr: float) -> None:
+    _check("rate", lr, lambda x: -math.inf < x < math.inf, "a finite number")
+
+
+def _check_eps(eps: float) -> None:
+    text = "a number above 0, which keeps positions that nobody ever sent from 0 / 0"
+    _check("eps", eps, lambda x: 0 < x < math.inf, text)
 
 
 def power(base: float, exponent: int) -> float:
