@@ -149,12 +149,12 @@ def test_a_falling_rate_is_the_formula_bit_for_bit(momentum: float) -> None:
         ({"momentum": -0.1}, r"choose one in \[0, 1\)"),
         ({"momentum": math.nan}, "momentum is nan"),
         ({"momentum": "0.9"}, "momentum is '0.9'"),
-        ({"lr_decay": 0.0}, "multiplied by 0.0"),
+        ({"lr_decay": 0.0}, "lr_decay is 0.0"),
         ({"lr_decay": 1.5}, r"a factor in \(0, 1\]"),
-        ({"lr_decay": True}, "multiplied by True"),
+        ({"lr_decay": True}, "lr_decay is True"),
         ({"lr_decay": 0.5, "lr_decay_rounds": 0}, "a whole number from 1 on"),
-        ({"lr_decay": 0.5, "lr_decay_rounds": True}, "after every True rounds"),
-        ({"lr_decay": 0.5, "lr_decay_rounds": 2.5}, "after every 2.5 rounds"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": True}, "lr_decay_rounds is True"),
+        ({"lr_decay": 0.5, "lr_decay_rounds": 2.5}, "lr_decay_rounds is 2.5"),
     ],
 )
 def test_settings_of_sgd_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

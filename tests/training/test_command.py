@@ -107,7 +107,7 @@ def test_options_override_the_file_and_the_file_the_preset(tmp_path: Path) -> No
         ),
         (
             '[server]\noptimizer = "sgd"\nlr_decay = 1.5',
-            "server: the servers' rate is multiplied by 1.5",
+            "server: the servers' lr_decay is 1.5",
         ),
         (
             '[server]\noptimizer = "sgd"\nlr_decay_rounds = 0',

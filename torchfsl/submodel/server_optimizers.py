@@ -141,10 +141,9 @@ class ServerSGD(_Stateful):
         """
         super().__init__()
         _check_rate(lr)
-        _check("momentum", momentum, lambda x: 0 <= x < 1, "a number in [0, 1)")
+        _check("momentum", momentum, lambda x: 0 <= x < 1, "one in [0, 1)")
         _check("lr_decay", lr_decay, lambda x: 0 < x <= 1, "a factor in (0, 1]")
-        whole = is_number(lr_decay_rounds, numbers.Integral)
-        _check("lr_decay_rounds", lr_decay_rounds, lambda x: whole and x >= 1, "a number from 1 on")
+        _check("lr_decay_rounds", lr_decay_rounds, _is_count, "a whole number from 1 on")
         self.lr, self.momentum = lr, float(momentum)
         self.lr_decay, self.lr_decay_rounds = float(lr_decay), int(lr_decay_rounds)
         self._round = 0
@@ -401,9 +400,13 @@ def _zeros(size: int) -> Float64:
     return array
 
 
-def is_number(value: object, kind: type = numbers.Real) -> bool:
-    """Whether `value` is a number of that kind and no bool."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number and no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and int(value) >= 1
 
 
 def _check(what: str, value: Any, holds: Callable[[Any], bool], choose: str) -> None:
