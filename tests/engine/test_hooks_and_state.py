@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -29,7 +27,6 @@ from torchfsl.engine.policies import BlockTopK, Dense, Fixed, RandomK, Rows, Top
 from torchfsl.engine.residual import Residual
 from torchfsl.engine.settings import Settings
 from torchfsl.errors import ParameterError, ProtocolError
-from torchfsl.fsl.plan.planner import PlanOptions, build_plan
 from torchfsl.submodel.update import RawSegment, quantise
 
 
@@ -98,8 +95,6 @@ def test_a_budget_is_needed_and_may_come_from_policy_or_plan() -> None:
 
 
 def test_every_option_of_a_plan_is_passed_on() -> None:
-    given = set(PlanOptions.__annotations__)
-    assert set(inspect.signature(build_plan).parameters) - {"specs", "encoding"} == given
     model = Recommender()
     noise = {"l2_bound": 1 << 20, "noise_sigma": 1 << 10, "lane_sigma": 3}
     plan = plan_of(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from torchfsl.engine.round import Round
 from torchfsl.engine.settings import Settings
 from torchfsl.engine.specs import segment_specs
 from torchfsl.errors import ParameterError
-from torchfsl.fsl import PlanOptions, build_plan
 from torchfsl.policies import BlockSample, Fixed
 from torchfsl.submodel import SegmentSpec, TensorSpec
 from torchfsl.submodel.plain import Plain
@@ -186,15 +183,6 @@ def test_a_model_becomes_tables_the_rest_and_buffers_in_this_order() -> None:
 def test_budget_and_retrieval_follow_the_policy(rows: Rows, k_max: int, retrieve: bool) -> None:
     table = specs_of(Settings(rows=rows, rest=Dense()))[0]
     assert (table.k_max, table.retrieve) == (k_max, retrieve)
-
-
-def test_the_options_that_are_passed_on_are_those_of_the_planner() -> None:
-    parameters = dict(list(inspect.signature(build_plan).parameters.items())[2:])  # specs, encoding
-    needed = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
-    wanted = {n: t for n, t in typing.get_type_hints(build_plan).items() if n in parameters}
-    assert typing.get_type_hints(PlanOptions) == wanted
-    stated = typing.get_type_hints(PlanOptions, include_extras=True)
-    assert {n for n, t in stated.items() if typing.get_origin(t) is typing.Required} == needed
 
 
 def test_an_option_that_no_planner_knows_is_refused() -> None:

@@ -5,9 +5,7 @@ With a plan of dense segments only it is plain additive secret sharing (`--aggre
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -20,12 +18,10 @@ from torchfsl.fsl.round import begin_round, finish_round
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import Endpoint, InProcess
 from torchfsl.submodel.aggregation import Closed, Participant
+from torchfsl.submodel.in_process import Sessions, Stopwatch
 from torchfsl.submodel.segments import subset_array
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.sessions import Sessions
 from torchfsl.types import Whole
-
-_Reply = TypeVar("_Reply")
 
 
 class TwoServers:
@@ -46,8 +42,7 @@ class TwoServers:
         )
         self._timed = tuple(_TimedServer(server) for server in self.servers)
         self.link = InProcess(*self._timed)
-        self._between = 0.0
-        self._sessions = Sessions()
+        self._between, self._sessions = Stopwatch(), Sessions()
         self._members: dict[int, Client] = {}  # whose trees serve several rounds
 
     @property
@@ -89,18 +84,16 @@ class TwoServers:
     @property
     def server_seconds(self) -> float:
         """See `Aggregation`."""
-        return self._between + sum(server.seconds for server in self._timed)
+        return sum(watch.seconds for watch in (self._between, *self._timed))
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`; both servers take whoever comes."""
         self._sessions = Sessions()
         for drawn in self._drawn:
             drawn.clear()
-        for timed in self._timed:
-            timed.seconds = 0.0
-        start = time.perf_counter()
-        begin_round(self.servers, round_number)
-        self._between = time.perf_counter() - start
+        for watch in (self._between, *self._timed):
+            watch.seconds = 0.0
+        self._between.timed(begin_round, self.servers, round_number)
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
@@ -109,7 +102,7 @@ class TwoServers:
             member = Client(self.plan, self.link, client_id=client)
             if self.plan.keeps_positions:
                 self._members[client] = member
-        return self._sessions.watch(client, member)
+        return self._sessions.watch(member)
 
     def abandon_round(self) -> None:
         """See `Aggregation`."""
@@ -118,33 +111,24 @@ class TwoServers:
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""
-        start = time.perf_counter()
-        opened = finish_round(self.servers)
-        self._between += time.perf_counter() - start
+        opened = self._between.timed(finish_round, self.servers)
         return Closed(opened, self._sessions.receipts())
 
 
-class _TimedServer:
+class _TimedServer(Stopwatch):
     """Passes messages on to a server and counts the time it takes."""
 
     def __init__(self, server: Endpoint) -> None:
+        super().__init__()
         self._server = server
-        self.seconds = 0.0
 
     def receive(self, message: bytes) -> tuple[Kind, int] | None:
-        return self._timed(self._server.receive, message)
+        return self.timed(self._server.receive, message)
 
     def relay(self, kind: Kind, client: int) -> bytes:
-        return self._timed(self._server.relay, kind, client)
+        return self.timed(self._server.relay, kind, client)
 
     def reply(
         self, kind: Kind, round_number: int, client: int, waiting: Iterable[int] = ()
     ) -> bytes:
-        return self._timed(self._server.reply, kind, round_number, client, waiting)
-
-    def _timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
-        start = time.perf_counter()
-        try:
-            return call(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start
+        return self.timed(self._server.reply, kind, round_number, client, waiting)

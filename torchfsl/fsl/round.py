@@ -6,9 +6,8 @@ network does.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from torchfsl.errors import ParameterError, ProtocolError, expect_a, expect_able
@@ -18,6 +17,7 @@ from torchfsl.fsl.server.states import RoundState
 from torchfsl.fsl.transport import InProcess
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.update import Update
 
 _CLOSING: Final = threading.Lock()
@@ -45,7 +45,7 @@ def run_round(
     begin_round(servers, round_number)
     link = InProcess(*servers)
     plan = servers[0].plan
-    with _abandoned_on_error(servers):
+    with abandoned_on_error(*servers):
         for client_id, update in updates.items():
             client = Client(plan, link, client_id=client_id)
             wanted = {s.name: update[s.name].positions for s in plan.retrieving}
@@ -108,9 +108,9 @@ def finish_round(servers: tuple[Server, Server]) -> Opened:
                 "for the call that is finishing it",
                 code="no-open-round",
             )
-        with _abandoned_on_error(servers):
+        with abandoned_on_error(*servers):
             lists = servers[0].close_round(), servers[1].close_round()
-    with _abandoned_on_error(servers):
+    with abandoned_on_error(*servers):
         return _open(*servers, lists)
 
 
@@ -129,17 +129,6 @@ def _check_pair(servers: object) -> None:
         raise ParameterError(
             f"{pair}, and got {[server.party for server in servers]}: {remedy}", code="server-order"
         )
-
-
-@contextlib.contextmanager
-def _abandoned_on_error(servers: tuple[Server, Server]) -> Iterator[None]:
-    """End the round at both servers if the block fails: they are then ready for the next one."""
-    try:
-        yield
-    except BaseException:
-        for server in servers:
-            server.abandon_round()
-        raise
 
 
 def _open(first: Server, second: Server, lists: tuple[bytes, bytes]) -> Opened:

@@ -33,7 +33,7 @@ from torchfsl.sefl.packing import centred, random_slots, to_opened, unpack
 from torchfsl.sefl.provider import Draw, noise
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.rounds import ApplyOnce, expect_state, new_round_number
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.whole_model import encode_model
 
@@ -88,7 +88,7 @@ class Aggregator:
         self._key: PublicKey | None = None
         self._key_message = b""
         self._round: _Round | None = None
-        self._may_apply = False
+        self._applied = ApplyOnce()
 
     def __repr__(self) -> str:
         return f"Aggregator({self.state.value}, last_round={self.last_round})"
@@ -137,7 +137,7 @@ class Aggregator:
         Raises:
             ProtocolError: a round is open.
         """
-        self._expect(RoundState.IDLE)
+        expect_state(self.state, RoundState.IDLE)
         return Aggregator(
             self._draft, model=self.model, draw=self._draw, last_round=self.last_round
         )
@@ -146,16 +146,10 @@ class Aggregator:
 
     def open_round(self, round_number: int) -> None:
         """Begin `round_number`, above every earlier one, with a fresh mask."""
-        self._expect(RoundState.IDLE)
-        plan, number = self.plan, check_number("round_number", round_number)
-        if number <= self.last_round:
-            raise ProtocolError(
-                f"round {number} is not above {self.last_round}: opened once",
-                code="round-number-used",
-            )
+        expect_state(self.state, RoundState.IDLE)
+        number, mask = new_round_number(round_number, self.last_round), random_slots(self.plan)
         assert self._key is not None
-        self.last_round, self._may_apply = number, False
-        mask = random_slots(plan)
+        self.last_round, self._applied = number, ApplyOnce()
         self._round = _Round(mask, self._key.encrypt(mask))
         self.state = RoundState.OPEN
 
@@ -218,7 +212,7 @@ class Aggregator:
         Raises:
             ProtocolError: too few clients; the round ends unopened.
         """
-        self._expect(RoundState.OPEN)
+        expect_state(self.state, RoundState.OPEN)
         held, plan = self._held(), self.plan
         problem = plan.check_clients(len(held.names))
         if problem:
@@ -239,7 +233,7 @@ class Aggregator:
             DecodeError: malformed bytes; the round goes on waiting.
             RejectedSubmission: not signed by the key holder, or an answer to something else.
         """
-        self._expect(RoundState.OPENING)
+        expect_state(self.state, RoundState.OPENING)
         plan, held = self.plan, self._held()
         decoded = messages.decode(plan, message, Kind.VALUE)
         _, body = messages.digested(decoded)
@@ -252,7 +246,7 @@ class Aggregator:
         totals = centred(plan, np.mod(values - mask, plan.scheme.modulus).astype(np.uint64))
         opened = to_opened(plan, totals + noise(plan, self._draw), self.clients)
         self.abandon_round()
-        self._may_apply = True
+        self._applied.given = True
         return opened
 
     def apply(self, opened: Opened) -> None:
@@ -261,25 +255,13 @@ class Aggregator:
         Raises:
             ProtocolError: no sums were opened since the last call.
         """
-        self._expect(RoundState.IDLE)
-        if not self._may_apply:
-            raise ProtocolError(
-                "these sums were applied already, or never opened: open a round",
-                code="already-applied",
-            )
-        self._may_apply = False
+        expect_state(self.state, RoundState.IDLE)
+        self._applied.take()
         self.model.apply(self.plan, opened)
 
     def abandon_round(self) -> None:
         """End the round unopened, whatever its state; its number is spent, its mask forgotten."""
         self._round, self.state = None, RoundState.IDLE
-
-    def _expect(self, state: RoundState) -> None:
-        if self.state is not state:
-            raise ProtocolError(
-                f"the round is {self.state.value}, this step needs {state.value}",
-                code="round-open" if self.state is RoundState.OPEN else "wrong-step",
-            )
 
     def _held(self) -> _Round:
         assert self._round is not None

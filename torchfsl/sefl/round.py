@@ -6,7 +6,6 @@ same encoded messages, as any network would.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -18,8 +17,9 @@ from torchfsl.sefl.messages import Kind
 from torchfsl.sefl.provider import KeyHolder
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.aggregation import Closed
-from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
+from torchfsl.submodel.in_process import Remembered, Stopwatch, of_cohort, receipts
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
 from torchfsl.types import Whole
@@ -113,7 +113,6 @@ class AggregatorAndKeyHolder:
         plan: the completed plan.
         aggregator: adds.
         key_holder: decrypts.
-        key_holder_seconds: its part of `server_seconds`.
         between_bytes: sent between both servers in the last round.
     """
 
@@ -126,7 +125,7 @@ class AggregatorAndKeyHolder:
         self._link = InProcess(self.aggregator)
         self._clients: dict[int, Client] = {}
         self._cohort: dict[int, Remembered[ClientRound]] = {}
-        self.key_holder_seconds = 0.0
+        self._key_holder_watch = Stopwatch()
         self.between_bytes = 0
 
     @property
@@ -139,9 +138,14 @@ class AggregatorAndKeyHolder:
         """See `Aggregation`."""
         return self._link.seconds + self.key_holder_seconds
 
+    @property
+    def key_holder_seconds(self) -> float:
+        """The key holder's part of `server_seconds`."""
+        return self._key_holder_watch.seconds
+
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
-        self._link.seconds = self.key_holder_seconds = 0.0
+        self._link.seconds = self._key_holder_watch.seconds = 0.0
         self._drawn.clear()
         self._link.timed(self.aggregator.open_round, round_number)
         for number in set(cohort) - set(self._clients):
@@ -187,15 +191,12 @@ class AggregatorAndKeyHolder:
         """
         with abandoned_on_error(self.aggregator):
             question = self._link.timed(self.aggregator.close_round)
-            start = time.perf_counter()
-            answer = self.key_holder.open(question)
-            self.key_holder_seconds += time.perf_counter() - start
+            answer = self._key_holder_watch.timed(self.key_holder.open, question)
             opened = self._link.timed(self.aggregator.open, answer)
         self._link.timed(self.aggregator.apply, opened)
         self.between_bytes = len(question) + len(answer)
         listed = self.key_holder.listed(self.aggregator.last_round)
-        sessions = {n: p.session for n, p in self._cohort.items() if p.session is not None}
-        for session in sessions.values():
-            if session.signed:
-                session.check_listed(listed)
-        return Closed(opened, {number: session.receipt() for number, session in sessions.items()})
+        for client in self._cohort.values():
+            if client.session is not None and client.session.signed:
+                client.session.check_listed(listed)
+        return Closed(opened, receipts(self._cohort.values()))

@@ -12,14 +12,22 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Required, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from torchfsl.crypto.bfv_parameters import Scheme, least_modulus
-from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
-from torchfsl.submodel.plan import Lane, SubmodelPlan, check_hex, expect_ints, noise_tail
+from torchfsl.submodel.plan import (
+    Lane,
+    SubmodelPlan,
+    check_hex,
+    check_plain,
+    check_suite,
+    drawn_session,
+    expect_ints,
+    noise_tail,
+)
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import (
     SegmentSpec,
@@ -68,10 +76,7 @@ class SeflPlan(SubmodelPlan):
     suite: str = SUITE
 
     def __post_init__(self) -> None:
-        if self.wire_version != WIRE_VERSION or self.suite != SUITE:
-            raise ParameterError(
-                f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
-                f"{WIRE_VERSION} and {SUITE!r}", code="version")  # fmt: skip
+        check_suite(self, WIRE_VERSION, SUITE)
         SubmodelPlan.__post_init__(self)
         expect_ints({"slots": self.slots}, ("slots",))
         keys = {name: getattr(self, name) for name in _KEYS}
@@ -84,13 +89,7 @@ class SeflPlan(SubmodelPlan):
             raise ParameterError(
                 "sefl encrypts every parameter and hides no choice of positions: "
                 "use dense segments", code="unsupported-plan")  # fmt: skip
-        if any(segment.download != "full" for segment in self.segments):
-            raise ParameterError("sefl sends clients the model as it is: download 'full'",
-                                 code="unsupported-plan")  # fmt: skip
-        if any(segment.encoding is not None for segment in self.segments):
-            raise ParameterError(
-                "sefl sums all values in one ciphertext space: give no segment an encoding of its "
-                "own", code="unsupported-plan")  # fmt: skip
+        check_plain(self, "sefl sums all values in one ciphertext space")
         if self.lane == "count" or self.min_contributors > 1:
             raise ParameterError("everybody sends every position: leave out lane='count'",
                                  code="unsupported-plan")  # fmt: skip
@@ -173,12 +172,17 @@ class SeflPlan(SubmodelPlan):
 
 
 class PlanOptions(TypedDict, total=False):
-    """What `build_plan` takes beside segments and encoding; each field is explained there.
+    """What `build_plan` takes beside segments, encoding and `max_clients`.
 
-    `max_clients` is needed.
+    Attributes:
+        min_clients: fewest clients whose sum is opened; the key holder insists on it.
+        slots: see `SeflPlan`.
+        lane: `weight` for the clients' weights, beside `none`.
+        session: 16 bytes; from the operating system when None.
+
+    The others are those of `SubmodelPlan`.
     """
 
-    max_clients: Required[int]
     min_clients: int
     slots: int
     lane: Lane
@@ -195,61 +199,35 @@ def build_plan(
     *,
     encoding: FixedPoint,
     max_clients: int,
-    min_clients: int = 2,
-    slots: int = 2048,
-    lane: Lane = "none",
-    max_weight: int = 1,
-    max_rounds: int = 0,
-    l2_bound: int = 0,
-    noise_sigma: int = 0,
-    lane_sigma: int = 0,
-    session: bytes | None = None,
+    **options: Unpack[PlanOptions],
 ) -> SeflPlan:
     """Draft a plan, to be bound to the servers' keys.
 
     Args:
         specs: the segments wanted, all dense.
         encoding: fixed-point parameters; its ring only bounds sums once more.
-        max_clients: see `SubmodelPlan`, as are the others without a line here.
-        min_clients: fewest clients whose sum is opened; the key holder insists on it.
-        slots: see `SeflPlan`.
-        lane: `weight` for the clients' weights, beside `none`.
-        max_weight: see `SubmodelPlan`.
-        max_rounds: see `SubmodelPlan`.
-        l2_bound: see `SubmodelPlan`.
-        noise_sigma: see `SubmodelPlan`.
-        lane_sigma: see `SubmodelPlan`.
-        session: 16 bytes; from the operating system when None.
+        max_clients: see `SubmodelPlan`.
+        **options: see `PlanOptions`.
 
     Raises:
         ParameterError: a limit is exceeded; the message names it.
     """
-    return SeflPlan(
-        session=(random_bytes(16) if session is None else session).hex(),
-        encoding=encoding,
-        max_clients=max_clients,
-        min_clients=min_clients,
-        segments=plain_segments(specs),
-        slots=slots,
-        lane=lane,
-        max_weight=max_weight,
-        max_rounds=max_rounds,
-        l2_bound=l2_bound,
-        noise_sigma=noise_sigma,
-        lane_sigma=lane_sigma,
-    )
+    fields: dict[str, Any] = {**options, "session": drawn_session(options.get("session"))}
+    segments = plain_segments(specs)
+    return SeflPlan(encoding=encoding, max_clients=max_clients, segments=segments, **fields)
 
 
-def plan(fed: SpecSource, **options: Unpack[PlanOptions]) -> SeflPlan:
+def plan(fed: SpecSource, *, max_clients: int, **options: Unpack[PlanOptions]) -> SeflPlan:
     """A plan for an aggregator and a key holder: `fed.plan = torchfsl.sefl.plan(fed, ...)`.
 
     Args:
         fed: a `torchfsl.Federated` with `rows=None` and `rest=Dense()`.
-        **options: see `build_plan`; `max_clients` is needed.
+        max_clients: see `SubmodelPlan`.
+        **options: see `PlanOptions`.
 
     Raises:
         ParameterError: other policies, or a limit exceeded.
     """
     specs = fed.segment_specs(retrieve=False)
-    clients, weight = options["max_clients"], options.get("max_weight", 1)
-    return build_plan(specs, encoding=fed.encoding or default_encoding(clients, weight), **options)
+    encoding = fed.encoding or default_encoding(max_clients, options.get("max_weight", 1))
+    return build_plan(specs, encoding=encoding, max_clients=max_clients, **options)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.sesa.sesa_plan import SesaPlan, Width
+from torchfsl.submodel.plan import drawn_session
 from torchfsl.submodel.segments import (
     SegmentSpec,
     SpecSource,
@@ -18,12 +18,16 @@ from torchfsl.submodel.segments import (
 
 
 class PlanOptions(TypedDict, total=False):
-    """What `build_plan` takes beside segments, encoding and widths; each field is explained there.
+    """What `build_plan` takes beside segments, encoding, widths and collusion.
 
-    `collusion` is needed.
+    Attributes:
+        dropouts: see `SesaPlan`.
+        max_isolation: see `SesaPlan`.
+        min_clients: fewest survivors a round may open, if K + T is below.
+        l2_bound: see `SubmodelPlan`.
+        session: 16 bytes; from the operating system when None.
     """
 
-    collusion: int
     dropouts: int
     max_isolation: float
     min_clients: int
@@ -37,11 +41,7 @@ def build_plan(
     encoding: FixedPoint,
     widths: Sequence[Width],
     collusion: int,
-    dropouts: int = 0,
-    max_isolation: float = 1e-4,
-    min_clients: int = 2,
-    l2_bound: int = 0,
-    session: bytes | None = None,
+    **options: Unpack[PlanOptions],
 ) -> SesaPlan:
     """Put the plan of one server together.
 
@@ -50,26 +50,19 @@ def build_plan(
         encoding: fixed-point parameters.
         widths: classes of clients; their clients together are a full round.
         collusion: see `SesaPlan`.
-        dropouts: see `SesaPlan`.
-        max_isolation: see `SesaPlan`.
-        min_clients: fewest survivors a round may open, if K + T is below.
-        l2_bound: see `SubmodelPlan`.
-        session: 16 bytes; from the operating system when None.
+        **options: see `PlanOptions`.
 
     Raises:
         ParameterError: a limit is exceeded; the message names it.
     """
+    fields: dict[str, Any] = {**options, "session": drawn_session(options.get("session"))}
     return SesaPlan(
-        session=(random_bytes(16) if session is None else session).hex(),
         encoding=encoding,
         max_clients=sum(width.clients for width in widths),
-        min_clients=min_clients,
         segments=plain_segments(specs),
         widths=tuple(widths),
         collusion=collusion,
-        dropouts=dropouts,
-        max_isolation=max_isolation,
-        l2_bound=l2_bound,
+        **fields,
     )
 
 
@@ -77,6 +70,7 @@ def plan(
     fed: SpecSource,
     *,
     widths: Sequence[tuple[int | Mapping[str, int], int]],
+    collusion: int,
     **options: Unpack[PlanOptions],
 ) -> SesaPlan:
     """A plan for one server and clients of different widths: `fed.plan = torchfsl.sesa.plan(fed)`.
@@ -87,7 +81,8 @@ def plan(
         fed: a `torchfsl.Federated` with `rest=Dense()` and rows found by hooks.
         widths: for each class of clients, how many rows one of them trains (of every rows
             segment, or by segment name), and how many such clients a full round has.
-        **options: see `build_plan`; `collusion` is needed.
+        collusion: see `SesaPlan`.
+        **options: see `PlanOptions`.
 
     Raises:
         ParameterError: other policies, a budget is missing, or a limit exceeded.
@@ -119,4 +114,4 @@ def plan(
         for one, (rows, clients) in zip(budgets, widths, strict=True)
     ]
     encoding = fed.encoding or default_encoding(sum(clients for _, clients in widths))
-    return build_plan(specs, encoding=encoding, widths=classes, **options)
+    return build_plan(specs, encoding=encoding, widths=classes, collusion=collusion, **options)

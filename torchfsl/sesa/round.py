@@ -15,8 +15,9 @@ from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.server import Server
 from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.aggregation import Closed
-from torchfsl.submodel.in_process import Remembered, Stopwatch, abandoned_on_error, of_cohort
+from torchfsl.submodel.in_process import Remembered, Stopwatch, of_cohort
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.update import Update
 

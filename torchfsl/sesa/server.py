@@ -28,7 +28,12 @@ from torchfsl.sesa.cohort import Cohort, Member, check_survivors
 from torchfsl.sesa.messages import Kind, Message
 from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel.rounds import (
+    ApplyOnce,
+    abandoned_on_error,
+    expect_state,
+    new_round_number,
+)
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.whole_model import encode_model
 
@@ -85,20 +90,15 @@ class Server:
         self.plan, self.model, self.last_round = plan, model, last_round
         self.state = RoundState.IDLE
         self._round = _Round()
-        self._may_apply = False
+        self._applied = ApplyOnce()
 
     # --- a round, in the order of its steps ---------------------------------------------------
 
     def open_round(self, round_number: int) -> None:
         """Begin `round_number`, above every earlier one: clients may enter."""
-        self._expect(RoundState.IDLE)
-        round_number = check_number("round_number", round_number)
-        if round_number <= self.last_round:
-            raise ProtocolError(
-                f"round {round_number} is not above {self.last_round}: opened once",
-                code="round-number-used",
-            )
-        self.last_round, self._may_apply, self._round = round_number, False, _Round()
+        expect_state(self.state, RoundState.IDLE)
+        self.last_round = new_round_number(round_number, self.last_round)
+        self._applied, self._round = ApplyOnce(), _Round()
         self.state = RoundState.ENROLLING
 
     def seal(self) -> tuple[int, ...]:
@@ -107,14 +107,11 @@ class Server:
         Raises:
             ProtocolError: the plan refuses a round of these; it ends unopened.
         """
-        self._expect(RoundState.ENROLLING)
+        expect_state(self.state, RoundState.ENROLLING)
         hellos = self._round.bodies[Kind.HELLO]
         members = [Member(c, *messages.HELLO.unpack(hellos[c])) for c in sorted(hellos)]
-        try:
+        with abandoned_on_error(self, on=ProtocolError):
             self._round.cohort = Cohort.checked(self.plan, members)
-        except ProtocolError:
-            self.abandon_round()
-            raise
         self.state = RoundState.OPEN
         return tuple(member.client for member in members)
 
@@ -171,15 +168,12 @@ class Server:
         Raises:
             ProtocolError: too few, or too many isolated submodels; the round ends unopened.
         """
-        self._expect(RoundState.OPEN)
+        expect_state(self.state, RoundState.OPEN)
         cohort = self._cohort()
         complete = self._complete()
         survivors = tuple(cohort.places[client] for client in complete)
-        try:
+        with abandoned_on_error(self, on=ProtocolError):
             check_survivors(cohort, survivors)
-        except ProtocolError:
-            self.abandon_round()
-            raise
         held = self._round
         held.survivors = survivors
         held.digest = messages.survivors_digest(cohort, self.last_round, survivors)
@@ -202,7 +196,7 @@ class Server:
         Raises:
             ProtocolError: fewer than K + T answers so far; more may come.
         """
-        self._expect(RoundState.ANSWERING)
+        expect_state(self.state, RoundState.ANSWERING)
         if self.num_missing:
             raise ProtocolError(
                 f"{self.num_missing} more answers of survivors are wanted to open the round"
@@ -215,7 +209,7 @@ class Server:
         sums = open_sums(cohort, answers)
         clients = tuple(cohort.members[place].client for place in self._round.survivors)
         self.abandon_round()
-        self._may_apply = True
+        self._applied.given = True
         return Opened(sums, {}, len(clients), len(clients), clients)
 
     def apply(self, opened: Opened) -> None:
@@ -224,13 +218,8 @@ class Server:
         Raises:
             ProtocolError: no sums were opened since the last call.
         """
-        self._expect(RoundState.IDLE)
-        if not self._may_apply:
-            raise ProtocolError(
-                "these sums were applied already, or never opened: open a round",
-                code="already-applied",
-            )
-        self._may_apply = False
+        expect_state(self.state, RoundState.IDLE)
+        self._applied.take()
         self.model.apply(self.plan, opened)
 
     def abandon_round(self) -> None:
@@ -238,13 +227,6 @@ class Server:
         self._round, self.state = _Round(), RoundState.IDLE
 
     # --- what the steps above are made of -----------------------------------------------------
-
-    def _expect(self, state: RoundState) -> None:
-        if self.state is not state:
-            raise ProtocolError(
-                f"the round is {self.state.value}, this step needs {state.value}",
-                code="round-open" if self.state is RoundState.OPEN else "wrong-step",
-            )
 
     def _cohort(self) -> Cohort:
         assert self._round.cohort is not None

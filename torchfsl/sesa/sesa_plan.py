@@ -23,7 +23,7 @@ from torchfsl.crypto import field
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.sesa.isolated import isolation
 from torchfsl.submodel.framing import MAX_MESSAGE_BYTES
-from torchfsl.submodel.plan import SubmodelPlan, expect_ints
+from torchfsl.submodel.plan import SubmodelPlan, check_plain, check_suite, expect_ints
 from torchfsl.submodel.plan_json import read_plan
 from torchfsl.submodel.segments import Segment
 
@@ -86,12 +86,7 @@ class SesaPlan(SubmodelPlan):
     suite: str = SUITE
 
     def __post_init__(self) -> None:
-        if self.wire_version != WIRE_VERSION or self.suite != SUITE:
-            raise ParameterError(
-                f"plan of version {self.wire_version} and suite {self.suite!r}, this library has "
-                f"{WIRE_VERSION} and {SUITE!r}",
-                code="version",
-            )
+        check_suite(self, WIRE_VERSION, SUITE)
         SubmodelPlan.__post_init__(self)
         expect_ints({name: getattr(self, name) for name in _COUNTS}, _COUNTS)
         if self.lane != "none" or self.max_weight != 1 or self.noise_sigma:
@@ -99,15 +94,7 @@ class SesaPlan(SubmodelPlan):
                 "one server opens no lanes, takes no weights and adds no noise",
                 code="unsupported-plan",
             )
-        if any(segment.download != "full" for segment in self.segments):
-            raise ParameterError(
-                "sesa sends clients the model as it is: download 'full'", code="unsupported-plan"
-            )
-        if any(segment.encoding is not None for segment in self.segments):
-            raise ParameterError(
-                "sesa sums all values in one field: give no segment an encoding of its own",
-                code="unsupported-plan",
-            )
+        check_plain(self, "sesa sums all values in one field")
         if any(segment.subset for segment in self.segments):
             raise ParameterError(
                 "submodels are whole positions: a segment here has no subset",

@@ -1,13 +1,12 @@
 """What a client sends and a server applies, whatever the protocol; no torch.
 
 Read `segments` (tensors and their parts), `plan`, `update` and its `norm_bound`, `opened` (a
-round's sums), `server_model` with `server_optimizers`,
-`optimizer_settings` and `growing` (new rows), and `aggregation`: the interface that every protocol
-offers and that the engine and the trainer know; `plain` sums in the clear behind it, and `sessions`
-note who started a round. `halves` rounds what clients hear to 16 bits. What several protocols need
-alike: `budgets` and `stretches` (which positions are sent), `plan_json` (their plans as text),
-`framing` (headers), `whole_model` (its bytes) and `in_process` (servers whose time is counted, and
-their clients).
+round's sums), `server_model` with `server_optimizers`, `optimizer_settings` and `growing` (new
+rows), and `aggregation`: the interface that every protocol offers and that the engine and the
+trainer know; `plain` sums in the clear behind it. `halves` rounds what clients get to 16 bits. What
+several protocols need alike: `budgets` and `stretches` (which positions are sent), `plan_json`
+(their plans as text), `framing` (headers), `whole_model` (its bytes), `rounds` (what servers check)
+and `in_process` (servers whose time is counted, and clients whose sessions are remembered).
 
 Invariant: equal opened sums make equal bits of model and optimizer, on any machine.
 """

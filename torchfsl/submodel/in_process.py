@@ -1,20 +1,19 @@
-"""What protocols in one process have in common: a server whose time is counted, and its clients."""
+"""What protocols in one process have in common: servers with a watch, clients with a memory."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 
 from torchfsl.errors import ParameterError
-from torchfsl.submodel.plan import SubmodelPlan
+from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
 
 _Reply = TypeVar("_Reply")
-Session = TypeVar("Session")
-_Started = TypeVar("_Started", covariant=True)
+Session = TypeVar("Session", bound=RoundSession)
 _Found = TypeVar("_Found")
 
 
@@ -29,42 +28,19 @@ class Stopwatch:
         """Nothing called yet."""
         self.seconds = 0.0
 
-    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
-        """Make a call and count the time it takes."""
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time that the block takes."""
         start = time.perf_counter()
         try:
-            return call(*arguments)
+            yield
         finally:
             self.seconds += time.perf_counter() - start
 
-
-class Abandons(Protocol):
-    """A server that can end a round unopened."""
-
-    def abandon_round(self) -> None:
-        """End it, whatever its state."""
-
-
-@contextlib.contextmanager
-def abandoned_on_error(server: Abandons) -> Iterator[None]:
-    """End the round if the block fails: the server is then ready for the next one."""
-    try:
-        yield
-    except BaseException:
-        server.abandon_round()
-        raise
-
-
-class _Client(Protocol[_Started]):
-    @property
-    def plan(self) -> SubmodelPlan: ...
-
-    @property
-    def client_id(self) -> int: ...
-
-    def start_round(
-        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
-    ) -> _Started: ...
+    def timed(self, call: Callable[..., _Reply], *arguments: Any) -> _Reply:
+        """Make a call and count the time it takes."""
+        with self.running():
+            return call(*arguments)
 
 
 class Remembered(Generic[Session]):
@@ -74,17 +50,54 @@ class Remembered(Generic[Session]):
         session: of the round; None if it has not started.
     """
 
-    def __init__(self, client: _Client[Session]) -> None:
+    session: Session | None = None
+
+    def __init__(self, client: Participant) -> None:
         """Not in the round yet."""
         self._client, self.plan, self.client_id = client, client.plan, client.client_id
-        self.session: Session | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._client)
 
     def start_round(
         self, round_number: int, *, indices: Mapping[str, npt.ArrayLike] | None = None
     ) -> Session:
         """See `Participant`."""
-        self.session = self._client.start_round(round_number, indices=indices)
-        return self.session
+        client: Any = self._client
+        session: Session = client.start_round(round_number, indices=indices)
+        self.session = session
+        return session
+
+
+class _RememberedForLonger(Remembered[RoundSession]):
+    """The same of one that keeps its positions for several rounds."""
+
+    def continue_session(
+        self, round_number: int, *, indices: Mapping[str, npt.ArrayLike]
+    ) -> RoundSession:
+        client: Any = self._client
+        session: RoundSession = client.continue_session(round_number, indices=indices)
+        self.session = session
+        return session
+
+
+class Sessions(list[Remembered[RoundSession]]):
+    """The clients of one round, in the order in which they were asked for."""
+
+    def watch(self, client: Participant) -> Participant:
+        """`client`, whose session will be among these once it starts."""
+        kind = _RememberedForLonger if hasattr(client, "continue_session") else Remembered
+        self.append(kind(client))
+        return self[-1]
+
+    def receipts(self) -> dict[int, Receipt]:
+        """See `receipts`."""
+        return receipts(self)
+
+
+def receipts(clients: Iterable[Remembered[Session]]) -> dict[int, Receipt]:
+    """What a round has cost each of these clients that started it, dropped out or not."""
+    return {c.client_id: c.session.receipt() for c in clients if c.session is not None}
 
 
 def of_cohort(cohort: Mapping[int, _Found], client: int) -> _Found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -13,11 +12,11 @@ import numpy.typing as npt
 from torchfsl.errors import ProtocolError, RejectedSubmission
 from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
 from torchfsl.submodel.halves import as_heard, check_finite
+from torchfsl.submodel.in_process import Sessions, Stopwatch
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.plan import SubmodelPlan
 from torchfsl.submodel.segments import Segment, in_the_clear, tensor_spans
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.sessions import Sessions
 from torchfsl.submodel.update import SegmentUpdate, Update, check_update, check_weight
 from torchfsl.types import Array, Indices
 
@@ -102,8 +101,7 @@ class Plain:
         """Nothing summed yet."""
         model.check(plan)
         self.plan, self.model = plan, model
-        self.server_seconds = 0.0
-        self._sessions, self._sum = Sessions(), PlainSum(plan)
+        self._watch, self._sessions, self._sum = Stopwatch(), Sessions(), PlainSum(plan)
         self._number: int | None = None
 
     @property
@@ -111,10 +109,15 @@ class Plain:
         """See `Aggregation`."""
         return (self.model,)
 
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self._watch.seconds
+
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`."""
-        self.server_seconds, self._sessions, self._number = 0.0, Sessions(), round_number
-        self._sum = PlainSum(self.plan)
+        self._watch, self._sum = Stopwatch(), PlainSum(self.plan)
+        self._sessions, self._number = Sessions(), round_number
 
     def abandon_round(self) -> None:
         """See `Aggregation`."""
@@ -122,7 +125,7 @@ class Plain:
 
     def participant(self, client: int) -> Participant:
         """See `Aggregation`."""
-        return self._sessions.watch(client, _PlainClient(self, client))
+        return self._sessions.watch(_PlainClient(self, client))
 
     def add(self, client: int, update: Update, weight: int = 1) -> None:
         """Sum one client's update times its weight.
@@ -130,10 +133,9 @@ class Plain:
         Raises:
             ParameterError: the plan takes no such update or weight; nothing was added.
         """
-        start = time.perf_counter()
-        check_update(self.plan, update)
-        self._sum.add(client, update, weight)
-        self.server_seconds += time.perf_counter() - start
+        with self._watch.running():
+            check_update(self.plan, update)
+            self._sum.add(client, update, weight)
 
     def add_nothing(self, client: int) -> None:
         """Count a client whose report adds nothing."""
@@ -164,7 +166,10 @@ class Plain:
 
     def close_round(self) -> Closed:
         """See `Aggregation`."""
-        start = time.perf_counter()
+        return Closed(self._watch.timed(self._opened), self._sessions.receipts())
+
+    def _opened(self) -> Opened:
+        """The sums, applied to the model."""
         total, self._number = self._sum, None
         clients = tuple(sorted(total.weights))
         if len(clients) < self.plan.min_clients:
@@ -180,8 +185,7 @@ class Plain:
             withheld=withheld,
         )  # fmt: skip
         self.model.apply(self.plan, opened)
-        self.server_seconds += time.perf_counter() - start
-        return Closed(opened, self._sessions.receipts())
+        return opened
 
 
 def add_to(sums: npt.NDArray[np.int64], update: Update, segment: Segment, weight: int = 1) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from torchfsl.crypto.discrete_gaussian import MAX_SIGMA
+from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError, whole_numbers
 from torchfsl.submodel.segments import Segment, TensorSpec, in_the_clear
@@ -259,6 +260,40 @@ def expect_ints(fields: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
         if type(fields[name]) is not int:
             raise ParameterError(f"{name} is {fields[name]!r}, not an integer: give a whole number")
+
+
+def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
+    """Refuse a protocol's plan of another version or suite than this library has.
+
+    Raises:
+        ParameterError: it is of another.
+    """
+    found = vars(plan)["wire_version"], vars(plan)["suite"]
+    if found != (version, suite):
+        raise ParameterError(
+            f"plan of version {found[0]} and suite {found[1]!r}, this library has {version} and "
+            f"{suite!r}",
+            code="version",
+        )
+
+
+def check_plain(plan: SubmodelPlan, why: str) -> None:
+    """Refuse what a protocol without trees does not have: other downloads or encodings.
+
+    Raises:
+        ParameterError: a segment has its own.
+    """
+    if any(s.download != "full" or s.encoding is not None for s in plan.segments):
+        raise ParameterError(
+            f"{why}, and sends clients the model as it is: give no segment an encoding of its own, "
+            "and download 'full'",
+            code="unsupported-plan",
+        )
+
+
+def drawn_session(given: bytes | None) -> str:
+    """A plan's `session`: the 16 bytes given, or from the operating system when None."""
+    return (random_bytes(16) if given is None else given).hex()
 
 
 def check_number(what: str, given: object) -> int:

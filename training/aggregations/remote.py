@@ -18,9 +18,9 @@ from torchfsl.service.client.owner import Owner
 from torchfsl.service.client.remote import Connection, connect
 from torchfsl.service.net.channels import TlsFiles
 from torchfsl.submodel.aggregation import Closed, Participant
+from torchfsl.submodel.in_process import Sessions
 from torchfsl.submodel.optimizer_settings import OptimizerSettings
 from torchfsl.submodel.server_model import ServerModel
-from torchfsl.submodel.sessions import Sessions
 from training.config import Config
 from training.sections import ConfigError
 
@@ -105,7 +105,7 @@ class RemoteServers:
         """See `Aggregation`."""
         connection = connect(self._urls, self._tls, client, require=self._floors)
         self._connections.append(connection)
-        return self._sessions.watch(client, connection.client)
+        return self._sessions.watch(connection.client)
 
     def close_round(self) -> Closed:
         """See `Aggregation`. The time counts as the servers', who compute in it."""

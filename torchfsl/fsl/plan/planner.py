@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Literal, Required, TypedDict, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from torchfsl.crypto.entropy import random_bytes
 from torchfsl.crypto.fixed_point import FixedPoint
@@ -30,7 +29,34 @@ AboveBreakEven = Literal["error", "dense", "keep"]
 
 
 class ModelPlanOptions(TypedDict, total=False):
-    """What `torchfsl.Federated` passes on to `build_plan`, which explains each."""
+    """Options of a plan that `torchfsl.Federated` passes on to `build_plan`.
+
+    Attributes:
+        max_weight: largest weight of a client under `lane="weight"`; clients give 1 to it.
+        max_epochs: rounds that a client's trees serve, for a fixed submodel: they go up once and
+            later rounds upload hints only. Above 1 there is no early termination, to keep hints
+            small.
+        max_rounds: see `Plan`.
+        min_contributors: see `Plan`.
+        malicious_security: check words on every tree and tags on every answer, the default; False
+            is the semi-honest option.
+        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
+            noise from the servers hides single clients also in sparse tables, where client-side
+            noise would fill every row.
+        l2_bounds: by name those of segments that have one of their own, within `l2_bound`.
+        noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
+        lane_sigma: see `Plan`.
+        proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
+            None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
+        session: 16 bytes; from the operating system when None.
+        hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
+        above_break_even: what to do with a segment whose trees cost more upload than dense
+            shares: `error` raises, `dense` switches to dense shares (clients download such tables
+            whole instead of retrieving rows), `keep` keeps the trees.
+        download: as what clients get the model, rows that they fetch included: `full`, or rounded
+            to `float16` or `bfloat16` for half the bytes of float32. The servers' model stays
+            as it is.
+    """
 
     max_weight: int
     max_epochs: int
@@ -49,9 +75,18 @@ class ModelPlanOptions(TypedDict, total=False):
 
 
 class PlanOptions(ModelPlanOptions, total=False):
-    """What `build_plan` takes beside segments and encoding, for those who pass it on."""
+    """What `build_plan` takes beside segments, encoding and `max_clients`.
 
-    max_clients: Required[int]
+    Attributes:
+        min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
+            client's update.
+        lane: `count` or `weight` opens, for every position, how many clients (which weight) sent
+            it, so that rows are averaged by who sent them: it discloses these numbers.
+        server_keys: see `Plan`.
+
+    The others are those of `ModelPlanOptions`.
+    """
+
     min_clients: int
     lane: Lane
     server_keys: tuple[str, ...]
@@ -62,23 +97,7 @@ def build_plan(
     *,
     encoding: FixedPoint,
     max_clients: int,
-    min_clients: int = 2,
-    lane: Lane = "none",
-    max_weight: int = 1,
-    max_epochs: int = 1,
-    max_rounds: int = 0,
-    min_contributors: int = 1,
-    server_keys: tuple[str, ...] = (),
-    malicious_security: bool = True,
-    l2_bound: int = 0,
-    l2_bounds: Mapping[str, int] = MappingProxyType({}),
-    noise_sigma: int = 0,
-    lane_sigma: int = 0,
-    proofs: Proofs | None = None,
-    session: bytes | None = None,
-    hash_seed: bytes | None = None,
-    above_break_even: AboveBreakEven = "error",
-    download: Download = "full",
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Choose layouts and put the plan together.
 
@@ -86,46 +105,32 @@ def build_plan(
         specs: the segments wanted.
         encoding: fixed-point parameters, of all segments whose spec has none of its own.
         max_clients: most reports a round may open.
-        min_clients: fewest reports a round may open, at most `max_clients`; 1 opens a single
-            client's update.
-        lane: `count` or `weight` opens, for every position, how many clients (which weight) sent
-            it, so that rows are averaged by who sent them: it discloses these numbers.
-        max_weight: largest weight of a client under `lane="weight"`; clients give 1 to it.
-        max_epochs: rounds that a client's trees serve, for a fixed submodel: they go up once and
-            later rounds upload hints only. Above 1 there is no early termination, to keep hints
-            small.
-        max_rounds: see `Plan`.
-        min_contributors: see `Plan`.
-        server_keys: see `Plan`.
-        malicious_security: check words on every tree and tags on every answer; False is the
-            semi-honest option.
-        l2_bound: see `Plan`; `privacy.l2_bound` gives it for a norm of real values. With it,
-            noise from the servers hides single clients also in sparse tables, where client-side
-            noise would fill every row.
-        l2_bounds: by name those of segments that have one of their own, within `l2_bound`.
-        noise_sigma: see `Plan`; `privacy.calibrate` gives it for an epsilon.
-        lane_sigma: see `Plan`.
-        proofs: see `Plan`; what clients prove of their counts or weights, or of their whole update.
-            None takes what `default_proofs` says: `norm` with `l2_bound`, `lanes` with a lane.
-        session: 16 bytes; from the operating system when None.
-        hash_seed: 32 bytes of the servers' joint coin; from the operating system when None.
-        above_break_even: what to do with a segment whose trees cost more upload than dense
-            shares: `error` raises, `dense` switches to dense shares (clients download such tables
-            whole instead of retrieving rows), `keep` keeps the trees.
-        download: as what clients get the model, rows that they fetch included: `full`, or rounded
-            to `float16` or `bfloat16` for half the bytes of float32. The servers' model stays
-            as it is.
+        **options: see `PlanOptions`.
 
     Raises:
         ParameterError: a limit is exceeded, or a segment is above break-even under `error`.
     """
+    fields: dict[str, Any] = dict(options)  # those of `Plan`, once the others are taken out
+    above_break_even, download = (
+        fields.pop("above_break_even", "error"),
+        fields.pop("download", "full"),
+    )
+    checked, l2_bounds = fields.pop("malicious_security", True), fields.pop("l2_bounds", {})
+    drawn = {
+        name: _given_or_drawn(name, fields.pop(name, None), size)
+        for name, size in (("session", 16), ("hash_seed", 32))
+    }
     if above_break_even not in get_args(AboveBreakEven):
         raise ParameterError(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'",
             code="unknown-option")  # fmt: skip
     max_clients, max_weight, max_epochs, l2_bound = whole_numbers(
-        max_clients=max_clients, max_weight=max_weight, max_epochs=max_epochs, l2_bound=l2_bound
+        max_clients=max_clients,
+        max_weight=fields.get("max_weight", 1),
+        max_epochs=fields.get("max_epochs", 1),
+        l2_bound=fields.get("l2_bound", 0),
     )
+    lane: Lane = fields.get("lane", "none")
     _check_bounds(l2_bounds, [spec.name for spec in specs])
     lanes = 0 if lane == "none" else 1
     segments = []
@@ -133,30 +138,16 @@ def build_plan(
         own = spec.encoding or encoding
         sent = spec.download if download == "full" else download
         spec = dataclasses.replace(spec, encoding=None if own == encoding else own, download=sent)
-        checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if malicious_security else (0, 0)
+        checks = (CHECK_BYTES, TAG_BYTES if spec.retrieve else 0) if checked else (0, 0)
         segment = plan_segment(spec, (spec.tau + lanes) * own.ring_bits, max_epochs, checks)
         segment = _compare_with_dense(segment, own.ring_bits, lanes, above_break_even)
         segments.append(dataclasses.replace(segment, l2_bound=l2_bounds.get(spec.name, 0)))
         check_unit(segment, encoding, l2_bound)
-    made = Plan(
-        session=_given_or_drawn("session", session, 16),
-        hash_seed=_given_or_drawn("hash_seed", hash_seed, 32),
-        encoding=encoding,
-        max_clients=max_clients,
-        min_clients=min_clients,
-        segments=tuple(segments),
-        lane=lane,
-        max_weight=max_weight,
-        max_epochs=max_epochs,
-        max_rounds=max_rounds,
-        min_contributors=min_contributors,
-        server_keys=server_keys,
-        l2_bound=l2_bound,
-        noise_sigma=noise_sigma,
-        lane_sigma=lane_sigma,
-        proofs=_proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight),
-    )
-    return with_headroom(made)
+    proofs = fields.pop("proofs", None)
+    fields |= drawn | {"max_epochs": max_epochs, "l2_bound": l2_bound}
+    fields["proofs"] = _proofs(proofs, encoding, lane, l2_bound, tuple(segments), max_weight)
+    plan = Plan(encoding=encoding, max_clients=max_clients, segments=tuple(segments), **fields)
+    return with_headroom(plan)
 
 
 def _check_bounds(l2_bounds: object, names: list[str]) -> None:

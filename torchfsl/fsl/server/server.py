@@ -9,9 +9,8 @@ path imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from torchfsl.crypto import discrete_gaussian
@@ -32,6 +31,7 @@ from torchfsl.fsl.server.opening import Opening
 from torchfsl.fsl.server.states import INSTEAD, RoundState, Step, check_parts, new_round_number
 from torchfsl.fsl.uploads import FETCHES, UPLOADS
 from torchfsl.submodel.opened import Opened
+from torchfsl.submodel.rounds import ApplyOnce, abandoned_on_error, expect_state
 from torchfsl.submodel.server_model import ServerModel
 
 _ANSWERING: Final = threading.Lock()
@@ -102,7 +102,7 @@ class Server(SecretHolder):
         self._evaluator = evaluator(plan, party, draw, self.reports.spool.release)
         self.fetches, self._opening = Fetches(plan, party, key, max_fetches), Opening(plan, party)
         self._digests = bodies.RoundDigest(b"", b"")
-        self._clear, self._may_apply = b"", False
+        self._clear, self._applied = b"", ApplyOnce()
 
     def __repr__(self) -> str:
         return f"Server(party={self.party}, {self.state.value}, last_round={self.last_round})"
@@ -111,14 +111,14 @@ class Server(SecretHolder):
 
     def open_round(self, round_number: int) -> bytes:
         """Begin `round_number`, above every earlier one; the digests of the model, for the peer."""
-        self._expect(Step.OPEN_ROUND)
+        expect_state(self.state, Step.OPEN_ROUND.before)
         round_number = new_round_number(round_number, self.last_round)
         if self.plan.max_rounds and self.rounds_opened >= self.plan.max_rounds:
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
                 "spent, and what more would tell needs a plan of its own",
                 code="rounds-spent")  # fmt: skip
-        self.last_round, self._may_apply = round_number, False
+        self.last_round, self._applied = round_number, ApplyOnce()
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
         return self._done(Step.OPEN_ROUND, self._digests)
@@ -129,7 +129,7 @@ class Server(SecretHolder):
         Raises:
             ProtocolError: it does not. The server halts: no answer leaves it any more.
         """
-        self._expect(Step.START)
+        expect_state(self.state, Step.START.before)
         if not self._digests.equals(bodies.RoundDigest.from_peer(self, peer_state)):
             self.state = RoundState.HALTED
             raise ProtocolError(
@@ -146,7 +146,7 @@ class Server(SecretHolder):
         """
         if messages.is_one_of(message, FETCHES):
             return self.fetches.at(self.state).receive(message, header)
-        self._expect(Step.RECEIVE)
+        expect_state(self.state, Step.RECEIVE.before)
         if header is None:
             header = messages.decode_header(self.plan, message, *UPLOADS)
         due = self.reports.receive(message, header)
@@ -159,7 +159,7 @@ class Server(SecretHolder):
         """TREES_RELAY, REPORT_RELAY or FETCH_RELAY for the peer, of what `client` sent here."""
         if kind is Kind.FETCH_RELAY:
             return self.fetches.at(self.state).relay(client)
-        self._expect(Step.RELAY)
+        expect_state(self.state, Step.RELAY.before)
         return b"".join(self.reports.relay_parts(kind, client))
 
     @property
@@ -174,7 +174,7 @@ class Server(SecretHolder):
         with _ANSWERING:
             if kind in (Kind.FETCH_MODEL, Kind.FETCH_ANSWER):
                 return self.fetches.at(self.state).reply(kind, client, self.model)
-            self._expect(Step.REPLY)
+            expect_state(self.state, Step.REPLY.before)
             if round_number != self.last_round:
                 raise RejectedSubmission(f"round {round_number} is not open", code="no-open-round")
             digests = bodies.ModelDigest(self._digests.clear, self._digests.rows)
@@ -195,7 +195,7 @@ class Server(SecretHolder):
 
         A server that was started again inside the round hands in the coin that it drew before.
         """
-        self._expect(Step.CLOSE_ROUND)
+        expect_state(self.state, Step.CLOSE_ROUND.before)
         self.reports.close()
         self._evaluator.close()
         self._opening = Opening(self.plan, self.party, coin or random_bytes(DIGEST_BYTES))
@@ -208,9 +208,9 @@ class Server(SecretHolder):
         Raises:
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
-        self._expect(Step.AGREE)
+        expect_state(self.state, Step.AGREE.before)
         theirs, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
-        with _abandoned_on_error(self):
+        with abandoned_on_error(self, on=ProtocolError):
             verify_key = opening.agree(self.reports.complete(), theirs)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
         return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values())))
@@ -222,9 +222,9 @@ class Server(SecretHolder):
             ProtocolError: fewer than `min_clients`, or the peer agreed on another set; the round
                 ends unopened.
         """
-        self._expect(Step.VERIFY)
+        expect_state(self.state, Step.VERIFY.before)
         theirs = bodies.Verdicts.from_peer(self, peer_verdicts)
-        with _abandoned_on_error(self):
+        with abandoned_on_error(self, on=ProtocolError):
             self._opening.verify(theirs)
         self.state = Step.VERIFY.after
         return tuple(self._opening.accepted)
@@ -235,19 +235,19 @@ class Server(SecretHolder):
         A server that was started again after it committed hands in the salt and the share of
         `committed`: with other noise in the share, the difference would be a second opening.
         """
-        self._expect(Step.COMMIT)
+        expect_state(self.state, Step.COMMIT.before)
         share = share or share_of(self._evaluator, self._opening.accepted.values(), self.reports)
         size = SALT_BYTES if self.plan.opens_counts_first else DIGEST_BYTES
         return self._done(Step.COMMIT, self._opening.commit(share, salt or random_bytes(size)))
 
     def committed(self) -> tuple[bytes, Buffer]:
         """Salt and share behind the commitment, to be stored before the commitment is sent."""
-        self._expect(Step.REVEAL)
+        expect_state(self.state, Step.REVEAL.before)
         return self._opening.salt, self._opening.share
 
     def reveal(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share, for the peer."""
-        self._expect(Step.REVEAL)
+        expect_state(self.state, Step.REVEAL.before)
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
         said = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
@@ -256,7 +256,7 @@ class Server(SecretHolder):
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share of the counts, for the peer."""
-        self._expect(Step.REVEAL_COUNTS)
+        expect_state(self.state, Step.REVEAL_COUNTS.before)
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
         theirs = bodies.ShareCommit.from_peer(self, peer_commitment)
@@ -270,9 +270,9 @@ class Server(SecretHolder):
         Raises:
             ProtocolError: they are not those that the peer committed to; the round ends unopened.
         """
-        self._expect(Step.REVEAL_KEPT)
+        expect_state(self.state, Step.REVEAL_KEPT.before)
         theirs = bodies.CountsBody.from_peer(self, peer_counts)
-        with _abandoned_on_error(self):
+        with abandoned_on_error(self, on=ProtocolError):
             said = self._opening.reveal_kept(theirs)
         return self._done(Step.REVEAL_KEPT, said)
 
@@ -282,10 +282,11 @@ class Server(SecretHolder):
         Raises:
             ProtocolError: the share is not the one committed to, or over another set.
         """
-        self._expect(Step.OPEN)
+        expect_state(self.state, Step.OPEN.before)
         theirs, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened, self._may_apply = opening.open(theirs), True
+        opened = opening.open(theirs)
+        self._applied.given = True
         return opened
 
     def apply(self, opened: Opened) -> None:
@@ -294,11 +295,8 @@ class Server(SecretHolder):
         Raises:
             ProtocolError: no sums were opened since the last call.
         """
-        self._expect(Step.APPLY)
-        if not self._may_apply:
-            raise ProtocolError("these sums were applied already, or never opened: open a round",
-                                code="already-applied")  # fmt: skip
-        self._may_apply = False
+        expect_state(self.state, Step.APPLY.before)
+        self._applied.take()
         with _ANSWERING:  # tables may be views of the model
             self.model.apply(self.plan, opened)
             self.fetches.forget()
@@ -309,12 +307,6 @@ class Server(SecretHolder):
             _end(self, ())
 
     # --- what the steps above are made of -----------------------------------------------------
-
-    def _expect(self, step: Step) -> None:
-        if self.state is not step.before:
-            raise ProtocolError(
-                f"the round is {self.state.value}, this step needs {step.before.value}",
-                code="round-open" if self.state is RoundState.OPEN else "wrong-step")  # fmt: skip
 
     def _done(self, step: Step, says: bodies.Body) -> bytes:
         """The message for the peer that ends a step."""
@@ -327,13 +319,3 @@ def _end(server: Server, accepted: tuple[int, ...]) -> None:
     server._evaluator.end()
     server._opening, server._clear = Opening(server.plan, server.party), b""
     server.state = RoundState.IDLE
-
-
-@contextlib.contextmanager
-def _abandoned_on_error(server: Server) -> Iterator[None]:
-    """End the round unopened where the servers find no set to open."""
-    try:
-        yield
-    except ProtocolError:
-        server.abandon_round()
-        raise

@@ -8,7 +8,7 @@ from typing import Final
 from torchfsl.errors import ParameterError, ProtocolError, expect_a
 from torchfsl.fsl.dpf.keys import FETCH_ROUND
 from torchfsl.fsl.plan.plan import Plan
-from torchfsl.submodel.plan import check_number
+from torchfsl.submodel import rounds
 from torchfsl.submodel.server_model import ServerModel
 
 
@@ -106,11 +106,7 @@ def new_round_number(given: object, last_round: int) -> int:
         ParameterError: no whole number in [0, 2**64).
         ProtocolError: spent, or the one number that no round has.
     """
-    number = check_number("round_number", given)
-    if number <= last_round:
-        raise ProtocolError(
-            f"round {number} is not above {last_round}: opened once", code="round-number-used"
-        )
+    number = rounds.new_round_number(given, last_round)
     if number == FETCH_ROUND:
         raise ProtocolError(
             f"round {number} is no round: fetches go under this number",
