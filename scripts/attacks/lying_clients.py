@@ -20,7 +20,7 @@ from scripts.attacks.forged_reports import Forgery, forge, grow, make_plan
 from scripts.attacks.lies import HONEST, KINDS, TAU, Lie, plan_to, plan_with
 from scripts.attacks.result import AttackResult, fastest
 from scripts.parties import two_servers
-from torchfsl.crypto.flp_same import ZeroOrSame
+from torchfsl.crypto.flp import ZeroOrSame
 from torchfsl.fsl.client import proof, report
 from torchfsl.fsl.client.client import Client
 from torchfsl.fsl.dpf import carries

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.support.reference import flp_reference
-from torchfsl.crypto import field128, flp_same
+from torchfsl.crypto import field128, flp
 from torchfsl.crypto.field128 import MODULUS as P
 from torchfsl.crypto.field128 import integers, words
-from torchfsl.crypto.flp_same import ZeroOrSame
+from torchfsl.crypto.flp import ZeroOrSame
 from torchfsl.types import Whole
 
 SHAPES = [(1, 1), (2, 1), (3, 2), (7, 3), (40, 6)]
@@ -104,7 +104,7 @@ def test_large_integers_can_meet_it_modulo_p_and_so_want_a_bound() -> None:
     """Fourth powers that add up to p, beside w = 0: why sum c**2 is bounded before."""
     total = sum(c**4 for c in LARGE)
     assert total % P == 0 < total
-    shape = flp_same.cheapest(len(LARGE))
+    shape = flp.cheapest(len(LARGE))
     seeds = words(drawn("seeds", shape.num_wires))
     proof = integers(shape.prove(np.array(LARGE, dtype=np.int64), 0, seeds))
     assert asked(shape, np.array(LARGE, dtype=np.int64), 0, proof) == (True, 0)
@@ -127,8 +127,8 @@ LARGE = fourth_powers(P)
 
 def test_the_cheapest_shape_is_the_least_of_all() -> None:
     for num_values in (1, 2, 5, 40, 589, 5000):
-        best = flp_same.cheapest(num_values)
+        best = flp.cheapest(num_values)
         assert best.num_values == num_values
         every = (ZeroOrSame(num_values, arity) for arity in range(1, num_values + 1))
         assert best.num_elements == min(shape.num_elements for shape in every)
-    assert flp_same.cheapest(589).num_elements * 16 < 1700
+    assert flp.cheapest(589).num_elements * 16 < 1700

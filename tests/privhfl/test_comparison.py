@@ -11,7 +11,7 @@ import pytest
 from torchfsl.errors import ParameterError
 from torchfsl.kernels.backends import kernels
 from torchfsl.kernels.portable import trees as portable
-from torchfsl.kernels.portable.paths import tree_path
+from torchfsl.kernels.portable.trees import tree_path
 from torchfsl.privhfl.comparison_tables import Tables
 from torchfsl.privhfl.comparison_trees import Trees
 from torchfsl.privhfl.draws import Pair

@@ -22,8 +22,7 @@ from scripts.attacks.lies import (
 )
 from scripts.attacks.lying_clients import CLIENTS, lying, lying_clients, round_with
 from tests.support.federation import Event, Wire, make_servers
-from torchfsl.crypto.flp import SumsOfSquares
-from torchfsl.crypto.flp_same import ZeroOrSame
+from torchfsl.crypto.flp import SumsOfSquares, ZeroOrSame
 from torchfsl.errors import RejectedSubmission
 from torchfsl.fsl.client.client import Client, Session
 from torchfsl.fsl.messages import HEADER_BYTES, Kind

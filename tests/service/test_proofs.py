@@ -15,8 +15,7 @@ from tests.service.test_node import Duo, authorities
 from tests.support.federation import make_plan, make_segment, mixed_plan, random_update
 from torchfsl.crypto import flp
 from torchfsl.crypto.fixed_point import FixedPoint
-from torchfsl.crypto.flp import SumsOfSquares
-from torchfsl.crypto.flp_same import ZeroOrSame
+from torchfsl.crypto.flp import SumsOfSquares, ZeroOrSame
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.fsl.bodies import ReportSet
 from torchfsl.fsl.messages import HEADER_BYTES, Kind

@@ -164,7 +164,7 @@ def answer_bits(
     table: _Bytes,
     num_threads: int = 1,
 ) -> _Bytes:
-    """Answers `[T, R]` by one bit a row of the table `[T or 1, M, R]`; see `portable.bits`."""
+    """Answers `[T, R]` by one bit a row of the table `[T or 1, M, R]`; see `portable.trees`."""
 
 def gather(
     acc: _Bytes,

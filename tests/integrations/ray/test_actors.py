@@ -16,7 +16,7 @@ from tests.integrations.ray.test_shards import play
 from tests.support.sharded import shard_plan, twin_servers
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
-from torchfsl.integrations.ray import front_sums, front_tables
+from torchfsl.integrations.ray import front
 from torchfsl.integrations.ray.grid import EngineLost, Grid
 from torchfsl.service.local import free_ports
 
@@ -37,8 +37,8 @@ def cluster() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "WINDOW_REPORTS", 2)
-    monkeypatch.setattr(front_tables, "ROWS_BYTES", 400)
-    monkeypatch.setattr(front_sums, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(front, "ROWS_BYTES", 400)
+    monkeypatch.setattr(front, "PIECE_BYTES", 2000)
 
 
 class Killing:

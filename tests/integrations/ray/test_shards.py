@@ -33,7 +33,7 @@ from torchfsl.fsl.server import sizes
 from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.server import Server
 from torchfsl.fsl.transport import InProcess
-from torchfsl.integrations.ray import front_sums, front_tables
+from torchfsl.integrations.ray import front
 from torchfsl.integrations.ray.cuts import Places, cuts_of
 from torchfsl.integrations.ray.evaluator import ShardedEvaluator
 from torchfsl.integrations.ray.grid import EngineLost, Grid, InProcessGrid, Shards
@@ -45,8 +45,8 @@ from torchfsl.integrations.ray.shard import Shard, Windows
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several windows a round, and several messages of rows."""
     monkeypatch.setattr(sizes, "WINDOW_REPORTS", 2)
-    monkeypatch.setattr(front_tables, "ROWS_BYTES", 100)
-    monkeypatch.setattr(front_sums, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(front, "ROWS_BYTES", 100)
+    monkeypatch.setattr(front, "PIECE_BYTES", 1000)
 
 
 def noisy(plan: Plan) -> Plan:

@@ -31,10 +31,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from torchfsl.crypto import field128, flp_same
+from torchfsl.crypto import field128, flp
 from torchfsl.crypto.field128 import ELEMENT_BYTES
-from torchfsl.crypto.flp import Inputs, SumsOfSquares
-from torchfsl.crypto.flp_same import ZeroOrSame
+from torchfsl.crypto.flp import Inputs, SumsOfSquares, ZeroOrSame
 from torchfsl.errors import ParameterError
 from torchfsl.fsl.plan import proof_shape
 from torchfsl.fsl.plan.layout import TreeSegment
@@ -307,7 +306,7 @@ def make_statement(
     shape = proof_shape.cheapest(
         [*(size for _, _, size, _ in sizes), num_sums], len(proof_shape.parts_of(num_carries))
     )
-    same = flp_same.cheapest(proven.num_lanes) if proven.weighted else None
+    same = flp.cheapest(proven.num_lanes) if proven.weighted else None
     groups, start, call = [], 0, 0
     for kind, name, size, slack in sizes:
         calls = ceil_div(size, shape.arity)

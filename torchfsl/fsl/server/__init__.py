@@ -1,8 +1,8 @@
 """One server of two.
 
 `server` and `states` (the steps of a round), `fetching` (outside any); `book`, `filing`,
-`sessions`, `reports`, `spool` (what has arrived); `evaluation`, `loaded`, `running_sums`,
-`row_tables`, `kept_answers`, `proofs` (what is computed from it, in memory that `sizes` bounds);
+`reports`, `spool` (what has arrived); `evaluation`, `loaded`, `running_sums`,
+`row_tables`, `proofs` (what is computed from it, in memory that `sizes` bounds);
 `opening` (one set, one pair of shares, one opening), with `commitments` (rows that open only if
 enough clients sent them) and `ranges` (what no honest sum reaches).
 

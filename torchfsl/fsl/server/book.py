@@ -14,8 +14,7 @@ from torchfsl.fsl import messages
 from torchfsl.fsl.messages import Buffer, Header, Kind, Message
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import filing
-from torchfsl.fsl.server.reports import Report, TreeRecord
-from torchfsl.fsl.server.sessions import Sessions
+from torchfsl.fsl.server.reports import Report, Sessions, TreeRecord
 from torchfsl.fsl.server.spool import Spool
 from torchfsl.fsl.uploads import (
     UPLOADS,

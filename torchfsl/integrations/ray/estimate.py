@@ -20,8 +20,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.server import sizes
 from torchfsl.fsl.suite import FOLD_BYTES, NUM_HASHES
 from torchfsl.integrations.ray.cuts import Cut, cuts_of
-from torchfsl.integrations.ray.front_sums import PIECE_BYTES
-from torchfsl.integrations.ray.front_tables import ROWS_BYTES
+from torchfsl.integrations.ray.front import PIECE_BYTES, ROWS_BYTES
 from torchfsl.integrations.ray.packing import Packing
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.segments import ceil_div

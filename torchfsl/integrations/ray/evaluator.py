@@ -17,8 +17,7 @@ from torchfsl.fsl.server.loaded import LoadedReport
 from torchfsl.fsl.server.proofs import Questions
 from torchfsl.fsl.server.reports import Report
 from torchfsl.fsl.suite import FOLD_BYTES
-from torchfsl.integrations.ray.front_sums import FrontSums
-from torchfsl.integrations.ray.front_tables import FrontTables
+from torchfsl.integrations.ray.front import FrontSums, FrontTables
 from torchfsl.integrations.ray.grid import OpenGrid, Shards
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.types import Bytes

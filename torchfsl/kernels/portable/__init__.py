@@ -1,46 +1,35 @@
 """The portable backend: NumPy, with AES from `cryptography`. The readable specification.
 
-Same functions and same bytes as the native extension; `trees` has the point function and what
-servers do with it, `bits` retrieval by one bit a row, `paths` one path through it, `checks` the
-defences, `field` and `ring_products` matrix products modulo a prime and modulo powers of two,
-`proofs` what proofs take the time with.
+Same functions and same bytes as the native extension; `trees` has the point function, what servers
+do with it, retrieval by one bit a row and one path through a tree, `checks` the defences, `field`
+matrix products modulo a prime and modulo powers of two, `proofs` what proofs take the time with.
 """
 
-from torchfsl.kernels.portable.bits import answer_bits
-from torchfsl.kernels.portable.checks import (
-    authenticate,
-    authenticate_batch,
-    check_gen,
-    inner_product,
-    leaf_hash,
-    row_digests,
-    tags,
-    verify,
-)
-from torchfsl.kernels.portable.field import field_multiply
-from torchfsl.kernels.portable.paths import tree_path
-
-from torchfsl.kernels.portable.proofs import (  # isort: skip
-    accumulate_lifted, carry_sums, field_transform, leaf_sums, query_proof, square_sums,
-)  # fmt: skip
-from torchfsl.kernels.portable.ring_products import ring_multiply
-from torchfsl.kernels.portable.trees import (
-    accumulate,
-    accumulate_batch,
-    answer,
-    convert,
-    gather,
-    hint_gen,
-    match,
-    stable_order,
-    tree_eval,
-    tree_gen,
-)
-
-__all__ = [
-    "accumulate", "accumulate_batch", "accumulate_lifted", "answer", "answer_bits",
-    "authenticate", "authenticate_batch", "carry_sums", "check_gen", "convert", "field_multiply",
-    "field_transform", "gather", "hint_gen", "inner_product", "leaf_hash", "leaf_sums", "match",
-    "query_proof", "ring_multiply", "row_digests", "square_sums", "stable_order", "tags",
-    "tree_eval", "tree_gen", "tree_path", "verify",
-]  # fmt: skip
+from torchfsl.kernels.portable.checks import authenticate as authenticate
+from torchfsl.kernels.portable.checks import authenticate_batch as authenticate_batch
+from torchfsl.kernels.portable.checks import check_gen as check_gen
+from torchfsl.kernels.portable.checks import inner_product as inner_product
+from torchfsl.kernels.portable.checks import leaf_hash as leaf_hash
+from torchfsl.kernels.portable.checks import row_digests as row_digests
+from torchfsl.kernels.portable.checks import tags as tags
+from torchfsl.kernels.portable.checks import verify as verify
+from torchfsl.kernels.portable.field import field_multiply as field_multiply
+from torchfsl.kernels.portable.field import ring_multiply as ring_multiply
+from torchfsl.kernels.portable.proofs import accumulate_lifted as accumulate_lifted
+from torchfsl.kernels.portable.proofs import carry_sums as carry_sums
+from torchfsl.kernels.portable.proofs import field_transform as field_transform
+from torchfsl.kernels.portable.proofs import leaf_sums as leaf_sums
+from torchfsl.kernels.portable.proofs import query_proof as query_proof
+from torchfsl.kernels.portable.proofs import square_sums as square_sums
+from torchfsl.kernels.portable.trees import accumulate as accumulate
+from torchfsl.kernels.portable.trees import accumulate_batch as accumulate_batch
+from torchfsl.kernels.portable.trees import answer as answer
+from torchfsl.kernels.portable.trees import answer_bits as answer_bits
+from torchfsl.kernels.portable.trees import convert as convert
+from torchfsl.kernels.portable.trees import gather as gather
+from torchfsl.kernels.portable.trees import hint_gen as hint_gen
+from torchfsl.kernels.portable.trees import match as match
+from torchfsl.kernels.portable.trees import stable_order as stable_order
+from torchfsl.kernels.portable.trees import tree_eval as tree_eval
+from torchfsl.kernels.portable.trees import tree_gen as tree_gen
+from torchfsl.kernels.portable.trees import tree_path as tree_path

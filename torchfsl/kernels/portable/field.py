@@ -1,11 +1,14 @@
-"""Portable kernel of the field modulo p = 2**32 - 5: the matrix product.
+"""Portable kernels of matrix products: modulo p = 2**32 - 5, 2**32 and 2**64.
 
-A number is one `uint32` below p. The product is exact on double-precision hardware: factors are cut
-into halves of 16 bits, so that 2**16 products of sums of halves stay below 2**53, where float64
-holds every integer; matrix products of floats are the fastest arithmetic that NumPy has.
+A number of the field is one `uint32` below p. Its product is exact on double-precision hardware:
+factors are cut into halves of 16 bits, so that 2**16 products of sums of halves stay below 2**53,
+where float64 holds every integer; matrix products of floats are the fastest arithmetic that NumPy
+has.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,3 +72,23 @@ def _halves(words: Words) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float
     """Low and high 16 bits, as floats."""
     low = np.bitwise_and(words, np.uint32(0xFFFF))
     return low.astype(np.float64), (words >> np.uint32(16)).astype(np.float64)
+
+
+Word = TypeVar("Word", np.uint32, np.uint64)
+
+
+def ring_multiply(
+    left: npt.NDArray[Word], right: npt.NDArray[Word], num_threads: int = 1
+) -> npt.NDArray[Word]:
+    """`left [R, C]` times `right [C, D]`, modulo 2**32 or 2**64: `[R, D]`; an empty sum is 0.
+
+    Raises:
+        ValueError: no two-dimensional arrays, both `uint32` or both `uint64`, that fit each other.
+    """
+    kind = "uint64" if left.dtype == np.uint64 else "uint32"
+    for name, words in (("left", left), ("right", right)):
+        if words.ndim != 2 or words.dtype != kind:
+            raise ValueError(f"{name} must have dtype {kind} and 2 dimensions")
+    if len(right) != left.shape[1]:
+        raise ValueError("right must have as many rows as left has columns")
+    return left @ right  # NumPy's integers wrap

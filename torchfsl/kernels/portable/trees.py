@@ -11,6 +11,8 @@ the VDAF draft's XofFixedKeyAes128. The native backend produces the same bytes.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -19,6 +21,9 @@ from torchfsl.kernels import ring
 from torchfsl.types import Bytes
 
 Positions = npt.NDArray[np.uint64]
+
+BIT_ROWS: Final = 128
+"""Rows whose bits one leaf gives in `answer_bits`."""
 
 
 def permute(key: bytes, blocks: Bytes) -> Bytes:
@@ -323,3 +328,62 @@ def _augment(
                 if mover == item:
                     return
                 candidate = previous
+
+
+def tree_path(
+    key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes, x: Positions, num_threads: int = 1
+) -> tuple[Bytes, Bytes]:
+    """One party's states at one leaf of each tree, and its shares of a comparison.
+
+    Args:
+        key: K_tree, 16 bytes.
+        roots: `[T, 16]`.
+        cw: `[d, T, 16]` from `tree_gen`.
+        cw_right: `[d, T]`.
+        x: `uint64[T]`, a leaf of each tree, in [0, 2**d). Public: the path is chosen by it.
+        num_threads: for the native twin.
+
+    Returns:
+        states `[T, 16]` and bits `[T]`. Law: the XOR of both parties' bits is [x < alpha].
+    """
+    depth = len(cw)
+    states = roots.copy()
+    smaller = np.zeros(len(roots), dtype=np.uint8)
+    for level in range(depth):
+        right = ((x >> np.uint64(depth - 1 - level)) & np.uint64(1)).astype(np.uint8)
+        before = bits_of(states)
+        seeds = states.copy()
+        seeds[:, 0] = (seeds[:, 0] & 0xFE) | right
+        word = cw[level].copy()
+        word[:, 0] = (word[:, 0] & 0xFE) | np.where(right, cw_right[level], word[:, 0] & 1)
+        states = mmo_hash(key, seeds) ^ (word & mask_of(before))
+        smaller ^= (before ^ bits_of(states)) & (right ^ 1)
+    return states, smaller
+
+
+def answer_bits(
+    key_tree: bytes,
+    key_bits: bytes,
+    roots: Bytes,
+    cw: Bytes,
+    cw_right: Bytes,
+    words: Bytes,
+    table: Bytes,
+    num_threads: int = 1,
+) -> Bytes:
+    """Private retrieval by one bit a row: trees over blocks of 128 rows of `table [T or 1, M, R]`.
+
+    The bits of block x are H_bits(s_x), XORed with `words [T, 16]` where t_x = 1; bit i, lowest
+    first, is that of row 128 x + i. Returns `[T, R]`. Law: where a word is the XOR of both
+    parties' H_bits(s) at alpha's block and of alpha's bit, the two answers XOR to the row at alpha.
+    """
+    num_trees, num_rows = len(roots), table.shape[1]
+    states = tree_eval(key_tree, roots, cw, cw_right, -(-num_rows // BIT_ROWS))
+    blocks = convert(key_bits, states.reshape(-1, 16), 16).reshape(states.shape)
+    blocks ^= words[:, None, :] & mask_of(bits_of(states))
+    bits = np.unpackbits(blocks.reshape(num_trees, -1), axis=1, count=num_rows, bitorder="little")
+    out = np.empty((num_trees, table.shape[2]), dtype=np.uint8)
+    for tree in range(num_trees):
+        rows = table[tree if len(table) > 1 else 0]
+        out[tree] = np.bitwise_xor.reduce(rows & np.negative(bits[tree])[:, None], axis=0)
+    return out
