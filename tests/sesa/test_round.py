@@ -245,7 +245,9 @@ def test_retrieved_rows_and_clear_tensors_are_those_of_the_model() -> None:
     assert set(clear) == {"conv", "flat", "r", "half"}
     assert all(np.array_equal(value, model.state[name]) for name, value in clear.items())
     whole = sum(value.nbytes for value in model.state.values())
-    assert clients[0].line.downloaded[Kind.MODEL] == HEADER_BYTES + whole  # once, whatever is asked
+    assert (
+        clients[0].line.traffic.received["model"] == HEADER_BYTES + whole
+    )  # once, whatever is asked
 
 
 def test_a_mistake_in_private_values_looks_like_any_client() -> None:
@@ -280,8 +282,8 @@ def test_a_mistake_in_private_values_looks_like_any_client() -> None:
     counted = [update for c, update in updates.items() if c not in (10, 13, 16)]
     assert same_sums(opened.sums, plain_sums(plan, counted))
     assert opened.clients == tuple(widths)
-    kinds = (Kind.HELLO, Kind.SHARES, Kind.MASKED)
-    lengths = {tuple(aggregation.participant(c).client.line.uploaded[k] for k in kinds)
+    kinds = ("hello", "shares", "masked")
+    lengths = {tuple(aggregation.participant(c).client.line.traffic.sent[k] for k in kinds)
                for c in (10, 13, 16, 19)}  # fmt: skip
     assert len(lengths) == 1
 
@@ -364,22 +366,19 @@ def test_bytes_of_every_phase_are_those_of_the_formulas() -> None:
     owned = {0: 3 + 4 + 2 + 1, 1: 2 + 1 + 1 + 1}
     for client, width in widths.items():
         shares = 16 + colluding * 32 + (count - 1 - colluding) * (4 * (dim + owned[width]) + 16)
-        up = {Kind.HELLO: 36, Kind.SHARES: shares, Kind.MASKED: 4 * masked[width],
-              Kind.ANSWER: 32 + 4 * dim}  # fmt: skip
-        assert lines[client].uploaded == {k: 64 + size for k, size in up.items()}
-        down = lines[client].downloaded
-        assert down[Kind.COHORT] == 64 + 44 * count
-        assert down[Kind.SURVIVORS] == 64 + count + 4 * (4 * masked[0] + 5 * masked[1])
+        up = {"hello": 36, "shares": shares, "masked": 4 * masked[width], "answer": 32 + 4 * dim}
+        assert lines[client].traffic.sent == {k: 64 + size for k, size in up.items()}
+        down = lines[client].traffic.received
+        assert down["cohort"] == 64 + 44 * count
+        assert down["survivors"] == 64 + count + 4 * (4 * masked[0] + 5 * masked[1])
         receipt = receipts[client]
-        assert receipt.upload_bytes == sum(lines[client].uploaded.values())
+        assert receipt.upload_bytes == lines[client].traffic.sent.total()
         assert receipt.download_bytes == sum(down.values())
         assert sum(receipt.phases.values()) == receipt.upload_bytes + receipt.download_bytes
         assert receipt.phases == cost(cohort, list(widths).index(client)).phases
     # What RELAY carries is what SHARES carried: every box once, and its salt.
-    relayed = sum(
-        d[Kind.RELAY] - 64 - 16 * (count - 1) for d in (line.downloaded for line in lines.values())
-    )
-    sent = sum(u[Kind.SHARES] - 64 - 16 for u in (line.uploaded for line in lines.values()))
+    relayed = sum(line.traffic.received["relay"] - 64 - 16 * (count - 1) for line in lines.values())
+    sent = sum(line.traffic.sent["shares"] - 64 - 16 for line in lines.values())
     assert relayed == sent
 
 

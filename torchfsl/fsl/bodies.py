@@ -8,7 +8,6 @@ the bodies that come from servers; `uploads` has those that come from clients.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, Self, TypeAlias
@@ -39,7 +38,7 @@ class Addressee(Protocol):
     last_round: int
 
 
-class Body(ABC):
+class Body:
     """What one kind of message says."""
 
     __slots__ = ()
@@ -89,8 +88,11 @@ class Body(ABC):
         return cls._cut(plan, view)
 
     @classmethod
-    @abstractmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self: ...
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        """Fields of `DIGEST_BYTES`, and the last one, which takes what is left."""
+        starts = range(0, DIGEST_BYTES * (len(cls.__match_args__) - 1), DIGEST_BYTES)
+        heads = [bytes(view[start : start + DIGEST_BYTES]) for start in starts]
+        return cls(*heads, view[DIGEST_BYTES * len(heads) :])
 
 
 def by_segment(
@@ -134,10 +136,6 @@ class AnswerBody(Body):
             plan.retrieving, lambda s: s.fetch_answer_bytes if fetched else s.answer_bytes, view
         )
         return *answers.values(), view[-DIGEST_BYTES:]
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +301,6 @@ class ShareBody(Body):
     salt: bytes = field(repr=False)
     sums: Buffer = field(repr=False)
 
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        return cls(bytes(view[:DIGEST_BYTES]), view[DIGEST_BYTES:])
-
 
 @dataclass(frozen=True, slots=True)
 class CountsBody(Body):
@@ -316,11 +310,6 @@ class CountsBody(Body):
     salt: bytes = field(repr=False)
     root: bytes
     counts: Buffer = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        start = 2 * DIGEST_BYTES
-        return cls(bytes(view[:DIGEST_BYTES]), bytes(view[DIGEST_BYTES:start]), view[start:])
 
 
 def share_by_segment(plan: Plan, sums: Buffer) -> dict[str, memoryview]:

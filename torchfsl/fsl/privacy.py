@@ -14,10 +14,9 @@ keep it, too, is verified under `proofs = "norm"` only. How many take part is no
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from torchfsl.fsl import sampled_blocks as accountant_of_blocks
 from torchfsl.fsl import sampled_gaussian
 from torchfsl.fsl.noise import lanes as lanes_of
 from torchfsl.fsl.plan.plan import Plan
+from torchfsl.submodel.accounting import accounting, renyi_epsilon
 from torchfsl.submodel.plan import MAX_BOUND
 
 _ORDERS: Final = [
@@ -176,7 +176,7 @@ def calibrate(
         raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds",
                              code="epsilon-unreachable")  # fmt: skip
     wanted = math.sqrt(rounds) * float(
-        _accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
+        accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
     )
     share = lane_share if plan.lane_values else 0.0
     values, lanes = _sensitivities(plan)
@@ -296,17 +296,12 @@ def _epsilon(
     blocks: tuple[int, int] | None = None,
 ) -> float:  # fmt: skip
     """Epsilon of so many rounds: the least of the bounds that hold."""
-    accounting = _accounting()
-    accountant = accounting.rdp.RdpAccountant(
-        orders=_ORDERS, neighboring_relation=accounting.NeighboringRelation.REPLACE_SPECIAL
-    )
-    accountant.compose(accounting.GaussianDpEvent(noise.renyi), rounds)
-    bounds = [float(accountant.get_epsilon(delta))]
+    bounds = [renyi_epsilon(noise.renyi, delta, rounds, _ORDERS)]
     slack = rounds * noise.slack
     if noise.gaussian and slack < 1:
         rest = delta * math.exp(-slack)
         one = noise.gaussian / math.sqrt(rounds)
-        bounds.append(2 * slack + float(accounting.get_epsilon_gaussian(one, rest)))
+        bounds.append(2 * slack + float(accounting().get_epsilon_gaussian(one, rest)))
         if rate < 1:
             of_samples = sampled_gaussian.epsilon(noise.gaussian, rest, rounds, rate)
             bounds.append(2 * slack + of_samples)
@@ -314,15 +309,3 @@ def _epsilon(
             of_blocks = accountant_of_blocks.epsilon(noise.gaussian, rest, rounds, *blocks)
             bounds.append(2 * slack + of_blocks)
     return min(bounds)
-
-
-def _accounting() -> Any:
-    """The accountant's package, an extra of this one."""
-    try:
-        importlib.import_module("dp_accounting.rdp")
-        return importlib.import_module("dp_accounting")
-    except ImportError as error:
-        raise ParameterError(
-            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'",
-            code="package-missing",
-        ) from error

@@ -47,6 +47,12 @@ class Upload(Body):
         heads = [bytes(view[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)]
         return heads, view[stops[-1] :]
 
+    @classmethod
+    def _cut(cls, plan: Plan, view: memoryview) -> Self:
+        """Heads, and the commitment or the public part."""
+        heads, rest = cls._heads(plan, view)
+        return cls(*heads, (rest,) if "public" in cls.__match_args__ else bytes(rest))
+
 
 @dataclass(frozen=True, slots=True)
 class TreesBody(Upload):
@@ -57,11 +63,6 @@ class TreesBody(Upload):
     seed: bytes = field(repr=False)
     tag: bytes
     public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, tag), rest = cls._heads(plan, view)
-        return cls(nonce, seed, tag, (rest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,6 @@ class TreesCommit(Upload):
     tag: bytes
     commitment: bytes
 
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, tag), rest = cls._heads(plan, view)
-        return cls(nonce, seed, tag, bytes(rest))
-
 
 @dataclass(frozen=True, slots=True)
 class TreesRelay(Upload):
@@ -87,11 +83,6 @@ class TreesRelay(Upload):
     kind, num_heads = Kind.TREES_RELAY, 1
     nonce: bytes
     public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce,), rest = cls._heads(plan, view)
-        return cls(nonce, (rest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +121,6 @@ class ReportCommit(Upload):
     tag: bytes
     commitment: bytes
 
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, seed, hint_nonce, tag), rest = cls._heads(plan, view)
-        return cls(nonce, seed, hint_nonce, tag, bytes(rest))
-
 
 @dataclass(frozen=True, slots=True)
 class ReportRelay(Upload):
@@ -144,11 +130,6 @@ class ReportRelay(Upload):
     nonce: bytes
     hint_nonce: bytes
     public: Pieces = field(repr=False)
-
-    @classmethod
-    def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        (nonce, hint_nonce), rest = cls._heads(plan, view)
-        return cls(nonce, hint_nonce, (rest,))
 
 
 class FetchBody(TreesBody):

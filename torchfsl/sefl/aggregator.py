@@ -21,16 +21,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from torchfsl.crypto import discrete_gaussian, kdf
 from torchfsl.crypto.homomorphic import Ciphertexts, PublicKey, Slots
 from torchfsl.crypto.kdf import DIGEST_BYTES
-from torchfsl.errors import DecodeError, ParameterError, ProtocolError, RejectedSubmission
+from torchfsl.errors import DecodeError, ProtocolError, RejectedSubmission
 from torchfsl.sefl import messages
 from torchfsl.sefl.messages import Kind, Named
 from torchfsl.sefl.packing import centred, random_slots, to_opened, unpack
-from torchfsl.sefl.provider import Draw, noise
+from torchfsl.sefl.provider import BoundServer, Draw, noise
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.rounds import ApplyOnce, expect_state, new_round_number
@@ -56,7 +55,7 @@ class _Round:
     asked: bytes = b""
 
 
-class Aggregator:
+class Aggregator(BoundServer):
     """The aggregator of a task.
 
     Args:
@@ -75,16 +74,9 @@ class Aggregator:
         last_round: int = -1,
     ) -> None:
         """Check that the model fits; make the key for receipts."""
+        super().__init__(draft, draw)
         model.check(draft)
-        if not draft.is_draft:
-            raise ParameterError(
-                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
-            )
-        self._draft, self.model, self._draw = draft, model, draw
-        self.last_round = last_round
-        self.state = RoundState.IDLE
-        self._signing = Ed25519PrivateKey.generate()
-        self._plan: SeflPlan | None = None
+        self.model, self.last_round, self.state = model, last_round, RoundState.IDLE
         self._key: PublicKey | None = None
         self._key_message = b""
         self._round: _Round | None = None
@@ -96,20 +88,7 @@ class Aggregator:
     @property
     def receipt_key(self) -> bytes:
         """The key that receipts and sums are checked with: 32 bytes."""
-        return self._signing.public_key().public_bytes_raw()
-
-    @property
-    def plan(self) -> SeflPlan:
-        """The completed plan.
-
-        Raises:
-            ParameterError: there is none yet.
-        """
-        if self._plan is None:
-            raise ParameterError(
-                "the aggregator knows no completed plan: call bind", code="draft-plan"
-            )
-        return self._plan
+        return self.signing_key
 
     def bind(self, plan: SeflPlan, key_message: bytes) -> None:
         """Take the completed plan and the key holder's KEY, once.
@@ -118,10 +97,8 @@ class Aggregator:
             ParameterError: it is not the draft with this aggregator's key and a key holder's.
             DecodeError: no such message, or another key than the plan names.
         """
-        theirs = bytes.fromhex(plan.public_key), bytes.fromhex(plan.answer_key)
-        wanted = self._draft.bound_to(theirs[0], self.receipt_key, theirs[1])
-        if self._plan is not None or plan.is_draft or plan != wanted:
-            raise ParameterError("the plan is not this aggregator's draft with both servers' keys")
+        key_digest, answer_key = bytes.fromhex(plan.public_key), bytes.fromhex(plan.answer_key)
+        self._check_bound(plan, key_digest, self.receipt_key, answer_key)
         message = messages.decode(plan, key_message, Kind.KEY)
         data = bytes(message.body)
         if messages.key_digest(data).hex() != plan.public_key:

@@ -14,7 +14,6 @@ There is nothing to do for a client that drops out: an update counts if all of i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Protocol
@@ -32,7 +31,7 @@ from torchfsl.sefl import messages
 from torchfsl.sefl.messages import Kind, Message, Named
 from torchfsl.sefl.packing import to_slots
 from torchfsl.sefl.sefl_plan import SeflPlan
-from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.aggregation import Receipt, Traffic
 from torchfsl.submodel.plan import check_number
 from torchfsl.submodel.update import SegmentUpdate, Update
 from torchfsl.submodel.whole_model import decode_model
@@ -127,7 +126,7 @@ class ClientRound:
     def __init__(self, client: Client, round_number: int) -> None:
         """Nothing sent or fetched."""
         self._client, self.plan, self._number = client, client.plan, round_number
-        self._sent, self._received = Counter[str](), Counter[str]()
+        self._traffic = Traffic()
         self.signed, self.named = b"", Named(client.client_id, bytes(DIGEST_BYTES))
         self._over = False
 
@@ -149,7 +148,7 @@ class ClientRound:
         """
         wanted = (0, 0) if kind is Kind.KEY else (self._number, self._client.client_id)
         data = self._client.aggregator.fetch(kind, *wanted)
-        self._received[kind.name.lower()] += len(data)
+        self._traffic.received[kind.name.lower()] += len(data)
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != wanted:
             raise ProtocolError(
@@ -181,9 +180,9 @@ class ClientRound:
         self._over = True
         client = self._client.client_id
         message = messages.encode(self.plan, Kind.UPDATE, self._number, client, body)
-        self._sent["update"] += len(message)
+        self._traffic.sent["update"] += len(message)
         reply = self._client.aggregator.send(message)
-        self._received["receipt"] += len(reply)
+        self._traffic.received["receipt"] += len(reply)
         digest = message[messages.HEADER_BYTES :][:DIGEST_BYTES]
         self.named = Named(client, digest)
         self._check_receipt(messages.decode(self.plan, reply, Kind.RECEIPT))
@@ -199,8 +198,7 @@ class ClientRound:
 
     def receipt(self) -> Receipt:
         """What the round has cost so far."""
-        phases = dict(self._sent + self._received)
-        return Receipt(self._sent.total(), self._received.total(), {}, phases)
+        return self._traffic.receipt()
 
     def check_listed(self, names: Collection[Named]) -> None:
         """Check that the key holder was told of this client's update.

@@ -12,13 +12,13 @@ update, so that its noise guarantees nothing.
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from torchfsl.errors import ParameterError
 from torchfsl.sefl.sefl_plan import SeflPlan
+from torchfsl.submodel.accounting import renyi_epsilon
 
 _ORDERS: Final = [1 + i / 32 for i in range(1, 96)] + list(range(4, 513))
 
@@ -62,7 +62,9 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
         raise ParameterError(
             f"delta ({delta}) lies in (0, 1); give rounds, or plan with max_rounds"
         )
-    one, both = (_epsilon(_loss(plan, draws), delta, rounds) for draws in (1, 2))
+    one, both = (
+        renyi_epsilon(1 / math.sqrt(_loss(plan, draws)), delta, rounds, _ORDERS) for draws in (1, 2)
+    )
     return Guarantee(delta, rounds, one, one, min(one, both))
 
 
@@ -83,24 +85,3 @@ def _loss(plan: SeflPlan, draws: int) -> float:
         tau = 10 * math.exp(-((math.pi * sigma) ** 2)) * count if draws == 2 else 0.0
         total += most**2 / (draws * sigma**2) + 2 * tau
     return total
-
-
-def _epsilon(loss: float, delta: float, rounds: int) -> float:
-    accounting = _accounting()
-    accountant = accounting.rdp.RdpAccountant(
-        orders=_ORDERS, neighboring_relation=accounting.NeighboringRelation.REPLACE_SPECIAL
-    )
-    accountant.compose(accounting.GaussianDpEvent(1 / math.sqrt(loss)), rounds)
-    return float(accountant.get_epsilon(delta))
-
-
-def _accounting() -> Any:
-    """The accountant's package, an extra of this one."""
-    try:
-        importlib.import_module("dp_accounting.rdp")
-        return importlib.import_module("dp_accounting")
-    except ImportError as error:
-        raise ParameterError(
-            "privacy accounting needs dp-accounting: pip install 'torchfsl[privacy]'",
-            code="package-missing",
-        ) from error

@@ -38,7 +38,54 @@ def noise(plan: SeflPlan, draw: Draw) -> Whole:
     return out
 
 
-class KeyHolder:
+class BoundServer:
+    """One of both servers: makes a key for signatures, and waits for the plan that names it.
+
+    Args:
+        draft: the plan without keys.
+        draw: this server's noise.
+
+    Raises:
+        ParameterError: the plan has keys.
+    """
+
+    def __init__(self, draft: SeflPlan, draw: Draw) -> None:
+        if not draft.is_draft:
+            raise ParameterError(
+                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
+            )
+        self._draft, self._draw = draft, draw
+        self._signing = Ed25519PrivateKey.generate()
+        self._plan: SeflPlan | None = None
+
+    @property
+    def signing_key(self) -> bytes:
+        """The key that what this server signs is checked with: 32 bytes."""
+        return self._signing.public_key().public_bytes_raw()
+
+    @property
+    def plan(self) -> SeflPlan:
+        """The completed plan.
+
+        Raises:
+            ParameterError: there is none yet.
+        """
+        if self._plan is None:
+            raise ParameterError(
+                "this server knows no completed plan: call bind", code="draft-plan"
+            )
+        return self._plan
+
+    def _check_bound(
+        self, plan: SeflPlan, key_digest: bytes, receipt: bytes, answer: bytes
+    ) -> None:
+        """Refuse what is not the draft with these keys, or a second plan."""
+        wanted = self._draft.bound_to(key_digest, receipt, answer)
+        if self._plan is not None or plan.is_draft or plan != wanted:
+            raise ParameterError("the plan is not this server's draft with both servers' keys")
+
+
+class KeyHolder(BoundServer):
     """The key holder of a task; its key pair is fresh.
 
     Args:
@@ -48,14 +95,8 @@ class KeyHolder:
 
     def __init__(self, draft: SeflPlan, *, draw: Draw = discrete_gaussian.sample) -> None:
         """Make the keys."""
-        if not draft.is_draft:
-            raise ParameterError(
-                "this plan names a key already: draft one, the key is made here", code="not-a-draft"
-            )
-        self._draft, self._draw = draft, draw
+        super().__init__(draft, draw)
         self._keys = KeyPair(draft.scheme)
-        self._signing = Ed25519PrivateKey.generate()
-        self._plan: SeflPlan | None = None
         self.last_round, self.num_opened = -1, 0
         self._listed: dict[int, list[Named]] = {}
 
@@ -70,7 +111,7 @@ class KeyHolder:
     @property
     def answer_key(self) -> bytes:
         """The key that what it opens is checked with: 32 bytes."""
-        return self._signing.public_key().public_bytes_raw()
+        return self.signing_key
 
     def bind(self, plan: SeflPlan) -> None:
         """Take the completed plan, once.
@@ -79,23 +120,8 @@ class KeyHolder:
             ParameterError: it is not the draft with these keys and an aggregator's.
         """
         receipt_key = bytes.fromhex(plan.receipt_key)
-        wanted = self._draft.bound_to(self.key_digest, receipt_key, self.answer_key)
-        if self._plan is not None or plan.is_draft or plan != wanted:
-            raise ParameterError("the plan is not this key holder's draft with both servers' keys")
+        self._check_bound(plan, self.key_digest, receipt_key, self.answer_key)
         self._plan = plan
-
-    @property
-    def plan(self) -> SeflPlan:
-        """The completed plan.
-
-        Raises:
-            ParameterError: there is none yet.
-        """
-        if self._plan is None:
-            raise ParameterError(
-                "the key holder knows no completed plan: call bind", code="draft-plan"
-            )
-        return self._plan
 
     def key_message(self) -> bytes:
         """KEY: the public key, for whoever asks."""

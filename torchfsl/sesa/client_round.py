@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,12 @@ from torchfsl.sesa.cohort import Cohort, check_survivors
 from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.sesa_plan import LABEL_SEED
 from torchfsl.sesa.transport import Line
-from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.aggregation import AbortsOnError, Receipt
 from torchfsl.submodel.segments import tensor_spans
 from torchfsl.submodel.update import (
     SegmentUpdate,
     Update,
-    check_indices,
+    check_named,
     check_update,
     check_weight,
 )
@@ -37,7 +36,7 @@ from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices, Whole
 
 
-class ClientRound:
+class ClientRound(AbortsOnError):
     """One client in one round. Use as a context manager: an exception submits zeros."""
 
     def __init__(
@@ -72,18 +71,6 @@ class ClientRound:
     def client_id(self) -> int:
         """The client's number."""
         return self._line.client_id
-
-    def __enter__(self) -> ClientRound:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._submitted and kind is not None:
-            self.abort()
 
     def download(self) -> dict[str, Array]:
         """The tensors outside retrieving segments. The whole model travels, once a round."""
@@ -181,19 +168,9 @@ class ClientRound:
         return self._plan.widths[self._width].owned[number]
 
     def _check_asked(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
-        segments = {segment.name: segment for segment in self._plan.asked_early}
-        if set(indices) != set(segments):
-            raise ParameterError(
-                f"positions given for segments {sorted(indices)}, the plan wants "
-                f"{sorted(segments)}",
-                code="segments-differ",
-            )
-        asked = {}
+        asked = check_named(self._plan.asked_early, indices)
         for number, segment in enumerate(self._plan.segments):
-            if segment.is_dense:
-                continue
-            asked[segment.name] = check_indices(segment, indices[segment.name])
-            if len(asked[segment.name]) > self._owned(number):
+            if segment.name in asked and len(asked[segment.name]) > self._owned(number):
                 raise ParameterError(
                     f"segment {segment.name!r}: {len(asked[segment.name])} submodels, a client of "
                     f"this width trains {self._owned(number)}"

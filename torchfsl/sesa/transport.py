@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Protocol
 
 from torchfsl.errors import ProtocolError
 from torchfsl.sesa import messages
 from torchfsl.sesa.messages import Kind, Message
 from torchfsl.sesa.sesa_plan import SesaPlan
-from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.aggregation import Receipt, Traffic
 
 
 class Transport(Protocol):
@@ -32,8 +31,7 @@ class Line:
         round_number: the round's.
 
     Attributes:
-        uploaded: bytes sent in this round, headers included, by message kind.
-        downloaded: bytes received in it.
+        traffic: bytes of this round, headers included, by kind of message.
     """
 
     def __init__(
@@ -41,13 +39,13 @@ class Line:
     ) -> None:
         """Nothing sent yet."""
         self.plan, self.client_id, self.round_number = plan, client_id, round_number
-        self.uploaded, self.downloaded = Counter[Kind](), Counter[Kind]()
+        self.traffic = Traffic()
         self._server = server
 
     def send(self, kind: Kind, *parts: bytes) -> None:
         """Send a message of the round."""
         message = messages.encode(self.plan, kind, self.round_number, self.client_id, *parts)
-        self.uploaded[kind] += len(message)
+        self.traffic.sent[kind.name.lower()] += len(message)
         self._server.send(message)
 
     def fetch(self, kind: Kind) -> Message:
@@ -58,7 +56,7 @@ class Line:
             ProtocolError: they are for another client or round.
         """
         data = self._server.fetch(kind, self.round_number, self.client_id)
-        self.downloaded[kind] += len(data)
+        self.traffic.received[kind.name.lower()] += len(data)
         message = messages.decode(self.plan, data, kind)
         if (message.round_number, message.client) != (self.round_number, self.client_id):
             raise ProtocolError(
@@ -68,5 +66,4 @@ class Line:
 
     def receipt(self) -> Receipt:
         """What the round has cost so far; its phases are the kinds of messages."""
-        phases = {k.name.lower(): size for k, size in (self.uploaded + self.downloaded).items()}
-        return Receipt(self.uploaded.total(), self.downloaded.total(), {}, phases)
+        return self.traffic.receipt()

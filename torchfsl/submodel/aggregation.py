@@ -8,9 +8,12 @@ has dropped out. The engine and the trainer know these interfaces only; every pr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType, TracebackType
+from typing import Protocol, Self
 
 import numpy.typing as npt
 
@@ -52,6 +55,41 @@ class Closed:
 
     opened: Opened
     receipts: Mapping[int, Receipt]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A client's bytes in one round so far, by the protocol's phase."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+
+    def receipt(self, unmatched: Mapping[str, Indices] = MappingProxyType({})) -> Receipt:
+        """What the round has cost so far."""
+        phases = dict(self.sent + self.received)
+        return Receipt(self.sent.total(), self.received.total(), dict(unmatched), phases)
+
+
+class AbortsOnError(ABC):
+    """A client in one round, which hands in nothing if its `with` block fails before it submits."""
+
+    _submitted = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._submitted and kind is not None:
+            self.abort()
+
+    @abstractmethod
+    def abort(self) -> Receipt:
+        """See `RoundSession`."""
 
 
 class RoundSession(Protocol):

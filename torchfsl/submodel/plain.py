@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torchfsl.errors import ProtocolError, RejectedSubmission
-from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession
+from torchfsl.submodel.aggregation import Closed, Participant, Receipt, RoundSession, Traffic
 from torchfsl.submodel.halves import as_heard, check_finite
 from torchfsl.submodel.in_process import Sessions, Stopwatch
 from torchfsl.submodel.opened import Opened
@@ -234,8 +233,8 @@ class _PlainSession:
     ) -> None:
         self._home, self._client, self._number = home, client, number
         self._indices = {name: np.asarray(given, dtype=np.int64) for name, given in indices.items()}
-        self._sent, self._received = Counter[str](), Counter[str]()
-        self._sent["indices"] = sum(4 * len(given) for given in self._indices.values())
+        self._traffic = Traffic()
+        self._traffic.sent["indices"] = sum(4 * len(given) for given in self._indices.values())
 
     def download(self) -> dict[str, Array]:
         state, segments = self._home.model.state, in_the_clear(self._home.plan.segments)
@@ -244,7 +243,7 @@ class _PlainSession:
             heard = {t.name: as_heard(state[t.name], segment.download) for t in segment.tensors}
             check_finite(heard, "", segment.download)
             clear |= heard
-        self._received["model"] += sum(segment.download_bytes for segment in segments)
+        self._traffic.received["model"] += sum(segment.download_bytes for segment in segments)
         return clear
 
     def retrieve(self) -> dict[str, tuple[Indices, Array]]:
@@ -255,19 +254,19 @@ class _PlainSession:
                 found = model_rows(self._home.model, segment, indices)
                 check_finite({segment.name: found}, "rows of ", segment.download)
                 rows[segment.name] = (indices, found)
-                self._received["rows"] += len(indices) * segment.row_bytes
+                self._traffic.received["rows"] += len(indices) * segment.row_bytes
         return rows
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
-        plan = self._home.plan
+        plan, sent = self._home.plan, self._traffic.sent
         self._home.check_open(self._number, self._client)
         self._home.add(self._client, update, weight)
         for segment in plan.segments:
             part = update[segment.name]
-            self._sent["values"] += plan.ring_bytes(segment) * part.values.size
+            sent["values"] += plan.ring_bytes(segment) * part.values.size
             if part.indices is not None and not segment.retrieve:
-                self._sent["indices"] += 4 * len(part.indices)
-        self._sent["weight"] += 4 * (plan.lane == "weight")
+                sent["indices"] += 4 * len(part.indices)
+        sent["weight"] += 4 * (plan.lane == "weight")
         return self.receipt()
 
     def abort(self) -> Receipt:
@@ -276,8 +275,7 @@ class _PlainSession:
         return self.receipt()
 
     def receipt(self) -> Receipt:
-        phases = dict(self._sent + self._received)
-        return Receipt(self._sent.total(), self._received.total(), {}, phases)
+        return self._traffic.receipt()
 
 
 def model_rows(model: ServerModel, segment: Segment, indices: Indices) -> Array:

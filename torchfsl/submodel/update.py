@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -96,6 +96,23 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
             "for a later round, or take part in the next union",
             code="row-outside-union")  # fmt: skip
     return rows
+
+
+def check_named(
+    segments: Sequence[Segment], indices: Mapping[str, npt.ArrayLike]
+) -> dict[str, Indices]:
+    """The indices of each of these segments, by name; see `check_indices`.
+
+    Raises:
+        ParameterError: they are of other segments, or not valid.
+    """
+    names = [segment.name for segment in segments]
+    if set(indices) != set(names):
+        raise ParameterError(
+            f"positions given for segments {sorted(indices)}, the plan wants {sorted(names)}",
+            code="segments-differ",
+        )
+    return {segment.name: check_indices(segment, indices[segment.name]) for segment in segments}
 
 
 def is_whole(weight: object) -> TypeGuard[int | np.integer]:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torchfsl.errors import ParameterError, ProtocolError
+from torchfsl.errors import ProtocolError
 from torchfsl.fsl import messages
 from torchfsl.fsl.bodies import FetchAnswer, FetchModel, ModelBody
 from torchfsl.fsl.client.trees import ClientTrees, nothing
@@ -20,7 +20,7 @@ from torchfsl.fsl.plan.layout import TreeSegment
 from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import FetchBody, FetchCommit
-from torchfsl.submodel.update import check_indices
+from torchfsl.submodel.update import check_named
 from torchfsl.types import Indices
 
 Values: TypeAlias = npt.NDArray[np.generic]
@@ -34,23 +34,13 @@ def fetch(
     trees = ClientTrees(plan, client_id, FETCH_ROUND)
     wrong: Exception | None = None
     try:
-        wanted = _check(plan, rows)
+        wanted = check_named(plan.retrieving, rows)
     except Exception as error:  # private: the servers see a usual fetch
         wrong, wanted = error, {segment.name: nothing() for segment in plan.retrieving}
     fetched = _read(servers, trees, _send(servers, trees, wanted))
     if wrong is not None:
         raise wrong
     return fetched
-
-
-def _check(plan: Plan, rows: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
-    segments = {segment.name: segment for segment in plan.retrieving}
-    if set(rows) != set(segments):
-        raise ParameterError(
-            f"rows given for segments {sorted(rows)}, the plan retrieves {sorted(segments)}",
-            code="segments-differ",
-        )
-    return {name: check_indices(segments[name], rows[name]) for name in segments}
 
 
 def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices]) -> bytes:

@@ -11,9 +11,7 @@ counts only when it is complete at both servers.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -26,16 +24,15 @@ from torchfsl.fsl.bodies import AnswerBody, Body, ModelBody, ModelDigest
 from torchfsl.fsl.client import report
 from torchfsl.fsl.client.trees import ClientTrees, nothing
 from torchfsl.fsl.dpf.keys import ReportContext
-from torchfsl.fsl.messages import Kind
 from torchfsl.fsl.transport import Transport
 from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommit
-from torchfsl.submodel.aggregation import Receipt
+from torchfsl.submodel.aggregation import AbortsOnError, Receipt, Traffic
 from torchfsl.submodel.halves import check_finite
 from torchfsl.submodel.segments import in_the_clear
 from torchfsl.submodel.update import (
     SegmentUpdate,
     Update,
-    check_indices,
+    check_named,
     check_update,
     check_weight,
 )
@@ -44,7 +41,7 @@ from torchfsl.types import Indices
 SomeBody = TypeVar("SomeBody", bound=Body)
 
 
-class ClientRound:
+class ClientRound(AbortsOnError):
     """One client in one round. Use as a context manager: an exception submits dummies.
 
     Once `download` or `retrieve` has failed, the client has withdrawn from the round and sends
@@ -76,13 +73,13 @@ class ClientRound:
         """Upload early trees if these are new; see `Client.start_round`."""
         self._plan, self._servers, self._trees = trees.plan, servers, trees
         self._context = ReportContext(trees.context, round_number, random_bytes(16))
-        self._sent, self._received = Counter[Kind](), Counter[Kind]()
+        self._traffic = Traffic()
         self._unmatched: dict[str, Indices] = {}
         self._submitted = self._withdrawn = False
         self._heard: tuple[bytes, ...] = ()
         if not trees.uploaded:
             try:
-                wanted = self._check_wanted(indices)
+                wanted = check_named(self._plan.early, indices)
             except Exception as error:  # in a session it stays wrong
                 trees.wrong, wanted = error, {s.name: nothing() for s in self._plan.early}
             self._send_trees(wanted)
@@ -93,18 +90,6 @@ class ClientRound:
     def __repr__(self) -> str:
         client = self._context.trees.client
         return f"ClientRound(client={client}, round={self._context.round_number})"
-
-    def __enter__(self) -> ClientRound:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._submitted and kind is not None:
-            self.abort()
 
     def download(self) -> dict[str, npt.NDArray[np.generic]]:
         """The clear part of the model: every tensor outside retrieving segments.
@@ -208,21 +193,9 @@ class ClientRound:
 
     def receipt(self) -> Receipt:
         """What the round has cost so far; its phases are the kinds of messages."""
-        phases = {k.name.lower(): size for k, size in (self._sent + self._received).items()}
-        sent, received = self._sent.total(), self._received.total()
-        return Receipt(sent, received, self._unmatched, phases)
+        return self._traffic.receipt(self._unmatched)
 
     # --- what the methods above are made of ---------------------------------------------------
-
-    def _check_wanted(self, indices: Mapping[str, npt.ArrayLike]) -> dict[str, Indices]:
-        segments = {segment.name: segment for segment in self._plan.early}
-        if set(indices) != set(segments):
-            raise ParameterError(
-                f"positions given for segments {sorted(indices)}, the plan wants "
-                f"{sorted(segments)}",
-                code="segments-differ",
-            )
-        return {name: check_indices(segments[name], indices[name]) for name in segments}
 
     def _check_submission(self, update: Update, weight: int) -> None:
         check_update(self._plan, update)
@@ -267,13 +240,13 @@ class ClientRound:
     def _send(self, party: int, body: Body) -> None:
         context = self._context
         message = body.message(self._plan, party, context.round_number, context.trees.client)
-        self._sent[body.kind] += len(message)
+        self._traffic.sent[body.kind.name.lower()] += len(message)
         self._servers.send(party, message)
 
     def _receive(self, party: int, body: type[SomeBody]) -> SomeBody:
         round_number = self._context.round_number
         data = self._servers.fetch(party, body.kind, round_number, self._context.trees.client)
-        self._received[body.kind] += len(data)
+        self._traffic.received[body.kind.name.lower()] += len(data)
         message = messages.decode(self._plan, data, body.kind)
         if (message.party, message.round_number) != (party, round_number):
             raise ProtocolError(
