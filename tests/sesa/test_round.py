@@ -245,9 +245,8 @@ def test_retrieved_rows_and_clear_tensors_are_those_of_the_model() -> None:
     assert set(clear) == {"conv", "flat", "r", "half"}
     assert all(np.array_equal(value, model.state[name]) for name, value in clear.items())
     whole = sum(value.nbytes for value in model.state.values())
-    assert (
-        clients[0].line.traffic.received["model"] == HEADER_BYTES + whole
-    )  # once, whatever is asked
+    # Once, whatever is asked.
+    assert clients[0].line.traffic.received["model"] == HEADER_BYTES + whole
 
 
 def test_a_mistake_in_private_values_looks_like_any_client() -> None:

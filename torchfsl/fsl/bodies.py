@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +92,9 @@ class Body:
         """Fields of `DIGEST_BYTES`, and the last one, which takes what is left."""
         starts = range(0, DIGEST_BYTES * (len(cls.__match_args__) - 1), DIGEST_BYTES)
         heads = [bytes(view[start : start + DIGEST_BYTES]) for start in starts]
-        return cls(*heads, view[DIGEST_BYTES * len(heads) :])
+        make: Any = cls
+        body: Self = make(*heads, view[DIGEST_BYTES * len(heads) :])
+        return body
 
 
 def by_segment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.fsl import messages
@@ -51,7 +51,9 @@ class Upload(Body):
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
         """Heads, and the commitment or the public part."""
         heads, rest = cls._heads(plan, view)
-        return cls(*heads, (rest,) if "public" in cls.__match_args__ else bytes(rest))
+        make: Any = cls
+        body: Self = make(*heads, (rest,) if "public" in cls.__match_args__ else bytes(rest))
+        return body
 
 
 @dataclass(frozen=True, slots=True)

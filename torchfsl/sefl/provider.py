@@ -71,16 +71,12 @@ class BoundServer:
             ParameterError: there is none yet.
         """
         if self._plan is None:
-            raise ParameterError(
-                "this server knows no completed plan: call bind", code="draft-plan"
-            )
+            raise ParameterError("no completed plan is known: call bind", code="draft-plan")
         return self._plan
 
-    def _check_bound(
-        self, plan: SeflPlan, key_digest: bytes, receipt: bytes, answer: bytes
-    ) -> None:
+    def _check_bound(self, plan: SeflPlan, *keys: bytes) -> None:
         """Refuse what is not the draft with these keys, or a second plan."""
-        wanted = self._draft.bound_to(key_digest, receipt, answer)
+        wanted = self._draft.bound_to(*keys)
         if self._plan is not None or plan.is_draft or plan != wanted:
             raise ParameterError("the plan is not this server's draft with both servers' keys")
 
