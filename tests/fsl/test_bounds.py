@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from scripts.generate import cuckoo_bound as bound
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.cuckoo import bounds_table as cuckoo_table
 from torchfsl.fsl.cuckoo.bounds import (
     ALWAYS_SAFE_THETA,
+    BINS,
+    ITEMS,
     MAX_CUCKOO_ITEMS,
     MIN_CUCKOO_ITEMS,
     choose_layout,
@@ -24,7 +25,7 @@ from torchfsl.fsl.cuckoo.bounds import (
 )
 
 TARGET = -40.0
-COLUMNS = (cuckoo_table.BINS_STASH_0, cuckoo_table.BINS_STASH_1, cuckoo_table.BINS_STASH_2)
+COLUMNS = BINS
 
 
 # --- an oracle: Hall's sum in exact fractions, for permuted positions and a shorter last bin ------
@@ -213,11 +214,14 @@ def test_bins_of_three_positions_never_fail() -> None:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def test_table_covers_the_grid_of_the_script() -> None:
-    assert list(cuckoo_table.ITEMS) == bound.grid()
+def test_table_covers_every_number_of_items() -> None:
+    assert list(ITEMS[:512]) == list(range(1, 513))
+    assert len(ITEMS) == 512 + 16 * 32
+    assert ITEMS[-1] == MAX_CUCKOO_ITEMS == 1 << 25
+    assert all(a < b <= a * 33 / 32 for a, b in itertools.pairwise(ITEMS[512:]))
     assert bound.FAILURE_BITS == -TARGET
     for column in COLUMNS:
-        assert len(column) == len(cuckoo_table.ITEMS)
+        assert len(column) == len(ITEMS)
 
 
 def test_bins_grow_with_items_and_shrink_with_the_stash() -> None:
@@ -230,7 +234,7 @@ def test_bins_grow_with_items_and_shrink_with_the_stash() -> None:
 @pytest.mark.parametrize("stash", [0, 1, 2])
 def test_table_entries_are_recomputed(stash: int) -> None:
     for k in [*range(1, 129, 3), 140, 256, 416, 1024, 4096, 65536]:
-        entry = cuckoo_table.ITEMS.index(k)
+        entry = ITEMS.index(k)
         bins = COLUMNS[stash][entry]
         below = COLUMNS[stash][entry - 1] if entry else 1
         assert bins == bound.least_bins(k, stash, at_least=below)
@@ -241,7 +245,7 @@ def test_table_entries_are_recomputed(stash: int) -> None:
 @pytest.mark.slow
 def test_every_entry_up_to_two_to_the_sixteen_meets_the_target() -> None:
     for stash, column in enumerate(COLUMNS):
-        for k, bins in zip(cuckoo_table.ITEMS, column, strict=True):
+        for k, bins in zip(ITEMS, column, strict=True):
             if k <= 1 << 16:
                 assert bound.failure_bound(k, bins, stash) <= TARGET
 
@@ -271,7 +275,7 @@ def test_bins_an_item_are_near_the_known_factors(k: int, stash: int, factor: flo
 
 
 def test_items_between_entries_take_the_next_entry() -> None:
-    before, after = cuckoo_table.ITEMS[600], cuckoo_table.ITEMS[601]
+    before, after = ITEMS[600], ITEMS[601]
     for stash, column in enumerate(COLUMNS):
         assert min_bins(before, stash) == column[600]
         for k in (before + 1, after - 1, after):

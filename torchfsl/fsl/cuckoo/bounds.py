@@ -1,7 +1,7 @@
 """How many bins a cuckoo table needs, so that placement fails with probability 2**-40 at most.
 
 The rule is a union bound over Hall violators, evaluated by `scripts/generate/cuckoo_bound.py` into
-`cuckoo_table.py`; `docs/cuckoo.md` derives it and compares it with the paper's Table 3, whose
+`bounds_table.json`; `docs/cuckoo.md` derives it and compares it with the paper's Table 3, whose
 factors 1.25 to 1.28 miss 2**-40 by far for small k. It holds for exact matching and the layout of
 `cuckoo.py`: three sub-tables, each a public permutation cut into bins of theta positions.
 """
@@ -9,11 +9,18 @@ factors 1.25 to 1.28 miss 2**-40 by far for small k. It holds for exact matching
 from __future__ import annotations
 
 import bisect
+import json
+from pathlib import Path
 from typing import Final
 
 from torchfsl.errors import ParameterError
-from torchfsl.fsl.cuckoo.bounds_table import BINS_STASH_0, BINS_STASH_1, BINS_STASH_2, ITEMS
 from torchfsl.submodel.segments import ceil_div
+
+ITEMS: Final = (
+    *range(1, 513),
+    *(k << octave for octave in range(16) for k in range(528, 1025, 16)),
+)
+"""Numbers of items in the table: every one up to 512, then 32 an octave."""
 
 MIN_CUCKOO_ITEMS: Final = 64
 """Below this many items plain full-domain trees are used unless a stash is asked for."""
@@ -28,7 +35,9 @@ ALWAYS_SAFE_THETA: Final = 3
 """Bins of at most three positions never fail: an item has three bins and a bin at most three items,
 so s items always touch at least s bins, which is all that Hall's theorem asks."""
 
-_BINS: Final = (BINS_STASH_0, BINS_STASH_1, BINS_STASH_2)
+_TABLE: Final = json.loads(Path(__file__).with_name("bounds_table.json").read_text("ascii"))
+BINS: Final[tuple[tuple[int, ...], ...]] = tuple(tuple(_TABLE[str(s)]) for s in range(3))
+"""By stash, for each of `ITEMS` the least full bins of a sub-table."""
 
 
 def stash_for(k: int) -> int:
@@ -67,7 +76,7 @@ def min_bins(k: int, stash: int) -> int | None:
     if not 0 <= stash <= MAX_STASH:
         raise ParameterError(f"the cuckoo table covers a stash of 0 to {MAX_STASH}, got {stash}")
     entry = bisect.bisect_left(ITEMS, k)
-    return _BINS[stash][entry] if entry < len(ITEMS) else None
+    return BINS[stash][entry] if entry < len(ITEMS) else None
 
 
 def is_within_bound(m: int, k: int, theta: int, stash: int) -> bool:
