@@ -20,7 +20,7 @@ from tests.sesa.small import (
 from torchfsl.crypto import field
 from torchfsl.errors import DecodeError, Error, ProtocolError, RejectedSubmission
 from torchfsl.sesa import Client, Server, SesaPlan, messages
-from torchfsl.sesa.channels import Channels
+from torchfsl.sesa.channels import Box, Channels
 from torchfsl.sesa.client_round import ClientRound
 from torchfsl.sesa.cohort import Cohort, Member
 from torchfsl.sesa.messages import HEADER_BYTES, Kind
@@ -287,8 +287,8 @@ def test_boxes_for_another_client_round_or_sender_do_not_open() -> None:
     channels = [Channels() for _ in range(6)]
     cohort = Cohort(plan, tuple(Member(c, 0, channels[c].public) for c in range(6)))
     salt = b"s" * 16
-    box = channels[0].seal(cohort, 1, 0, 1, salt, b"share")
-    assert channels[1].open(cohort, 1, 0, 1, salt, box) == b"share"
+    box = channels[0].seal(Box(cohort, 1, 0, 1, salt), b"share")
+    assert channels[1].open(Box(cohort, 1, 0, 1, salt), box) == b"share"
     other = Cohort(make_plan(clients=(2, 4)), cohort.members)
     for opener, arguments in (
         (channels[1], (cohort, 2, 0, 1, salt)),
@@ -299,8 +299,8 @@ def test_boxes_for_another_client_round_or_sender_do_not_open() -> None:
         (channels[1], (other, 1, 0, 1, salt)),
     ):
         with pytest.raises(RejectedSubmission, match="altered"):
-            opener.open(*arguments, box)
-    again = channels[0].seal(cohort, 1, 0, 1, b"t" * 16, b"share")
+            opener.open(Box(*arguments), box)
+    again = channels[0].seal(Box(cohort, 1, 0, 1, b"t" * 16), b"share")
     assert again != box
 
 
@@ -308,7 +308,7 @@ def test_a_key_of_small_order_is_refused() -> None:
     plan = make_plan(clients=(3, 3))
     cohort = Cohort(plan, tuple(Member(c, 0, bytes(32)) for c in range(6)))
     with pytest.raises(DecodeError, match="small order"):
-        Channels().seal(cohort, 1, 0, 1, bytes(16), b"share")
+        Channels().seal(Box(cohort, 1, 0, 1, bytes(16)), b"share")
 
 
 SMALL_ORDER = [

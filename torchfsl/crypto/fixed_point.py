@@ -147,10 +147,8 @@ class FixedPoint:
             raise ParameterError(f"clip is {clip}; choose a magnitude > 0 and below 2**63")
         for frac_bits in range(52, -1, -1):
             if cohort * math.ceil(math.ldexp(clip, frac_bits)) + noise <= capacity:
-                return cls.filling(
-                    ring_bits, frac_bits, max_clients=max_clients, max_weight=max_weight,
-                    noise=noise, rounding=rounding,
-                )  # fmt: skip
+                cohorts = {"max_clients": max_clients, "max_weight": max_weight, "noise": noise}
+                return cls.filling(ring_bits, frac_bits, rounding=rounding, **cohorts)
         raise ParameterError(
             f"values up to {clip} of {max_clients} clients of weight up to {max_weight}, with "
             f"noise up to {noise}, have no room in a ring of {ring_bits} bits: use more ring_bits "
@@ -228,8 +226,7 @@ class FixedPoint:
 
 def _check_cohort(max_clients: int, max_weight: int, noise: int) -> None:
     """Refuse numbers that no plan has."""
-    for name, value, least in (
-        ("max_clients", max_clients, 1), ("max_weight", max_weight, 1), ("noise", noise, 0)
-    ):  # fmt: skip
+    limits = (("max_clients", max_clients, 1), ("max_weight", max_weight, 1), ("noise", noise, 0))
+    for name, value, least in limits:
         if type(value) is not int or value < least:
             raise ParameterError(f"{name} is {value!r}: give a whole number from {least}")

@@ -162,9 +162,9 @@ class ClientPolicy:
         if self.lanes and plan.lane not in self.lanes:
             _refuse("lane", repr(plan.lane), "lanes", f"allows {list(self.lanes)}")
         if self.noise_multiplier and privacy.multiplier(plan) < self.noise_multiplier:
-            have, want = f"{privacy.multiplier(plan):.3g}", f"wants {self.noise_multiplier:.3g}"
-            _refuse("noise_sigma", f"{plan.noise_sigma}, noise over sensitivity {have}",
-                    "noise_multiplier", want)  # fmt: skip
+            have = f"{plan.noise_sigma}, noise over sensitivity {privacy.multiplier(plan):.3g}"
+            want = f"wants {self.noise_multiplier:.3g}"
+            _refuse("noise_sigma", have, "noise_multiplier", want)
         if self.sealed and not plan.server_keys:
             _refuse("server_keys", "empty", "sealed", "wants both servers' keys")
         if self.plans and plan.digest.hex() not in self.plans:

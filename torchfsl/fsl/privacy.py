@@ -57,12 +57,14 @@ def l2_bound(encoding: FixedPoint, norm: float) -> int:
         raise ParameterError(
             f"the norm {norm} is beyond 2**62 units of an encoding with {encoding.frac_bits} "
             "fraction bits, which bounds nothing: take a smaller one",
-            code="out-of-range")  # fmt: skip
+            code="out-of-range",
+        )
     if norm and not bound:
         raise ParameterError(
             f"the norm {norm} is below {math.ldexp(1, -encoding.frac_bits):g}, one unit of an "
             f"encoding with {encoding.frac_bits} fraction bits: take more of them, or a larger one",
-            code="bound-too-small")  # fmt: skip
+            code="bound-too-small",
+        )
     return bound
 
 
@@ -129,8 +131,9 @@ def guarantee(
             number out of range, or the extra is missing.
     """
     if not plan.noise_sigma:
-        raise ParameterError("the plan has no noise and guarantees nothing: see privacy.calibrate",
-                             code="no-noise")  # fmt: skip
+        raise ParameterError(
+            "the plan has no noise and guarantees nothing: see privacy.calibrate", code="no-noise"
+        )
     reports, clients = (1, 1) if sampled is None else sampled
     if not 1 <= reports <= clients:
         raise ParameterError(f"sampled is {sampled}; it is (n, K) with n of K clients in a round")
@@ -141,16 +144,27 @@ def guarantee(
     of_public = _epsilon(public, delta, rounds, reports / clients, blocks)
     # What a server's draw hides from its peer it hides from the public as well.
     return Guarantee(
-        delta, rounds, sampled, blocks, of_server, min(of_server, of_public),
-        server.renyi, max(server.renyi, public.renyi),
+        delta,
+        rounds,
+        sampled,
+        blocks,
+        of_server,
+        min(of_server, of_public),
+        server.renyi,
+        max(server.renyi, public.renyi),
         plan.proofs == "norm",
-    )  # fmt: skip
+    )
 
 
 def calibrate(
-    plan: Plan, *, epsilon: float, delta: float, rounds: int = 0, lane_share: float = 0.1,
+    plan: Plan,
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int = 0,
+    lane_share: float = 0.1,
     sampled_blocks: bool = False,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The plan with noise that guarantees (epsilon, delta) against either server, and no more.
 
     Args:
@@ -166,15 +180,18 @@ def calibrate(
             the extra is missing.
     """
     if not plan.l2_bound:
-        raise ParameterError("noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
-                             code="noise-without-bound")  # fmt: skip
+        raise ParameterError(
+            "noise needs a sensitivity: plan with l2_bound (privacy.l2_bound)",
+            code="noise-without-bound",
+        )
     if not epsilon > 0 or not 0 < lane_share < 1:
         raise ParameterError("epsilon lies above 0 and lane_share between 0 and 1")
     rounds = _checked_rounds(plan, delta, rounds)
     slack = rounds * sum(_num_values(plan)) * _ROUNDING_SLACK
     if epsilon <= 4 * slack:
-        raise ParameterError(f"no noise reaches epsilon {epsilon} in {rounds} rounds",
-                             code="epsilon-unreachable")  # fmt: skip
+        raise ParameterError(
+            f"no noise reaches epsilon {epsilon} in {rounds} rounds", code="epsilon-unreachable"
+        )
     wanted = math.sqrt(rounds) * float(
         accounting().get_sigma_gaussian(epsilon - 2 * slack, delta * math.exp(-slack))
     )
@@ -218,8 +235,9 @@ def _sigma(gaussian: float) -> int:
 def _checked_rounds(plan: Plan, delta: float, rounds: int) -> int:
     """The number of rounds to account for."""
     if not rounds and not plan.max_rounds:
-        raise ParameterError("say for how many rounds: give rounds, or plan with max_rounds",
-                             code="rounds-missing")  # fmt: skip
+        raise ParameterError(
+            "say for how many rounds: give rounds, or plan with max_rounds", code="rounds-missing"
+        )
     if not 0 < delta < 1 or rounds < 0:
         raise ParameterError(
             f"delta is {delta} and rounds {rounds}: delta must lie in (0, 1), rounds be 1 or more, "
@@ -259,10 +277,12 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
     """
     parts = list(
         zip(
-            _sensitivities(plan), (plan.noise_sigma, plan.lane_sigma), _num_values(plan),
+            _sensitivities(plan),
+            (plan.noise_sigma, plan.lane_sigma),
+            _num_values(plan),
             strict=True,
         )
-    )  # fmt: skip
+    )
     found = []
     for draws in (1, 2):
         renyi = gaussian = slack = 0.0
@@ -292,9 +312,12 @@ def _num_values(plan: Plan) -> tuple[int, int]:
 
 
 def _epsilon(
-    noise: _Noise, delta: float, rounds: int, rate: float = 1.0,
+    noise: _Noise,
+    delta: float,
+    rounds: int,
+    rate: float = 1.0,
     blocks: tuple[int, int] | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Epsilon of so many rounds: the least of the bounds that hold."""
     bounds = [renyi_epsilon(noise.renyi, delta, rounds, _ORDERS)]
     slack = rounds * noise.slack

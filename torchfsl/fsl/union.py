@@ -149,9 +149,14 @@ def restrict(
         if not subset:
             raise ParameterError(f"segment {name!r}: the union is empty, there is nothing to do")
         spec = SegmentSpec(
-            name, segment.policy, segment.tensors, segment.k_max, segment.tau, segment.retrieve,
+            name,
+            segment.policy,
+            segment.tensors,
+            segment.k_max,
+            segment.tau,
+            segment.retrieve,
             subset,
-        )  # fmt: skip
+        )
         checks = segment.check_bytes, segment.tag_bytes
         width = 8 * plan.value_bytes(segment)
         replaced[name] = plan_segment(spec, width, plan.max_epochs, checks)

@@ -156,8 +156,10 @@ class FetchRelay(TreesRelay):
 
 
 FETCHES: Final[dict[Kind, type[FetchBody] | type[FetchCommit] | type[FetchRelay]]] = {
-    Kind.FETCH: FetchBody, Kind.FETCH_COMMIT: FetchCommit, Kind.FETCH_RELAY: FetchRelay,
-}  # fmt: skip
+    Kind.FETCH: FetchBody,
+    Kind.FETCH_COMMIT: FetchCommit,
+    Kind.FETCH_RELAY: FetchRelay,
+}
 """What a server takes without a round, by kind."""
 
 AnyTrees: TypeAlias = TreesBody | TreesCommit | TreesRelay

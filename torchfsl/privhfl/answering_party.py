@@ -40,9 +40,14 @@ class AnsweringParty:
     """
 
     def __init__(
-        self, plan: QueryPlan, client: int, identity: Identity, others: dict[int, bytes], *,
+        self,
+        plan: QueryPlan,
+        client: int,
+        identity: Identity,
+        others: dict[int, bytes],
+        *,
         last_version: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if client not in plan.graphs:
             raise ParameterError(f"client {client} is not in the plan")
         if not 0 <= last_version < (1 << 64) - 1:

@@ -81,8 +81,9 @@ class Tables:
         groups = [len(level) for level in self.levels[1:]]
         return [*(number * count for number in groups), -(-count // 8)]
 
-    def deal(self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-             ) -> tuple[list[Any], Bytes]:  # fmt: skip
+    def deal(
+        self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
+    ) -> tuple[list[Any], Bytes]:
         """Tables for the numbers `secret [N]`.
 
         Returns:
@@ -107,8 +108,9 @@ class Tables:
                 if not behind:
                     final = now[place]
                 for output in range(1 + table.equal):
-                    source, bit = (behind[table.group], table.place + output) if behind else (
-                        final, _S_BIT)  # fmt: skip
+                    source, bit = (
+                        (behind[table.group], table.place + output) if behind else (final, _S_BIT)
+                    )
                     mask = (source >> np.uint8(bit)) & np.uint8(1)
                     rows = _permuted(table.index_bits, bool(output))
                     chosen = index.astype(np.intp) + (mask.astype(np.intp) << table.index_bits)
@@ -125,8 +127,9 @@ class Tables:
         """The server's share."""
         return np.frombuffer(dealt, np.uint8)
 
-    def run(self, share: Bytes, public: npt.NDArray[Any], lane: Lane
-            ) -> Generator[bytes, memoryview, Bytes]:  # fmt: skip
+    def run(
+        self, share: Bytes, public: npt.NDArray[Any], lane: Lane
+    ) -> Generator[bytes, memoryview, Bytes]:
         """One party's side: the opened bits [public < secret] ^ s, `uint8 [N]`."""
         count = len(public)
         views = self._views(share, count)

@@ -72,8 +72,9 @@ class Trees:
         """Bytes that each of both parties sends, by level: there is one."""
         return [-(-count // 8)]
 
-    def deal(self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
-             ) -> tuple[list[Any], Bytes]:  # fmt: skip
+    def deal(
+        self, secret: npt.NDArray[Any], qa: Draws, sq: Draws, node: int, step: str
+    ) -> tuple[list[Any], Bytes]:
         """Trees for the numbers `secret [N]`.
 
         Returns:
@@ -91,18 +92,19 @@ class Trees:
         bits = np.packbits(right.reshape(-1))
         return [key, cw, bits, word], masks[0] ^ masks[1]
 
-    def answering(self, qa: Draws, node: int, step: str, count: int, relayed: memoryview
-                  ) -> TreeShare:  # fmt: skip
+    def answering(
+        self, qa: Draws, node: int, step: str, count: int, relayed: memoryview
+    ) -> TreeShare:
         """The answering party's trees."""
         return self._share(0, qa, node, step, count, relayed)
 
-    def serving(self, sq: Draws, node: int, step: str, count: int, dealt: memoryview
-                ) -> TreeShare:  # fmt: skip
+    def serving(self, sq: Draws, node: int, step: str, count: int, dealt: memoryview) -> TreeShare:
         """The server's trees."""
         return self._share(1, sq, node, step, count, dealt)
 
-    def run(self, share: TreeShare, public: npt.NDArray[Any], lane: Lane
-            ) -> Generator[bytes, memoryview, Bytes]:  # fmt: skip
+    def run(
+        self, share: TreeShare, public: npt.NDArray[Any], lane: Lane
+    ) -> Generator[bytes, memoryview, Bytes]:
         """One party's side: the opened bits [public < secret] ^ s, `uint8 [N]`."""
         own = np.packbits(self._bits(share, public) ^ share.mask)
         lane.send(own.tobytes())

@@ -53,9 +53,13 @@ class Dealer:
     """
 
     def __init__(
-        self, plan: QueryPlan, graph: Graph, weight_masks: dict[int, torch.Tensor], qa: Draws,
+        self,
+        plan: QueryPlan,
+        graph: Graph,
+        weight_masks: dict[int, torch.Tensor],
+        qa: Draws,
         sq: Draws,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._plan, self._graph, self._a, self._qa, self._sq = plan, graph, weight_masks, qa, sq
         self._units: dict[int, list[Unit]] = {}
         for unit in plan.units(graph):

@@ -178,9 +178,13 @@ def _conv(module: nn.Conv2d, x: _Value, shape: tuple[int, ...]) -> _Value:
     if _pair(module.dilation) != (1, 1):
         raise ParameterError("torch has no dilated convolutions of integers: use dilation 1")
     node = Node(
-        "conv", (), shape, stride=_pair(module.stride), padding=_pair(module.padding),
+        "conv",
+        (),
+        shape,
+        stride=_pair(module.stride),
+        padding=_pair(module.padding),
         groups=module.groups,
-    )  # fmt: skip
+    )
     return _linear(x, "conv", module.weight, module.bias, node)
 
 

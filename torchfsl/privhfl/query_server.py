@@ -203,9 +203,13 @@ class _Serve:
     """One batch with one answering party: S's masks b and kappa, and what they meet."""
 
     def __init__(
-        self, plan: QueryPlan, graph: Graph, masked: dict[int, torch.Tensor], sq: Draws,
+        self,
+        plan: QueryPlan,
+        graph: Graph,
+        masked: dict[int, torch.Tensor],
+        sq: Draws,
         dealing: memoryview,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._plan, self._graph, self._masked, self._sq = plan, graph, masked, sq
         self._dealing: dict[tuple[int, str], memoryview] = {}
         self._units: dict[int, list[Unit]] = {}

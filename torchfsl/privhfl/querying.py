@@ -34,6 +34,8 @@ from torchfsl.privhfl.querying_party import QueryingParty
 from torchfsl.privhfl.relay import Cost, Relay
 
 Mode = Literal["fixed", "secure"]
+_Batch = tuple[int, int]
+"""Iteration, and number in it."""
 
 _OFFERS: Final = 3
 """How often a client sends its weights in one question, before it counts as silent."""
@@ -135,10 +137,8 @@ class Querying:
         if client not in self.answering:
             raise ParameterError(f"client {client} is not in the plan")
         network = read_network(module, self.plan.input_shape)
-        whole = quantise(
-            network, self.plan.ring, samples.cpu(), output_scale=self.plan.output_scale,
-            logit_bound=self.plan.logit_bound,
-        )  # fmt: skip
+        limits = {"output_scale": self.plan.output_scale, "logit_bound": self.plan.logit_bound}
+        whole = quantise(network, self.plan.ring, samples.cpu(), **limits)
         self.load_quantised(client, whole, version)
         self._largest[client] = float(samples.abs().max())
 
@@ -173,10 +173,9 @@ class Querying:
                 f"there is one image at least, and iteration {iteration} is in [0, 65536)"
             )
         self._check_range(querying, images)
-        relay = Relay(
-            self.server, self._querying(querying), {c: self.answering[c] for c in who},
-            lose=self._lose, watch=self._watch,
-        )  # fmt: skip
+        asked = {c: self.answering[c] for c in who}
+        asking = self._querying(querying)
+        relay = Relay(self.server, asking, asked, lose=self._lose, watch=self._watch)
         who = self._ready(relay, querying, who)
         totals, answered, size = [], [], self.plan.batch
         for start in range(0, len(images), size):
@@ -187,7 +186,7 @@ class Querying:
                 batch += 1
             self._next[querying, iteration] = batch + 1
             run = self._fixed if self.mode == "fixed" else self._secure
-            total, there = run(relay, querying, who, full, iteration, batch)
+            total, there = run(relay, querying, who, full, (iteration, batch))
             totals.append(self._asking[querying].logits(total)[: len(part)])
             answered.append(there)
         return Answer(torch.cat(totals), tuple(answered), relay.cost)
@@ -225,10 +224,9 @@ class Querying:
         return ready
 
     def _secure(
-        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,
-        batch: int,
-    ) -> tuple[torch.Tensor, tuple[int, ...]]:  # fmt: skip
-        asking = self._asking[querying]
+        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, name: _Batch
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        asking, (iteration, batch) = self._asking[querying], name
         try:
             with relay.cost.at("querying"):
                 dealt = asking.deal(iteration, batch, who)
@@ -253,10 +251,9 @@ class Querying:
             self._spent.add((querying, *stray))
 
     def _fixed(
-        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, iteration: int,
-        batch: int,
-    ) -> tuple[torch.Tensor, tuple[int, ...]]:  # fmt: skip
-        ring, asking = self.plan.ring, self._asking[querying]
+        self, relay: Relay, querying: int, who: list[int], images: torch.Tensor, name: _Batch
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        ring, asking, (iteration, batch) = self.plan.ring, self._asking[querying], name
         whole = ring.encode(images, ring.frac_bits)
         total = torch.zeros(len(images), self.plan.num_classes, dtype=ring.dtype)
         dithers = {}

@@ -38,9 +38,13 @@ class QueryingParty:
     """
 
     def __init__(
-        self, plan: QueryPlan, client: int, identity: Identity, server: bytes,
+        self,
+        plan: QueryPlan,
+        client: int,
+        identity: Identity,
+        server: bytes,
         others: dict[int, bytes],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan, self.client = plan, client
         sq = identity.pair(LABEL_SQ, server, plan.digest)
         self._sq = {a: Pair(sq, client, a) for a in others}
@@ -115,13 +119,11 @@ class QueryingParty:
             )
         whole = plan.ring.encode(images, plan.ring.frac_bits)
         state.asked = True
-        return [
-            encode(
-                plan, Kind.QUERY, Topic(self.client, a, iteration, batch),
-                plan.ring.words(whole - mask).tobytes(),
-            )
-            for a, mask in state.query_masks.items()
-        ]  # fmt: skip
+        queries = []
+        for a, mask in state.query_masks.items():
+            topic, body = Topic(self.client, a, iteration, batch), plan.ring.words(whole - mask)
+            queries.append(encode(plan, Kind.QUERY, topic, body.tobytes()))
+        return queries
 
     def receive(self, data: bytes | memoryview) -> list[bytes]:
         """Take READY or SUM; there is never anything to send back.

@@ -106,8 +106,9 @@ class Client:
 
     def _checked_key(self, message: Message) -> PublicKey:
         data = bytes(message.body)
-        if not kdf.digests_equal(messages.key_digest(data).hex().encode(),
-                                 self.plan.public_key.encode()):  # fmt: skip
+        if not kdf.digests_equal(
+            messages.key_digest(data).hex().encode(), self.plan.public_key.encode()
+        ):
             raise DecodeError(
                 "the public key is not the one that the plan names: nothing is sent",
                 code="wrong-server-key",
@@ -134,9 +135,11 @@ class ClientRound:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing to end: who has not submitted does not count."""
 
     def fetch(self, kind: Kind) -> Message:

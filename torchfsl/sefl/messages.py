@@ -70,8 +70,10 @@ class Kind(IntEnum):
 
 Message: TypeAlias = framing.Message[Kind]
 _LABELS: Final = {
-    Kind.UPDATE: LABEL_SUBMISSION, Kind.SUM: LABEL_OPENING, Kind.VALUE: LABEL_VALUE,
-}  # fmt: skip
+    Kind.UPDATE: LABEL_SUBMISSION,
+    Kind.SUM: LABEL_OPENING,
+    Kind.VALUE: LABEL_VALUE,
+}
 """Of the digests that messages begin with."""
 _SIGNED: Final = frozenset((Kind.SUM, Kind.VALUE))
 
@@ -109,9 +111,13 @@ class Named(NamedTuple):
 
 
 def encode(
-    plan: SeflPlan, kind: Kind, round_number: int, client: int, *parts: Buffer,
+    plan: SeflPlan,
+    kind: Kind,
+    round_number: int,
+    client: int,
+    *parts: Buffer,
     signing: Ed25519PrivateKey | None = None,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A message of `kind` whose body is the parts in order, behind their digest if it has one.
 
     Args:

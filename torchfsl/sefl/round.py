@@ -53,9 +53,13 @@ def renew(aggregator: Aggregator) -> tuple[Aggregator, KeyHolder]:
 
 
 def run_round(
-    aggregator: Aggregator, key_holder: KeyHolder, updates: Mapping[int, Update | None], *,
-    round_number: int, weights: Mapping[int, int] | None = None,
-) -> Opened:  # fmt: skip
+    aggregator: Aggregator,
+    key_holder: KeyHolder,
+    updates: Mapping[int, Update | None],
+    *,
+    round_number: int,
+    weights: Mapping[int, int] | None = None,
+) -> Opened:
     """Aggregate the quantised updates of clients exactly, and update the model.
 
     Args:

@@ -88,16 +88,21 @@ class SeflPlan(SubmodelPlan):
         if any(not segment.is_dense for segment in self.segments):
             raise ParameterError(
                 "sefl encrypts every parameter and hides no choice of positions: "
-                "use dense segments", code="unsupported-plan")  # fmt: skip
+                "use dense segments",
+                code="unsupported-plan",
+            )
         check_plain(self, "sefl sums all values in one ciphertext space")
         if self.lane == "count" or self.min_contributors > 1:
-            raise ParameterError("everybody sends every position: leave out lane='count'",
-                                 code="unsupported-plan")  # fmt: skip
+            raise ParameterError(
+                "everybody sends every position: leave out lane='count'", code="unsupported-plan"
+            )
         assert self.scheme  # refuses what could come out wrong
         if self.ciphertexts * self.scheme.ring.ciphertext_bytes > MAX_MESSAGE_BYTES // 2:
             raise ParameterError(
                 f"{self.num_values} values make messages above {MAX_MESSAGE_BYTES // 2} bytes: "
-                "split the model", code="message-too-large")  # fmt: skip
+                "split the model",
+                code="message-too-large",
+            )
 
     @functools.cached_property
     def scheme(self) -> Scheme:
@@ -135,9 +140,11 @@ class SeflPlan(SubmodelPlan):
     def bound_to(self, public_key: bytes, receipt_key: bytes, answer_key: bytes) -> SeflPlan:
         """This plan with its servers' keys, 32 bytes each; of the public key it is the digest."""
         return dataclasses.replace(
-            self, public_key=public_key.hex(), receipt_key=receipt_key.hex(),
+            self,
+            public_key=public_key.hex(),
+            receipt_key=receipt_key.hex(),
             answer_key=answer_key.hex(),
-        )  # fmt: skip
+        )
 
     @property
     def draft(self) -> SeflPlan:

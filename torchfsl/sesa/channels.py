@@ -12,6 +12,8 @@ bind keys to clients by other means (certificates, a key directory); the protoco
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -41,6 +43,16 @@ def _exchanged(secret: X25519PrivateKey, public: bytes) -> bytes:
         raise DecodeError("a member's X25519 key is of small order") from error
 
 
+class Box(NamedTuple):
+    """A round's box from one place of a cohort to another; a salt serves one message."""
+
+    cohort: Cohort
+    round_number: int
+    sender: int
+    recipient: int
+    salt: bytes
+
+
 class Channels:
     """One client's boxes to and from the others of a round.
 
@@ -58,49 +70,37 @@ class Channels:
     def __repr__(self) -> str:
         return f"Channels(public={self.public.hex()})"
 
-    def seal(
-        self, cohort: Cohort, round_number: int, sender: int, recipient: int, salt: bytes,
-        content: bytes,
-    ) -> bytes:  # fmt: skip
-        """A box from this client, at place `sender`. A salt serves one message.
+    def seal(self, box: Box, content: bytes) -> bytes:
+        """The ciphertext of a box from this client.
 
         Raises:
             DecodeError: the recipient's key is of small order.
         """
-        peer = cohort.members[recipient].key
-        key = self._key(peer, cohort, round_number, sender, recipient, salt)
+        key = self._key(box, box.cohort.members[box.recipient].key)
         return ChaCha20Poly1305(key).encrypt(_NONCE, content, None)
 
-    def open(
-        self, cohort: Cohort, round_number: int, sender: int, recipient: int, salt: bytes,
-        box: bytes | memoryview,
-    ) -> bytes:  # fmt: skip
-        """What is in a box for this client, at place `recipient`.
+    def open(self, box: Box, sealed: bytes | memoryview) -> bytes:
+        """What is in a box for this client.
 
         Raises:
             RejectedSubmission: it was altered, or is for another client, round or plan.
             DecodeError: the sender's key is of small order.
         """
-        peer = cohort.members[sender].key
-        key = self._key(peer, cohort, round_number, sender, recipient, salt)
+        sender = box.cohort.members[box.sender]
         try:
-            return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
+            return ChaCha20Poly1305(self._key(box, sender.key)).decrypt(_NONCE, sealed, None)
         except InvalidTag:
-            client = cohort.members[sender].client
             raise RejectedSubmission(
-                f"the share from client {client} was altered", code="altered-message"
+                f"the share from client {sender.client} was altered", code="altered-message"
             ) from None
 
-    def _key(
-        self, peer: bytes, cohort: Cohort, round_number: int, sender: int, recipient: int,
-        salt: bytes,
-    ) -> bytes:  # fmt: skip
-        ends = [cohort.members[place] for place in (sender, recipient)]
+    def _key(self, box: Box, peer: bytes) -> bytes:
+        ends = [box.cohort.members[place] for place in (box.sender, box.recipient)]
         context = kdf.frame(
-            cohort.plan.digest,
-            round_number.to_bytes(8, "little"),
+            box.cohort.plan.digest,
+            box.round_number.to_bytes(8, "little"),
             *(end.client.to_bytes(8, "little") + end.key for end in ends),
-            salt,
+            box.salt,
         )
         return kdf.derive(self._shared(peer), LABEL_CHANNEL, context, KEY_BYTES)
 

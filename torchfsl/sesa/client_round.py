@@ -18,7 +18,7 @@ from torchfsl.crypto.field import Words
 from torchfsl.crypto.kdf import SEED_BYTES
 from torchfsl.errors import ParameterError, ProtocolError
 from torchfsl.sesa import coding, messages
-from torchfsl.sesa.channels import Channels
+from torchfsl.sesa.channels import Box, Channels
 from torchfsl.sesa.cohort import Cohort, check_survivors
 from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.sesa_plan import LABEL_SEED
@@ -213,9 +213,10 @@ class ClientRound(AbortsOnError):
                 self._own_share = row.copy()
             else:
                 contents[recipient] = field.to_bytes(row)
+        number = self._line.round_number
         salt = random_bytes(SEED_BYTES)  # drawn late: a process restored from before has another
         boxes = [
-            self._channels.seal(cohort, self._line.round_number, place, to, salt, contents[to])
+            self._channels.seal(Box(cohort, number, place, to, salt), contents[to])
             for to in sorted(contents)
         ]
         self._line.send(Kind.SHARES, salt, *boxes)
@@ -223,21 +224,17 @@ class ClientRound(AbortsOnError):
     def _stream(self, seed: bytes, sender: int, recipient: int) -> Words:
         """The share that a seed stands for."""
         members = self._cohort.members
-        context = kdf.frame(
-            self._plan.digest,
-            *(n.to_bytes(8, "little") for n in (
-                self._line.round_number, members[sender].client, members[recipient].client
-            )),
-        )  # fmt: skip
+        ends = members[sender].client, members[recipient].client
+        numbers = (n.to_bytes(8, "little") for n in (self._line.round_number, *ends))
+        context = kdf.frame(self._plan.digest, *numbers)
         key = kdf.derive(seed, LABEL_SEED, context)
         return field.uniform(key, self._plan.share_values(members[sender].width))
 
     def _open_share(self, channels: Channels, sender: int, data: memoryview) -> Words:
         """The share in a relayed box, which stands behind its salt."""
         salt, box = bytes(data[:SEED_BYTES]), data[SEED_BYTES:]
-        content = channels.open(
-            self._cohort, self._line.round_number, sender, self._place, salt, box
-        )
+        number = self._line.round_number
+        content = channels.open(Box(self._cohort, number, sender, self._place, salt), box)
         if self._place in self._cohort.seeded(sender):
             return self._stream(content, sender, self._place)
         return field.from_bytes(content)

@@ -23,9 +23,12 @@ from torchfsl.submodel.update import Update
 
 
 def run_round(
-    server: Server, updates: Mapping[int, Update | None], widths: Mapping[int, int], *,
+    server: Server,
+    updates: Mapping[int, Update | None],
+    widths: Mapping[int, int],
+    *,
     round_number: int,
-) -> Opened:  # fmt: skip
+) -> Opened:
     """Aggregate the quantised updates of clients exactly, and update the server's model.
 
     Args:

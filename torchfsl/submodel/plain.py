@@ -178,11 +178,9 @@ class Plain:
                 "min_clients",
                 code="too-few-reports",
             )
-        withheld = withhold(self.plan, total.sums, total.lanes)
-        opened = Opened(
-            total.sums, total.lanes, len(clients), sum(total.weights.values()), clients,
-            withheld=withheld,
-        )  # fmt: skip
+        withheld, weight = withhold(self.plan, total.sums, total.lanes), sum(total.weights.values())
+        sums = total.sums, total.lanes
+        opened = Opened(*sums, len(clients), weight, clients, withheld=withheld)
         self.model.apply(self.plan, opened)
         return opened
 

@@ -83,23 +83,29 @@ class SubmodelPlan:
             raise ParameterError(
                 f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
                 "plan for more clients, or lower min_clients (1 opens a single client's update)",
-                code="client-limits")  # fmt: skip
+                code="client-limits",
+            )
         if self.lane not in LANES:
             raise ParameterError(f"lane is {self.lane!r}; choose one of {LANES}")
         if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
             raise ParameterError(
                 f"max_weight is {self.max_weight} with lane={self.lane!r}: choose 1 or more under "
                 "lane='weight', and 1, which is the default, under the others",
-                code="weight-limit")  # fmt: skip
+                code="weight-limit",
+            )
         if self.max_rounds < 0:
             raise ParameterError("max_rounds is not negative; 0 sets no bound", code="out-of-range")
         if not 1 <= self.min_contributors <= self.max_clients:
             raise ParameterError(
                 f"min_contributors is {self.min_contributors}: choose 1 (every position is opened) "
-                f"to max_clients = {self.max_clients}", code="contributor-limit")  # fmt: skip
+                f"to max_clients = {self.max_clients}",
+                code="contributor-limit",
+            )
         if self.min_contributors > 1 and self.lane != "count":
-            raise ParameterError("min_contributors above 1 needs lane='count', which counts them",
-                                 code="contributor-limit")  # fmt: skip
+            raise ParameterError(
+                "min_contributors above 1 needs lane='count', which counts them",
+                code="contributor-limit",
+            )
         for encoding in self.encodings:
             encoding.check_headroom(self.max_clients, self.max_weight)
         _check_encodings(self)
@@ -109,8 +115,9 @@ class SubmodelPlan:
             raise ParameterError("a plan needs segments, and their names must differ")
         owned = [tensor.name for segment in self.segments for tensor in segment.tensors]
         if len(set(owned)) != len(owned):
-            raise ParameterError("a tensor stands in two segments: aggregate it once",
-                                 code="tensor-twice")  # fmt: skip
+            raise ParameterError(
+                "a tensor stands in two segments: aggregate it once", code="tensor-twice"
+            )
 
     @functools.cached_property
     def encodings(self) -> tuple[FixedPoint, ...]:
@@ -160,7 +167,8 @@ class SubmodelPlan:
                 return segment
         raise ParameterError(
             f"the plan has no segment {name!r}; it has {[s.name for s in self.segments]}",
-            code="unknown-segment")  # fmt: skip
+            code="unknown-segment",
+        )
 
     @functools.cached_property
     def retrieving(self) -> tuple[Segment, ...]:
@@ -303,11 +311,13 @@ def check_number(what: str, given: object) -> int:
         ParameterError: no whole number in [0, 2**64).
     """
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise ParameterError(f"{what} is {given!r}: give a whole number in [0, 2**64)",
-                             code="not-whole")  # fmt: skip
+        raise ParameterError(
+            f"{what} is {given!r}: give a whole number in [0, 2**64)", code="not-whole"
+        )
     if not 0 <= given < 1 << 64:
-        raise ParameterError(f"{what} is {given}: give a whole number in [0, 2**64)",
-                             code="out-of-range")  # fmt: skip
+        raise ParameterError(
+            f"{what} is {given}: give a whole number in [0, 2**64)", code="out-of-range"
+        )
     return int(given)
 
 
@@ -326,7 +336,8 @@ def _check_noise(plan: SubmodelPlan) -> None:
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "
             f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
-            code="bound-too-small")  # fmt: skip
+            code="bound-too-small",
+        )
     for segment in plan.segments:
         own, least = segment.l2_bound, segment.k_max * segment.tau
         if own and not bound:
@@ -338,14 +349,19 @@ def _check_noise(plan: SubmodelPlan) -> None:
             raise ParameterError(
                 f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
                 f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
-                f"{bound}", code="bound-too-small")  # fmt: skip
+                f"{bound}",
+                code="bound-too-small",
+            )
     if sigma and not bound:
-        raise ParameterError("noise guarantees nothing without l2_bound: set both",
-                             code="noise-without-bound")  # fmt: skip
+        raise ParameterError(
+            "noise guarantees nothing without l2_bound: set both", code="noise-without-bound"
+        )
     if (lane_sigma > 0) != (sigma > 0 and plan.lane != "none"):
         raise ParameterError(
             "lane_sigma is above 0 exactly when noise_sigma is and there is a lane, since an "
-            "exact count beside noisy values would give them away", code="lane-noise")  # fmt: skip
+            "exact count beside noisy values would give them away",
+            code="lane-noise",
+        )
     cohort = plan.max_clients * plan.max_weight
     for encoding in plan.encodings:
         for what, most, s in (
@@ -356,7 +372,9 @@ def _check_noise(plan: SubmodelPlan) -> None:
                 raise ParameterError(
                     f"{what} of {plan.max_clients} clients with both servers' noise would "
                     f"overflow the ring's limit {encoding.capacity}: use more ring_bits, fewer "
-                    "frac_bits, less noise", code="ring-overflow")  # fmt: skip
+                    "frac_bits, less noise",
+                    code="ring-overflow",
+                )
 
 
 def _check_encodings(plan: SubmodelPlan) -> None:
@@ -369,7 +387,8 @@ def _check_encodings(plan: SubmodelPlan) -> None:
             raise ParameterError(
                 f"{where} rounds {segment.encoding.rounding!r}, the plan "
                 f"{plan.encoding.rounding!r}: choose one rounding for all segments",
-                code="encodings-differ")  # fmt: skip
+                code="encodings-differ",
+            )
         check_unit(segment, plan.encoding, plan.l2_bound)
 
 
@@ -381,4 +400,5 @@ def check_unit(segment: Segment, encoding: FixedPoint, l2_bound: int) -> None:
             f"segment {segment.name!r} has {own.frac_bits} frac_bits, the plan "
             f"{encoding.frac_bits}: l2_bound is one norm in one unit, so give all segments as many "
             "(clips may differ, and with proofs='none' ring_bits), or plan without l2_bound",
-            code="encodings-differ")  # fmt: skip
+            code="encodings-differ",
+        )

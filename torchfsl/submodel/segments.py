@@ -5,12 +5,13 @@ A protocol adds to a `Segment` how it lays the positions out (`fsl.plan.layout` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -229,6 +230,11 @@ class SegmentSpec:
         return self.policy == "dense"
 
 
+def vars_of(spec: SegmentSpec) -> dict[str, Any]:
+    """The fields of a spec, which a protocol's segment has, too."""
+    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+
+
 class SpecSource(Protocol):
     """A model whose segments planners take; `torchfsl.Federated` is one."""
 
@@ -294,14 +300,8 @@ def plain_segments(specs: Iterable[SegmentSpec]) -> tuple[Segment, ...]:
     segments = []
     for spec in specs:
         m = positions(spec.policy, spec.tensors, spec.tau)
-        k_max = m if spec.is_dense else spec.k_max
-        segments.append(
-            Segment(
-                spec.name, spec.policy, spec.tensors, m, spec.tau, k_max,
-                retrieve=spec.retrieve, subset=spec.subset, encoding=spec.encoding,
-                download=spec.download,
-            )
-        )  # fmt: skip
+        spec = dataclasses.replace(spec, k_max=m if spec.is_dense else spec.k_max)
+        segments.append(Segment(m=m, **vars_of(spec)))
     return tuple(segments)
 
 

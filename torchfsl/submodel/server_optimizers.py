@@ -70,10 +70,12 @@ def check_server_optimizer(optimizer: object) -> None:
         refuse("the server's optimizer", optimizer, f"make one, {optimizer.__name__}()")
     if optimizer is not None:
         expect_able(
-            ("advance", "step", "make_room", "lazy", "state", "load_state"), optimizer,
-            "the server's optimizer", "pass ServerSGD(lr=...), ServerAdam(lr=...), or torch's own "
+            ("advance", "step", "make_room", "lazy", "state", "load_state"),
+            optimizer,
+            "the server's optimizer",
+            "pass ServerSGD(lr=...), ServerAdam(lr=...), or torch's own "
             "in torchfsl.engine.torch_optimizer.TorchOptimizer(lambda p: torch.optim.SGD(p, lr=1))",
-        )  # fmt: skip
+        )
 
 
 class _Stateful(ServerOptimizer):

@@ -36,8 +36,9 @@ class _Part:
             ParameterError: there are none, as for a dense segment.
         """
         if self.indices is None:
-            raise ParameterError("only a dense segment may leave out its indices",
-                                 code="rows-missing")  # fmt: skip
+            raise ParameterError(
+                "only a dense segment may leave out its indices", code="rows-missing"
+            )
         return self.indices
 
 
@@ -72,29 +73,34 @@ def check_indices(segment: Segment, indices: npt.ArrayLike) -> Indices:
     given = np.asarray(indices)
     where = f"segment {segment.name!r}"
     if given.ndim != 1 or not (given.size == 0 or given.dtype.kind in "iu"):
-        raise ParameterError(f"{where}: indices must be a one-dimensional integer array",
-                             code="invalid-rows")  # fmt: skip
+        raise ParameterError(
+            f"{where}: indices must be a one-dimensional integer array", code="invalid-rows"
+        )
     if len(given) > segment.k_max:
         raise ParameterError(
             f"{where}: {len(given)} positions selected, the plan allows k_max = {segment.k_max}: "
             "keep the most important ones or plan a larger k_max",
-            code="too-many-rows")  # fmt: skip
+            code="too-many-rows",
+        )
     if given.size:
         increasing = bool((given[1:] > given[:-1]).all())
         least, most = (given[0], given[-1]) if increasing else (given.min(), given.max())
         space = segment.index_space if segment.subset else segment.m
         if least < 0 or most >= space:
-            raise ParameterError(f"{where}: an index lies outside [0, {space})",
-                                 code="row-out-of-range")  # fmt: skip
+            raise ParameterError(
+                f"{where}: an index lies outside [0, {space})", code="row-out-of-range"
+            )
         if not increasing:
-            raise ParameterError(f"{where}: indices must be distinct and increasing (np.unique)",
-                                 code="invalid-rows")  # fmt: skip
+            raise ParameterError(
+                f"{where}: indices must be distinct and increasing (np.unique)", code="invalid-rows"
+            )
     rows = given.astype(np.int64)
     if segment.subset and np.any(segment.tree_positions(rows) < 0):
         raise ParameterError(
             f"{where}: a position lies outside the union that this plan is restricted to: keep it "
             "for a later round, or take part in the next union",
-            code="row-outside-union")  # fmt: skip
+            code="row-outside-union",
+        )
     return rows
 
 
@@ -133,11 +139,15 @@ def check_weight(plan: SubmodelPlan, weight: object) -> int:
         raise ParameterError(
             f"weight is {weight!r}: a plan with lane='weight' and max_weight={plan.max_weight} "
             f"takes whole numbers in 1..{plan.max_weight}; give min(weight, {plan.max_weight}), or "
-            "plan with a larger max_weight", code="wrong-weight")  # fmt: skip
+            "plan with a larger max_weight",
+            code="wrong-weight",
+        )
     raise ParameterError(
         f"weight is {weight!r}: the plan's lane is {plan.lane!r}, under which every client counts "
         "once; leave weight out, or plan with lane='weight' and max_weight= where the protocol "
-        "has it", code="wrong-weight")  # fmt: skip
+        "has it",
+        code="wrong-weight",
+    )
 
 
 def quantise(
@@ -162,11 +172,13 @@ def quantise(
     if set(raw) != {segment.name for segment in plan.segments}:
         raise ParameterError(
             f"the update has segments {sorted(raw)}, the plan {[s.name for s in plan.segments]}",
-            code="segments-differ")  # fmt: skip
+            code="segments-differ",
+        )
     if rounding_seed is not None and len(rounding_seed) < SEED_BYTES:
         raise ParameterError(
             f"rounding_seed has {len(rounding_seed)} bytes, at least 16 are wanted",
-            code="seed-too-short")  # fmt: skip
+            code="seed-too-short",
+        )
     indices: dict[str, Indices | None] = {}
     reals: dict[str, Float64] = {}
     for segment in plan.segments:
@@ -190,7 +202,9 @@ def _reals(segment: Segment, part: RawSegment, count: int) -> Float64:
     if reals.shape != (count, segment.tau) and (segment.tau, reals.shape) != (1, (count,)):
         raise ParameterError(
             f"segment {segment.name!r}: values of shape {reals.shape}, expected "
-            f"({count}, {segment.tau})", code="wrong-shape")  # fmt: skip
+            f"({count}, {segment.tau})",
+            code="wrong-shape",
+        )
     return reals.reshape(count, segment.tau)
 
 
@@ -243,7 +257,8 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
     if set(update) != {segment.name for segment in plan.segments}:
         raise ParameterError(
             f"the update has segments {sorted(update)}, the plan {[s.name for s in plan.segments]}",
-            code="segments-differ")  # fmt: skip
+            code="segments-differ",
+        )
     for segment in plan.segments:
         part = update[segment.name]
         _check_part(segment, part)
@@ -260,13 +275,16 @@ def check_update(plan: SubmodelPlan, update: Mapping[str, SegmentUpdate]) -> Non
     if plan.l2_bound and norm_bound.norm_squared(whole) > plan.l2_bound * plan.l2_bound:
         raise ParameterError(
             f"the update's L2 norm exceeds the plan's bound {plan.l2_bound}: quantise scales it",
-            code="norm-too-large")  # fmt: skip
+            code="norm-too-large",
+        )
     for segment in plan.segments:
         own = norm_bound.norm_squared({"": whole[segment.name]}) if segment.l2_bound else 0
         if own > segment.l2_bound**2:
             raise ParameterError(
                 f"segment {segment.name!r}: its L2 norm exceeds its bound {segment.l2_bound}: "
-                "quantise scales it", code="norm-too-large")  # fmt: skip
+                "quantise scales it",
+                code="norm-too-large",
+            )
 
 
 def _check_part(segment: Segment, part: object) -> None:

@@ -175,11 +175,10 @@ class IndexSums(Accumulator):
         found = []
         for i in range(NUM_HASHES):
             span = slice(i * each, (i + 1) * each)
-            jobs = [
-                (r.key_tree, r.key_convert, r.roots[span], *_part(r.trees[position], span),
-                 r.hints[span])
-                for r in reports
-            ]  # fmt: skip
+            jobs = []
+            for r in reports:
+                keys, trees = (r.key_tree, r.key_convert), _part(r.trees[position], span)
+                jobs.append((*keys, r.roots[span], *trees, r.hints[span]))
             sums.fill(0)
             found.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
             for part in row_parts(segment.m, self._row):

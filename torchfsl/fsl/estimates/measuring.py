@@ -134,10 +134,9 @@ def rows_plan(
         _TABLE, "rows", (TensorSpec(_TABLE, (rows, width)),), k_max, width, retrieve=True
     )
     encoding = FixedPoint(ring_bits=ring_bits, frac_bits=16, clip=4.0)
-    return build_plan(
-        [spec], encoding=encoding, max_clients=clients,
-        min_clients=1, session=bytes(16), hash_seed=bytes(32), above_break_even="keep", **options,
-    )  # fmt: skip
+    fixed = {"min_clients": 1, "session": bytes(16), "hash_seed": bytes(32)}
+    options = {"above_break_even": "keep", **fixed, **options}
+    return build_plan([spec], encoding=encoding, max_clients=clients, **options)
 
 
 def measured_rates() -> Rates:

@@ -105,10 +105,8 @@ class Plan(SubmodelPlan):
         """What is proven of every report; None without proofs."""
         if self.proofs == "none":
             return None
-        return make_statement(
-            self.segments, one_ring(self.rings), self.proofs, self.lane, self.l2_bound,
-            self.max_weight,
-        )  # fmt: skip
+        what = self.proofs, self.lane, self.l2_bound, self.max_weight
+        return make_statement(self.segments, one_ring(self.rings), *what)
 
     def _json_fields(self) -> dict[str, Any]:
         """See `SubmodelPlan`; plans without proofs have the bytes that they always had."""

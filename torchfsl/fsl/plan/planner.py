@@ -21,7 +21,7 @@ from torchfsl.fsl.plan.plan import Plan
 from torchfsl.fsl.plan.statement import MAX_RING_BITS, Proofs, make_statement, one_ring
 from torchfsl.fsl.suite import CHECK_BYTES, NUM_HASHES, TAG_BYTES
 from torchfsl.submodel.plan import Lane, check_unit
-from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions
+from torchfsl.submodel.segments import Download, SegmentSpec, ceil_div, positions, vars_of
 
 log = logging.getLogger("torchfsl.planner")
 
@@ -123,7 +123,8 @@ def build_plan(
     if above_break_even not in get_args(AboveBreakEven):
         raise ParameterError(
             f"above_break_even is {above_break_even!r}: choose 'error', 'dense' or 'keep'",
-            code="unknown-option")  # fmt: skip
+            code="unknown-option",
+        )
     max_clients, max_weight, max_epochs, l2_bound = whole_numbers(
         max_clients=max_clients,
         max_weight=fields.get("max_weight", 1),
@@ -159,8 +160,9 @@ def _check_bounds(l2_bounds: object, names: list[str]) -> None:
     if not isinstance(l2_bounds, Mapping):
         raise ParameterError(f"l2_bounds is {l2_bounds!r}: pass a mapping, as {{'rest': 100}}")
     if odd := [name for name in l2_bounds if name not in names]:
-        raise ParameterError(f"l2_bounds names {odd}: the plan's segments are {names}",
-                             code="unknown-segment")  # fmt: skip
+        raise ParameterError(
+            f"l2_bounds names {odd}: the plan's segments are {names}", code="unknown-segment"
+        )
 
 
 def _rings(encoding: FixedPoint, segments: Iterable[TreeSegment]) -> frozenset[int]:
@@ -236,26 +238,31 @@ def plan_segment(
     """
     m = len(spec.subset) or positions(spec.policy, spec.tensors, spec.tau)
     if spec.is_dense:
-        return TreeSegment(
-            spec.name, "dense", spec.tensors, m, 1, m,
-            encoding=spec.encoding, download=spec.download,
-        )  # fmt: skip
+        return _dense(spec, m)
     if type(spec.k_max) is not int:
         raise ParameterError(
             f"segment {spec.name!r}: k_max is {spec.k_max!r}; the rows a client may select are an "
-            "int", code="not-whole")  # fmt: skip
+            "int",
+            code="not-whole",
+        )
     if spec.k_max < 1:
         raise ParameterError(
             f"segment {spec.name!r}: give the rows a client may select, k_max >= 1",
-            code="row-limit")  # fmt: skip
-    k_max = min(spec.k_max, m)
+            code="row-limit",
+        )
+    spec = dataclasses.replace(spec, k_max=min(spec.k_max, m))
     base = TreeSegment(
-        spec.name, spec.policy, spec.tensors, m, spec.tau, k_max, stash=k_max,
-        retrieve=spec.retrieve, check_bytes=checks[0], tag_bytes=checks[1], subset=spec.subset,
-        encoding=spec.encoding, download=spec.download,
-    )  # fmt: skip
+        m=m, stash=spec.k_max, check_bytes=checks[0], tag_bytes=checks[1], **vars_of(spec)
+    )
     layouts = [s for s in _layouts(base) if s.nu == 0 or max_epochs == 1]
     return min(layouts, key=lambda s: (tree_and_hint_bits(s, width_bits), s.num_bins, -s.nu))
+
+
+def _dense(spec: SegmentSpec | TreeSegment, m: int) -> TreeSegment:
+    """A segment whose m values every client sends."""
+    return TreeSegment(
+        spec.name, "dense", spec.tensors, m, 1, m, encoding=spec.encoding, download=spec.download
+    )
 
 
 def _layouts(base: TreeSegment) -> list[TreeSegment]:
@@ -309,13 +316,10 @@ def _compare_with_dense(
     )
     if above_break_even == "dense":
         log.warning("%s: using dense shares", text)
-        numel = sum(t.numel for t in segment.tensors)
-        return TreeSegment(
-            segment.name, "dense", segment.tensors, numel, 1, numel,
-            encoding=segment.encoding, download=segment.download,
-        )  # fmt: skip
+        return _dense(segment, sum(t.numel for t in segment.tensors))
     raise ParameterError(
         f"{text}: pass above_break_even='dense' to send such segments whole"
         + (" (clients then download them whole, too)" if segment.retrieve else "")
         + ", above_break_even='keep' to keep the trees, or choose fewer positions or larger blocks",
-        code="above-break-even")  # fmt: skip
+        code="above-break-even",
+    )

@@ -318,8 +318,8 @@ def make_statement(
 @functools.lru_cache(maxsize=64)
 def _carry_trees(num_values: int, num_carries: int, wide: bool) -> TreeSegment:
     """T full-domain trees; over many values 16 a leaf, which costs bytes and saves time."""
-    m = max(num_values, num_carries)
+    k, m, nu = num_carries, max(num_values, num_carries), 4 if wide else 0
+    tensors = (TensorSpec(CARRIES, (m,)),)
     return TreeSegment(
-        CARRIES, "scalars", (TensorSpec(CARRIES, (m,)),), m, 1, num_carries, stash=num_carries,
-        nu=4 if wide else 0, check_bytes=CHECK_BYTES,
-    )  # fmt: skip
+        CARRIES, "scalars", tensors, m, 1, k, stash=k, nu=nu, check_bytes=CHECK_BYTES
+    )

@@ -205,8 +205,11 @@ class ReportBook:
         if sent:
             log.warning(
                 "round %d: client %d is answered again, %d of %d times",
-                self.round_number, client, sent + 1, MOST_ANSWERS,
-            )  # fmt: skip
+                self.round_number,
+                client,
+                sent + 1,
+                MOST_ANSWERS,
+            )
         self._answers_sent[client] += 1
         others = []
         for other in waiting:
@@ -255,9 +258,12 @@ class ReportBook:
     def _new_report(self, client: int) -> Report:
         trees = self._sessions.trees_of(self.round_number, client)
         return Report(
-            plan=self._plan, round_number=self.round_number, client=client, trees=trees,
+            plan=self._plan,
+            round_number=self.round_number,
+            client=client,
+            trees=trees,
             model=self._model,
-        )  # fmt: skip
+        )
 
     def _compared(
         self, report: Report, message: Message

@@ -98,8 +98,10 @@ class RowCommitments:
         """Views of a SHARE's slots by segment, `[rows, slot bytes]`."""
         ordered = (*self._plan.with_trees, *self._plan.dense)
         views = by_segment(ordered, partial(slot_bytes, self._plan), said)
-        return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(1 if s.is_dense else s.m, -1)
-                for s in ordered}  # fmt: skip
+        return {
+            s.name: np.frombuffer(views[s.name], np.uint8).reshape(1 if s.is_dense else s.m, -1)
+            for s in ordered
+        }
 
     def _leaves(
         self, name: str, salts: Bytes, rows: Bytes, which: npt.NDArray[np.bool_] | None = None
@@ -136,15 +138,18 @@ def counts_of(plan: Plan, share: Buffer) -> bytes:
 def _count_columns(plan: Plan, share: Buffer) -> dict[str, Bytes]:
     """Views of the counts in a share, by segment `[m, l/8]`."""
     views = share_by_segment(plan, share)
-    return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, : plan.ring_bytes(s)]
-            for s in plan.with_trees}  # fmt: skip
+    return {
+        s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)[:, : plan.ring_bytes(s)]
+        for s in plan.with_trees
+    }
 
 
 def counts_by_segment(plan: Plan, counts: Buffer) -> dict[str, Bytes]:
     """What `counts_of` says, by segment `[m, l/8]`."""
     views = by_segment(plan.with_trees, lambda s: s.m * plan.ring_bytes(s), memoryview(counts))
-    return {s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1)
-            for s in plan.with_trees}  # fmt: skip
+    return {
+        s.name: np.frombuffer(views[s.name], np.uint8).reshape(s.m, -1) for s in plan.with_trees
+    }
 
 
 def hide(plan: Plan, share: Buffer, kept: Kept) -> Bytes:

@@ -156,10 +156,8 @@ class LocalEvaluator:
         loaded, total = self.sums.loaded(report), 0
         for segment in self._checked if not report.trees.verified else ():
             trees, check_key = loaded.trees(segment), report.context.trees.check_key(segment)
-            total ^= checks.fold(
-                segment, trees.key, check_key, masks[segment.name], trees.roots, trees.public,
-                threads,
-            )  # fmt: skip
+            keys, own = (trees.key, check_key), masks[segment.name]
+            total ^= checks.fold(segment, *keys, own, trees.roots, trees.public, threads)
         fold = total.to_bytes(FOLD_BYTES, "little")
         return fold if questions is None else questions.verdict(fold, loaded, threads)
 

@@ -122,8 +122,10 @@ class Report(Arrivals):
         """The context of these nonces; the last one made is kept."""
         kept, opening_round = self._context, self.trees.opening_round
         if kept is None or (kept.trees.opening_round, kept.trees.nonce, kept.hint_nonce) != (
-            opening_round, nonce, hint_nonce,
-        ):  # fmt: skip
+            opening_round,
+            nonce,
+            hint_nonce,
+        ):
             trees = self.trees.context(self.plan, self.client, nonce)
             kept = self._context = ReportContext(trees, self.round_number, hint_nonce)
         return kept

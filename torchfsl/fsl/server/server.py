@@ -117,7 +117,8 @@ class Server(SecretHolder):
             raise ProtocolError(
                 f"the plan's max_rounds = {self.plan.max_rounds} rounds were opened: its budget is "
                 "spent, and what more would tell needs a plan of its own",
-                code="rounds-spent")  # fmt: skip
+                code="rounds-spent",
+            )
         self.last_round, self._applied = round_number, ApplyOnce()
         self._clear = self.model.clear_bytes(self.plan)
         self._digests = bodies.RoundDigest.of(self._clear, self.model.row_bytes(self.plan))
@@ -135,7 +136,8 @@ class Server(SecretHolder):
             raise ProtocolError(
                 "the servers hold different models: the session halts; go on with a new task from "
                 "the model of one, and never from older copies of their states",
-                code="models-differ")  # fmt: skip
+                code="models-differ",
+            )
         self.reports.open(self.last_round, self._digests.clear + self._digests.rows)
         self.state = Step.START.after
 

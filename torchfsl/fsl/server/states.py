@@ -94,9 +94,11 @@ def check_parts(party: object, plan: object, model: object) -> None:
         "pass fed.plan, of torchfsl.Federated(...), or torchfsl.Plan.from_json(text)",
     )
     expect_a(
-        ServerModel, model, "model", "pass ServerModel(state), of fed.server_state(), a copy "
-        "for each server",
-    )  # fmt: skip
+        ServerModel,
+        model,
+        "model",
+        "pass ServerModel(state), of fed.server_state(), a copy for each server",
+    )
 
 
 def new_round_number(given: object, last_round: int) -> int:

@@ -73,9 +73,14 @@ class TaskServers:
             yield
 
     def set_up(
-        self, plan: Plan, state: Mapping[str, Array], optimizer: OptimizerSettings,
-        source: Literal["delta", "gradient"], *, replace: bool,
-    ) -> Plan:  # fmt: skip
+        self,
+        plan: Plan,
+        state: Mapping[str, Array],
+        optimizer: OptimizerSettings,
+        source: Literal["delta", "gradient"],
+        *,
+        replace: bool,
+    ) -> Plan:
         """Give both servers a task; returns its plan, which names them."""
         self._task = self._owner.bind(plan, optimizer=optimizer, source=source)
         self._owner.set_up(self._task, state, replace=replace)

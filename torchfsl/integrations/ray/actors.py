@@ -111,9 +111,12 @@ def _init(address: str, namespace: str) -> None:
     while True:
         try:
             ray.init(
-                address=address, namespace=namespace, log_to_driver=False,
-                configure_logging=False, ignore_reinit_error=True,
-            )  # fmt: skip
+                address=address,
+                namespace=namespace,
+                log_to_driver=False,
+                configure_logging=False,
+                ignore_reinit_error=True,
+            )
         except (ConnectionError, RuntimeError) as error:
             if _SLOW not in str(error) or time.monotonic() >= end:
                 raise

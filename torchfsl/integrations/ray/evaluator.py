@@ -100,8 +100,10 @@ class ShardedEvaluator:
         if self._plan.statement is not None:
             questions = Questions(self._plan, self._party, verify_key)
             loaded = (LoadedReport(self._party, report) for report in reports.values())
-            folds = {one.report.client: questions.verdict(folds[one.report.client], one)
-                     for one in loaded}  # fmt: skip
+            folds = {
+                one.report.client: questions.verdict(folds[one.report.client], one)
+                for one in loaded
+            }
         return folds
 
     def settle(self, reports: Sequence[Report]) -> bool:
@@ -134,9 +136,13 @@ class ShardedEvaluator:
         self._sums.begin()
 
     def _folded(
-        self, key: bytes, clients: list[int], places: list[int], parts: list[object],
+        self,
+        key: bytes,
+        clients: list[int],
+        places: list[int],
+        parts: list[object],
         sent: list[object],
-    ) -> dict[int, bytes]:  # fmt: skip
+    ) -> dict[int, bytes]:
         """The XOR of the shards' folds, by client."""
         total = np.zeros((len(clients), FOLD_BYTES), dtype=np.uint8)
         for shard, one in enumerate(sent):

@@ -59,9 +59,13 @@ class FrontSums:
     """
 
     def __init__(
-        self, plan: Plan, party: int, release: Callable[[], None], shards: Shards,
+        self,
+        plan: Plan,
+        party: int,
+        release: Callable[[], None],
+        shards: Shards,
         checkpoint_windows: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """No window yet."""
         self._plan, self._party, self._release = plan, party, release
         self._shards, self._every = shards, checkpoint_windows

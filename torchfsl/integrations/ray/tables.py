@@ -107,10 +107,12 @@ class SegmentTables:
             found: list[tuple[Bytes, Bytes]] = kernels().authenticate_batch(*args)
             return found
         return [
-            (kernels().answer(key, *trees, leaves, table, num_threads()),
-             np.empty((len(trees[0]), 0), dtype=np.uint8))
+            (
+                kernels().answer(key, *trees, leaves, table, num_threads()),
+                np.empty((len(trees[0]), 0), dtype=np.uint8),
+            )
             for key, _, *trees in asked
-        ]  # fmt: skip
+        ]
 
     def _put(self, start: int, rows: Bytes) -> None:
         """Lay out some rows and, where a block is a row, their digests."""

@@ -240,8 +240,10 @@ def query_proof(
     first = 1 + num_rows
     wires = (wires + (weights[first : first + len(tail)] * behind).sum(axis=0)) % MODULUS
     coefficients = numbers[num_wires:].tolist()
-    at_point = sum(c * power for c, power in zip(coefficients, powers(r, len(coefficients)),
-                                                 strict=True)) % MODULUS  # fmt: skip
+    at_point = (
+        sum(c * power for c, power in zip(coefficients, powers(r, len(coefficients)), strict=True))
+        % MODULUS
+    )
     folded = np.array([sum(coefficients[k::order]) % MODULUS for k in range(order)], dtype=object)
     opened = np.array([*wires.tolist(), at_point], dtype=object)
     return words_of(opened), words_of(transform(folded, w))
