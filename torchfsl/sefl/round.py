@@ -13,11 +13,10 @@ import numpy as np
 from torchfsl.crypto import discrete_gaussian
 from torchfsl.sefl.aggregator import Aggregator
 from torchfsl.sefl.client import Client, ClientRound
-from torchfsl.sefl.messages import Kind
 from torchfsl.sefl.provider import KeyHolder
 from torchfsl.sefl.sefl_plan import SeflPlan
 from torchfsl.submodel.aggregation import Closed
-from torchfsl.submodel.in_process import Remembered, Stopwatch, of_cohort, receipts
+from torchfsl.submodel.in_process import InProcess, OfCohort, Remembered, Stopwatch, receipts
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.server_model import ServerModel
@@ -89,24 +88,7 @@ def run_round(
     return opened
 
 
-class InProcess(Stopwatch):
-    """The aggregator in this process, through the same bytes as on any network."""
-
-    def __init__(self, aggregator: Aggregator) -> None:
-        """Connect to it."""
-        super().__init__()
-        self._aggregator = aggregator
-
-    def send(self, message: bytes) -> bytes:
-        """Deliver an UPDATE."""
-        return self.timed(self._aggregator.receive, message)
-
-    def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """The aggregator's reply."""
-        return self.timed(self._aggregator.reply, kind, round_number, client)
-
-
-class AggregatorAndKeyHolder:
+class AggregatorAndKeyHolder(OfCohort[Remembered[ClientRound]]):
     """The protocol as an `Aggregation`, with fresh keys.
 
     Args:
@@ -131,11 +113,6 @@ class AggregatorAndKeyHolder:
         self._cohort: dict[int, Remembered[ClientRound]] = {}
         self._key_holder_watch = Stopwatch()
         self.between_bytes = 0
-
-    @property
-    def model(self) -> ServerModel:
-        """See `Aggregation`."""
-        return self.aggregator.model
 
     @property
     def server_seconds(self) -> float:
@@ -173,19 +150,6 @@ class AggregatorAndKeyHolder:
         parts = np.split(total, ends[:-1])
         names = [segment.name for segment in self.plan.segments]
         return {name: part[:, None] for name, part in zip(names, parts, strict=True)}
-
-    @property
-    def models(self) -> tuple[ServerModel, ...]:
-        """See `Aggregation`."""
-        return (self.aggregator.model,)
-
-    def abandon_round(self) -> None:
-        """See `Aggregation`."""
-        self.aggregator.abandon_round()
-
-    def participant(self, client: int) -> Remembered[ClientRound]:
-        """See `Aggregation`. One that never submits has dropped out."""
-        return of_cohort(self._cohort, client)
 
     def close_round(self) -> Closed:
         """See `Aggregation`: mask, decryption, unmasking, and every client's look at the list.

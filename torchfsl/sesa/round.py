@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping
 from torchfsl.errors import ParameterError
 from torchfsl.sesa.client import Client
 from torchfsl.sesa.client_round import ClientRound
-from torchfsl.sesa.messages import Kind
 from torchfsl.sesa.server import Server
 from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.aggregation import Closed
-from torchfsl.submodel.in_process import Remembered, Stopwatch, of_cohort
+from torchfsl.submodel.in_process import InProcess, OfCohort, Remembered
 from torchfsl.submodel.opened import Opened
 from torchfsl.submodel.rounds import abandoned_on_error
 from torchfsl.submodel.server_model import ServerModel
@@ -60,7 +59,7 @@ def run_round(
         return finish_round(link, sessions)
 
 
-def begin_round(link: InProcess, clients: Collection[Client], round_number: int) -> None:
+def begin_round(link: InProcess[Server], clients: Collection[Client], round_number: int) -> None:
     """Open a round for these clients, which exchange keys."""
     link.timed(link.server.open_round, round_number)
     for client in clients:
@@ -68,7 +67,7 @@ def begin_round(link: InProcess, clients: Collection[Client], round_number: int)
     link.timed(link.server.seal)
 
 
-def finish_round(link: InProcess, sessions: Collection[ClientRound]) -> Opened:
+def finish_round(link: InProcess[Server], sessions: Collection[ClientRound]) -> Opened:
     """Close the round, have the survivors among `sessions` answer, open, apply.
 
     Raises:
@@ -83,28 +82,7 @@ def finish_round(link: InProcess, sessions: Collection[ClientRound]) -> Opened:
     return opened
 
 
-class InProcess(Stopwatch):
-    """The server in this process, through the same bytes as on any network.
-
-    Attributes:
-        server: the server.
-    """
-
-    def __init__(self, server: Server) -> None:
-        """Connect to the server."""
-        super().__init__()
-        self.server = server
-
-    def send(self, message: bytes) -> None:
-        """Deliver a message."""
-        self.timed(self.server.receive, message)
-
-    def fetch(self, kind: Kind, round_number: int, client: int) -> bytes:
-        """The server's reply."""
-        return self.timed(self.server.reply, kind, round_number, client)
-
-
-class OneServer:
+class OneServer(OfCohort["_Participant"]):
     """The protocol as an `Aggregation`.
 
     Args:
@@ -120,16 +98,6 @@ class OneServer:
         self._link = InProcess(self._server)
         self._widths, self._all = dict(widths), dict[int, Client]()
         self._cohort: dict[int, _Participant] = {}
-
-    @property
-    def model(self) -> ServerModel:
-        """See `Aggregation`."""
-        return self._server.model
-
-    @property
-    def server_seconds(self) -> float:
-        """See `Aggregation`."""
-        return self._link.seconds
 
     def open_round(self, round_number: int, cohort: Collection[int]) -> None:
         """See `Aggregation`. Clients exchange keys, so all of them are known from here on.
@@ -152,19 +120,6 @@ class OneServer:
         self._cohort = {number: _Participant(self._all[number]) for number in numbers}
         with abandoned_on_error(self._server):
             begin_round(self._link, [p.client for p in self._cohort.values()], round_number)
-
-    @property
-    def models(self) -> tuple[ServerModel, ...]:
-        """See `Aggregation`."""
-        return (self._server.model,)
-
-    def abandon_round(self) -> None:
-        """See `Aggregation`."""
-        self._server.abandon_round()
-
-    def participant(self, client: int) -> _Participant:
-        """See `Aggregation`. One that never submits has dropped out."""
-        return of_cohort(self._cohort, client)
 
     def drop(self, client: int) -> None:
         """Have a client go silent from now on; if it has submitted, its update still counts."""

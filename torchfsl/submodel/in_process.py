@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy.typing as npt
 
 from torchfsl.errors import ParameterError
 from torchfsl.submodel.aggregation import Participant, Receipt, RoundSession
+from torchfsl.submodel.server_model import ServerModel
 
 _Reply = TypeVar("_Reply")
 Session = TypeVar("Session", bound=RoundSession)
-_Found = TypeVar("_Found")
+_Member = TypeVar("_Member")
+_Server = TypeVar("_Server", bound="Replies")
 
 
 class Stopwatch:
@@ -41,6 +43,37 @@ class Stopwatch:
         """Make a call and count the time it takes."""
         with self.running():
             return call(*arguments)
+
+
+class Replies(Protocol):
+    """A server that takes its clients' messages and gives them some."""
+
+    def receive(self, message: bytes) -> Any:
+        """Take a message."""
+
+    def reply(self, kind: Any, round_number: int, client: int) -> bytes:
+        """Give one."""
+
+
+class InProcess(Stopwatch, Generic[_Server]):
+    """A protocol's one server for clients, through the same bytes as on any network.
+
+    Attributes:
+        server: the server.
+    """
+
+    def __init__(self, server: _Server) -> None:
+        """Connect to it."""
+        super().__init__()
+        self.server = server
+
+    def send(self, message: bytes) -> Any:
+        """Deliver a message; what the server gives back."""
+        return self.timed(self.server.receive, message)
+
+    def fetch(self, kind: Any, round_number: int, client: int) -> bytes:
+        """The server's reply."""
+        return self.timed(self.server.reply, kind, round_number, client)
 
 
 class Remembered(Generic[Session]):
@@ -100,12 +133,40 @@ def receipts(clients: Iterable[Remembered[Session]]) -> dict[int, Receipt]:
     return {c.client_id: c.session.receipt() for c in clients if c.session is not None}
 
 
-def of_cohort(cohort: Mapping[int, _Found], client: int) -> _Found:
-    """The client of that number.
+class OfCohort(Generic[_Member]):
+    """What aggregations over one server have in common, whose rounds begin with their clients."""
 
-    Raises:
-        ParameterError: it is not in this round's cohort.
-    """
-    if client not in cohort:
-        raise ParameterError(f"client {client} is not in this round's cohort", code="not-in-cohort")
-    return cohort[client]
+    _link: InProcess[Any]
+    _cohort: dict[int, _Member]
+
+    @property
+    def model(self) -> ServerModel:
+        """See `Aggregation`."""
+        model: ServerModel = self._link.server.model
+        return model
+
+    @property
+    def models(self) -> tuple[ServerModel, ...]:
+        """See `Aggregation`."""
+        return (self.model,)
+
+    @property
+    def server_seconds(self) -> float:
+        """See `Aggregation`."""
+        return self._link.seconds
+
+    def abandon_round(self) -> None:
+        """See `Aggregation`."""
+        self._link.server.abandon_round()
+
+    def participant(self, client: int) -> _Member:
+        """See `Aggregation`. One that never submits has dropped out.
+
+        Raises:
+            ParameterError: it is not in this round's cohort.
+        """
+        if client not in self._cohort:
+            raise ParameterError(
+                f"client {client} is not in this round's cohort", code="not-in-cohort"
+            )
+        return self._cohort[client]

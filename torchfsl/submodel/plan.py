@@ -79,33 +79,7 @@ class SubmodelPlan:
         counts = whole_numbers(**{name: getattr(self, name) for name in _COUNTS})
         for name, value in zip(_COUNTS, counts, strict=True):
             object.__setattr__(self, name, value)  # those of NumPy are Python's now
-        if not 1 <= self.min_clients <= self.max_clients:
-            raise ParameterError(
-                f"needs 1 <= min_clients ({self.min_clients}) <= max_clients ({self.max_clients}): "
-                "plan for more clients, or lower min_clients (1 opens a single client's update)",
-                code="client-limits",
-            )
-        if self.lane not in LANES:
-            raise ParameterError(f"lane is {self.lane!r}; choose one of {LANES}")
-        if self.max_weight < 1 or (self.max_weight > 1 and self.lane != "weight"):
-            raise ParameterError(
-                f"max_weight is {self.max_weight} with lane={self.lane!r}: choose 1 or more under "
-                "lane='weight', and 1, which is the default, under the others",
-                code="weight-limit",
-            )
-        if self.max_rounds < 0:
-            raise ParameterError("max_rounds is not negative; 0 sets no bound", code="out-of-range")
-        if not 1 <= self.min_contributors <= self.max_clients:
-            raise ParameterError(
-                f"min_contributors is {self.min_contributors}: choose 1 (every position is opened) "
-                f"to max_clients = {self.max_clients}",
-                code="contributor-limit",
-            )
-        if self.min_contributors > 1 and self.lane != "count":
-            raise ParameterError(
-                "min_contributors above 1 needs lane='count', which counts them",
-                code="contributor-limit",
-            )
+        _check_clients(self)
         for encoding in self.encodings:
             encoding.check_headroom(self.max_clients, self.max_weight)
         _check_encodings(self)
@@ -326,6 +300,37 @@ def values_per_client(plan: SubmodelPlan) -> int:
     return sum(s.k_max * s.tau for s in plan.segments)
 
 
+def _check_clients(plan: SubmodelPlan) -> None:
+    """Refuse numbers of clients, weights or rounds that contradict each other or the lane."""
+    if not 1 <= plan.min_clients <= plan.max_clients:
+        raise ParameterError(
+            f"needs 1 <= min_clients ({plan.min_clients}) <= max_clients ({plan.max_clients}): "
+            "plan for more clients, or lower min_clients (1 opens a single client's update)",
+            code="client-limits",
+        )
+    if plan.lane not in LANES:
+        raise ParameterError(f"lane is {plan.lane!r}; choose one of {LANES}")
+    if plan.max_weight < 1 or (plan.max_weight > 1 and plan.lane != "weight"):
+        raise ParameterError(
+            f"max_weight is {plan.max_weight} with lane={plan.lane!r}: choose 1 or more under "
+            "lane='weight', and 1, which is the default, under the others",
+            code="weight-limit",
+        )
+    if plan.max_rounds < 0:
+        raise ParameterError("max_rounds is not negative; 0 sets no bound", code="out-of-range")
+    if not 1 <= plan.min_contributors <= plan.max_clients:
+        raise ParameterError(
+            f"min_contributors is {plan.min_contributors}: choose 1 (every position is opened) "
+            f"to max_clients = {plan.max_clients}",
+            code="contributor-limit",
+        )
+    if plan.min_contributors > 1 and plan.lane != "count":
+        raise ParameterError(
+            "min_contributors above 1 needs lane='count', which counts them",
+            code="contributor-limit",
+        )
+
+
 def _check_noise(plan: SubmodelPlan) -> None:
     """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
@@ -338,20 +343,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
             f"it; use more frac_bits, or a bound of {math.isqrt(values_per_client(plan)) + 1}",
             code="bound-too-small",
         )
-    for segment in plan.segments:
-        own, least = segment.l2_bound, segment.k_max * segment.tau
-        if own and not bound:
-            raise ParameterError(
-                f"segment {segment.name!r} has an l2_bound of its own, {own}, within a plan that "
-                "has none: give l2_bound=, the norm of all segments together, too"
-            )
-        if own and not least <= own * own <= bound * bound:
-            raise ParameterError(
-                f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
-                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
-                f"{bound}",
-                code="bound-too-small",
-            )
+    _check_bounds(plan)
     if sigma and not bound:
         raise ParameterError(
             "noise guarantees nothing without l2_bound: set both", code="noise-without-bound"
@@ -375,6 +367,25 @@ def _check_noise(plan: SubmodelPlan) -> None:
                     "frac_bits, less noise",
                     code="ring-overflow",
                 )
+
+
+def _check_bounds(plan: SubmodelPlan) -> None:
+    """Refuse bounds of segments that do not fit the plan's, or cannot be rounded to."""
+    bound = plan.l2_bound
+    for segment in plan.segments:
+        own, least = segment.l2_bound, segment.k_max * segment.tau
+        if own and not bound:
+            raise ParameterError(
+                f"segment {segment.name!r} has an l2_bound of its own, {own}, within a plan that "
+                "has none: give l2_bound=, the norm of all segments together, too"
+            )
+        if own and not least <= own * own <= bound * bound:
+            raise ParameterError(
+                f"segment {segment.name!r}: its l2_bound is {own}; choose one from what rounding "
+                f"its values alone can need, {math.isqrt(least - 1) + 1}, up to the plan's, "
+                f"{bound}",
+                code="bound-too-small",
+            )
 
 
 def _check_encodings(plan: SubmodelPlan) -> None:
