@@ -86,8 +86,7 @@ def _accepted(sigma: int, candidates: int, words: Source) -> Whole:
         return _uniform(unit, len(active), words) < rest[active].view(np.uint64)
 
     kept = _all_of(
-        whole,
-        lambda active, k: less_than_f(active) & (_uniform(k, len(active), words) == 0),
+        whole, lambda active, k: less_than_f(active) & (_uniform(k, len(active), words) == 0)
     )
     kept &= _exp_coin(
         len(rest),

@@ -141,11 +141,7 @@ class ClientPolicy:
             ) from error
 
     def check(
-        self,
-        plan: Plan,
-        *,
-        coins: Coins | tuple[()] = (),
-        authorities: tuple[str, ...] = (),
+        self, plan: Plan, *, coins: Coins | tuple[()] = (), authorities: tuple[str, ...] = ()
     ) -> None:
         """Refuse a plan below a floor.
 

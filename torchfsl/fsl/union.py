@@ -217,12 +217,7 @@ class UnionAdvice:
 
 
 def advise_union(
-    plan: Plan,
-    name: str,
-    *,
-    num_clients: int,
-    rounds: int,
-    union_bound: int | None = None,
+    plan: Plan, name: str, *, num_clients: int, rounds: int, union_bound: int | None = None
 ) -> UnionAdvice:
     """Whether to unite a segment's positions first; from public numbers alone, changes nothing.
 

@@ -229,7 +229,6 @@ class ClientRound:
             key.verify(signed, messages.receipt_text(self.plan, self._number, self.named))
         except InvalidSignature as error:
             raise RejectedSubmission(
-                "the receipt is not signed by the plan's aggregator",
-                code="wrong-signature",
+                "the receipt is not signed by the plan's aggregator", code="wrong-signature"
             ) from error
         self.signed = signed

@@ -30,10 +30,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from torchfsl.crypto import kdf
 from torchfsl.crypto.kdf import DIGEST_BYTES
@@ -69,11 +66,7 @@ class Kind(IntEnum):
 
 
 Message: TypeAlias = framing.Message[Kind]
-_LABELS: Final = {
-    Kind.UPDATE: LABEL_SUBMISSION,
-    Kind.SUM: LABEL_OPENING,
-    Kind.VALUE: LABEL_VALUE,
-}
+_LABELS: Final = {Kind.UPDATE: LABEL_SUBMISSION, Kind.SUM: LABEL_OPENING, Kind.VALUE: LABEL_VALUE}
 """Of the digests that messages begin with."""
 _SIGNED: Final = frozenset((Kind.SUM, Kind.VALUE))
 

@@ -25,13 +25,7 @@ from torchfsl.sesa.sesa_plan import LABEL_SEED
 from torchfsl.sesa.transport import Line
 from torchfsl.submodel.aggregation import AbortsOnError, Receipt
 from torchfsl.submodel.segments import tensor_spans
-from torchfsl.submodel.update import (
-    SegmentUpdate,
-    Update,
-    check_named,
-    check_update,
-    check_weight,
-)
+from torchfsl.submodel.update import SegmentUpdate, Update, check_named, check_update, check_weight
 from torchfsl.submodel.whole_model import decode_model
 from torchfsl.types import Array, Indices, Whole
 

@@ -108,6 +108,5 @@ def check_survivors(cohort: Cohort, places: Sequence[int]) -> None:
         gone, most = len(cohort) - len(places), len(cohort) - cohort.plan.threshold
         limit = f", at most {most} may" if gone > most else ""
         raise ProtocolError(
-            f"{gone} of {len(cohort)} clients dropped out{limit}: {error}",
-            code="too-few-reports",
+            f"{gone} of {len(cohort)} clients dropped out{limit}: {error}", code="too-few-reports"
         ) from error

@@ -9,12 +9,7 @@ from torchfsl.crypto.fixed_point import FixedPoint
 from torchfsl.errors import ParameterError
 from torchfsl.sesa.sesa_plan import SesaPlan, Width
 from torchfsl.submodel.plan import drawn_session
-from torchfsl.submodel.segments import (
-    SegmentSpec,
-    SpecSource,
-    default_encoding,
-    plain_segments,
-)
+from torchfsl.submodel.segments import SegmentSpec, SpecSource, default_encoding, plain_segments
 
 
 class PlanOptions(TypedDict, total=False):

@@ -28,12 +28,7 @@ from torchfsl.sesa.cohort import Cohort, Member, check_survivors
 from torchfsl.sesa.messages import Kind, Message
 from torchfsl.sesa.sesa_plan import SesaPlan
 from torchfsl.submodel.opened import Opened
-from torchfsl.submodel.rounds import (
-    ApplyOnce,
-    abandoned_on_error,
-    expect_state,
-    new_round_number,
-)
+from torchfsl.submodel.rounds import ApplyOnce, abandoned_on_error, expect_state, new_round_number
 from torchfsl.submodel.server_model import ServerModel
 from torchfsl.submodel.whole_model import encode_model
 

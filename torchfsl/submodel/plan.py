@@ -356,10 +356,7 @@ def _check_noise(plan: SubmodelPlan) -> None:
         )
     cohort = plan.max_clients * plan.max_weight
     for encoding in plan.encodings:
-        for what, most, s in (
-            ("a sum", encoding.q_max, sigma),
-            ("the lane's sum", 1, lane_sigma),
-        ):
+        for what, most, s in (("a sum", encoding.q_max, sigma), ("the lane's sum", 1, lane_sigma)):
             if cohort * most + noise_tail(s) > encoding.capacity:
                 raise ParameterError(
                     f"{what} of {plan.max_clients} clients with both servers' noise would "

@@ -29,11 +29,7 @@ from torchfsl.submodel.segments import (
     subset_array,
     tensor_spans,
 )
-from torchfsl.submodel.server_optimizers import (
-    ServerOptimizer,
-    ServerSGD,
-    check_server_optimizer,
-)
+from torchfsl.submodel.server_optimizers import ServerOptimizer, ServerSGD, check_server_optimizer
 from torchfsl.types import Array, Float64, Indices
 
 _CHUNK = 1 << 16

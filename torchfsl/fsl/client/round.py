@@ -29,13 +29,7 @@ from torchfsl.fsl.uploads import ReportBody, ReportCommit, TreesBody, TreesCommi
 from torchfsl.submodel.aggregation import AbortsOnError, Receipt, Traffic
 from torchfsl.submodel.halves import check_finite
 from torchfsl.submodel.segments import in_the_clear
-from torchfsl.submodel.update import (
-    SegmentUpdate,
-    Update,
-    check_named,
-    check_update,
-    check_weight,
-)
+from torchfsl.submodel.update import SegmentUpdate, Update, check_named, check_update, check_weight
 from torchfsl.types import Indices
 
 SomeBody = TypeVar("SomeBody", bound=Body)

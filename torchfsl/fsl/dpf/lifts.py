@@ -59,12 +59,7 @@ def leaf_lifts(key: bytes, states: Bytes, hints: Bytes, width: int, party: int) 
 
 
 def tree_sums(
-    segment: TreeSegment,
-    given: Contribution,
-    width: int,
-    values: int,
-    party: int,
-    threads: int = 0,
+    segment: TreeSegment, given: Contribution, width: int, values: int, party: int, threads: int = 0
 ) -> tuple[Whole, Whole]:
     """One party's lifted shares summed over the leaves of every tree: `[num_trees, values]` twice.
 

@@ -134,11 +134,7 @@ Parts = Sequence[tuple[Whole, int]]
 
 
 def residues(
-    proven: Proven,
-    groups: Sequence[Group],
-    parts: Parts,
-    squares: Sequence[int],
-    party: int,
+    proven: Proven, groups: Sequence[Group], parts: Parts, squares: Sequence[int], party: int
 ) -> list[tuple[str, int]]:
     """One server's shares of what must be zero of the vector, each with what it says.
 

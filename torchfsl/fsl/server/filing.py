@@ -109,11 +109,7 @@ def check_relay(report: Report, part: Arrivals) -> None:
 
 
 def _file_own(
-    report: Report,
-    body: Own,
-    into: Arrivals,
-    identity: Identity,
-    key: SealKey | None,
+    report: Report, body: Own, into: Arrivals, identity: Identity, key: SealKey | None
 ) -> None:
     """What comes with a client's own message: nonces, master seed, commitment, masked values."""
     trees = report.trees

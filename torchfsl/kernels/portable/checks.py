@@ -57,12 +57,7 @@ def leaf_hash(
 
 
 def check_gen(
-    key: bytes,
-    leaf0: Bytes,
-    leaf1: Bytes,
-    leaf: Positions,
-    first_tree: int,
-    num_threads: int = 1,
+    key: bytes, leaf0: Bytes, leaf1: Bytes, leaf: Positions, first_tree: int, num_threads: int = 1
 ) -> Bytes:
     """Check words `[T, 32]`: the XOR of both parties' leaf hashes at the selected leaf.
 

@@ -71,12 +71,7 @@ def mask_of(bits: Bytes) -> Bytes:
 
 
 def tree_gen(
-    key: bytes,
-    roots0: Bytes,
-    roots1: Bytes,
-    alpha: Positions,
-    depth: int,
-    num_threads: int = 1,
+    key: bytes, roots0: Bytes, roots1: Bytes, alpha: Positions, depth: int, num_threads: int = 1
 ) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Generate T trees at once.
 
@@ -276,11 +271,7 @@ def answer(
 
 
 def gather(
-    acc: Bytes,
-    slots: npt.NDArray[np.uint32],
-    out: Bytes,
-    width: int,
-    num_threads: int = 1,
+    acc: Bytes, slots: npt.NDArray[np.uint32], out: Bytes, width: int, num_threads: int = 1
 ) -> None:
     """out[x] += sum over e of acc[slots[e, x]], in place; `acc [S, W/8]`, `out [m, W/8]`."""
     lanes = out.reshape(out.shape[0], -1, width)
