@@ -159,7 +159,7 @@ def ask(
     """
     w = field128.root_of_unity(order)
     root, at, *scales = field128.words([w, point, *(scale % MODULUS for _, scale in parts)])
-    found: tuple[Words, Words] = kernels().query_proof(
+    answer: tuple[Words, Words] = kernels().query_proof(
         np.ascontiguousarray(proof, dtype=np.uint64),
         num_wires,
         order,
@@ -169,7 +169,7 @@ def ask(
         np.array(scales, dtype=np.uint64).reshape(-1, 2),
         tail,
     )
-    return found
+    return answer
 
 
 def draw_point(order: int, key: bytes) -> int:
@@ -189,9 +189,9 @@ def interpolated(values: Words) -> Words:
     """Coefficients from values `[n, 2]` at the powers of `root_of_unity(n)`."""
     size = len(values)
     (back,) = field128.words([pow(field128.root_of_unity(size), -1, MODULUS)])
-    found = field128.integers(kernels().field_transform(values, back))
+    numbers = field128.integers(kernels().field_transform(values, back))
     scale = pow(size, -1, MODULUS)
-    return field128.words(number * scale % MODULUS for number in found)
+    return field128.words(number * scale % MODULUS for number in numbers)
 
 
 def _words_of_signed(whole: Whole) -> Words:

@@ -51,8 +51,8 @@ class Ciphertexts:
         """Add the other ones slot by slot."""
         assert (self.scheme, len(self)) == (other.scheme, len(other))
         evaluator = _machine(self.scheme).evaluator
-        for mine, theirs in zip(self._parts, other._parts, strict=True):
-            evaluator.add_inplace(mine, theirs)
+        for mine, added in zip(self._parts, other._parts, strict=True):
+            evaluator.add_inplace(mine, added)
 
     def encode(self) -> bytes:
         """All of them, `ring.ciphertext_bytes` each."""

@@ -192,7 +192,7 @@ def memory(plan: Plan, *, cores: int | None = None) -> ServerMemory:
         share=share,
         counted=sum(s.m for s in plan.with_trees) if first else 0,
         counts=sum(s.m * plan.ring_bytes(s) for s in plan.with_trees) if first else 0,
-        said=messages.slots_bytes(plan) if first else 0,
+        slots=messages.slots_bytes(plan) if first else 0,
         opened=8 * sum(map(plan.sum_values, plan.segments)),
     )
 
@@ -231,7 +231,7 @@ class ServerMemory:
         counted: rows, where counts are opened first and then those alone that are kept; else 0,
             as are the next two.
         counts: a share of the counts.
-        said: what a server says of its share after that.
+        slots: what a server sends of its share after that.
         opened: the sums as signed 64-bit numbers.
     """
 
@@ -247,7 +247,7 @@ class ServerMemory:
     share: int
     counted: int
     counts: int
-    said: int
+    slots: int
     opened: int
 
     @property
@@ -277,11 +277,11 @@ class ServerMemory:
         # Servers of one process say and open one after the other: the first one's share is gone
         # when the last one opens, which holds the peer's leaves, or both shares with zeros for
         # what stays hidden.
-        held = sums + self.share + self.said + 2 * self.counts + self.counted
-        last = held + (servers - 1) * (sums + self.said)
+        held = sums + self.share + self.slots + 2 * self.counts + self.counted
+        last = held + (servers - 1) * (sums + self.slots)
         return (
             *steps,
-            tables + servers * held + max(fixing, self.said),
+            tables + servers * held + max(fixing, self.slots),
             tables + last + (servers - 1) * self.opened + self.share + leaves,
             tables + last + servers * self.opened + 2 * self.share,
         )

@@ -211,20 +211,20 @@ def _least_noise(plan: Plan, most: float, epsilon: float, delta: float, rounds: 
     while high - low > 1 + high // 1000:
         middle = (low + high) // 2
         noisy = dataclasses.replace(plan, noise_sigma=middle)
-        found = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
-        low, high = (low, middle) if found.epsilon_server <= epsilon else (middle, high)
+        reached = guarantee(noisy, delta=delta, rounds=rounds, sampled_blocks=True)
+        low, high = (low, middle) if reached.epsilon_server <= epsilon else (middle, high)
     return dataclasses.replace(plan, noise_sigma=high)
 
 
 def _blocks(plan: Plan, sampled: tuple[int, int] | None) -> tuple[int, int]:
     """Blocks that a client sends, and of how many."""
-    one = plan.segments[0]
-    if len(plan.segments) > 1 or one.is_dense or plan.lane_values or sampled is not None:
+    segment = plan.segments[0]
+    if len(plan.segments) > 1 or segment.is_dense or plan.lane_values or sampled is not None:
         raise ParameterError(
             "sampled_blocks is stated for plans of one segment of trees without a lane, and not "
             "together with sampled: send the rest as blocks, too, or leave it out"
         )
-    return one.k_max, one.m
+    return segment.k_max, segment.m
 
 
 def _sigma(gaussian: float) -> int:
@@ -283,7 +283,7 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
             strict=True,
         )
     )
-    found = []
+    noises = []
     for draws in (1, 2):
         renyi = gaussian = slack = 0.0
         for most, sigma, count in parts:
@@ -297,8 +297,8 @@ def _noises(plan: Plan) -> tuple[_Noise, _Noise]:
             left = variance - _ROUNDING_VARIANCE
             gaussian += most**2 / left if left > 0 else math.inf
             slack += tau + _ROUNDING_SLACK * count
-        found.append(_Noise(1 / math.sqrt(renyi), 1 / math.sqrt(gaussian), slack))
-    return found[0], found[1]
+        noises.append(_Noise(1 / math.sqrt(renyi), 1 / math.sqrt(gaussian), slack))
+    return noises[0], noises[1]
 
 
 def _num_values(plan: Plan) -> tuple[int, int]:
@@ -323,8 +323,8 @@ def _epsilon(
     slack = rounds * noise.slack
     if noise.gaussian and slack < 1:
         rest = delta * math.exp(-slack)
-        one = noise.gaussian / math.sqrt(rounds)
-        bounds.append(2 * slack + float(accounting().get_epsilon_gaussian(one, rest)))
+        multiplier = noise.gaussian / math.sqrt(rounds)
+        bounds.append(2 * slack + float(accounting().get_epsilon_gaussian(multiplier, rest)))
         if rate < 1:
             of_samples = sampled_gaussian.epsilon(noise.gaussian, rest, rounds, rate)
             bounds.append(2 * slack + of_samples)

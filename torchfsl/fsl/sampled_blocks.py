@@ -85,10 +85,10 @@ def epsilon(multiplier: float, delta: float, rounds: int, chosen: int, blocks: i
     loss_of_all = composed(step, with_first, without_first, rounds * chosen)
     missing = 0.0
     while missing < delta:
-        found = float(loss_of_all.get_epsilon_for_delta(delta - missing))
-        if rounds * UNPLACED * math.exp(min(found, 700.0)) <= missing:
-            return found
-        missing = 1.01 * rounds * UNPLACED * math.exp(min(found, 700.0))
+        reached = float(loss_of_all.get_epsilon_for_delta(delta - missing))
+        if rounds * UNPLACED * math.exp(min(reached, 700.0)) <= missing:
+            return reached
+        missing = 1.01 * rounds * UNPLACED * math.exp(min(reached, 700.0))
     return math.inf
 
 
@@ -126,12 +126,12 @@ def ratio_of(multiplier: float, size: int) -> Ratio:
     last = math.ceil((size + upper + largest) / step)
     fft = importlib.import_module("scipy.fft")
     count = fft.next_fast_len(last - first, real=True)
-    one = fft.rfft(weights, count)
+    spectrum = fft.rfft(weights, count)
     biased = fft.rfft(weights * (step * np.arange(len(weights))), count)  # a weight under P
-    rest = _power(one, size - 1)
+    rest = _power(spectrum, size - 1)
     under_q, under_p = (
         np.maximum(np.roll(fft.irfft(part * rest, count), -(first % count)), 0.0)
-        for part in (one, biased)
+        for part in (spectrum, biased)
     )
     values = step / size * np.arange(first, first + count)
     return Ratio(values, under_p, under_q, _LOST * (1 + size / 20))

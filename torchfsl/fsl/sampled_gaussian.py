@@ -72,8 +72,8 @@ def divergence_without(losses: Floats, multiplier: float, rate: float) -> Floats
     """
     of_drawn = np.log1p(np.expm1(losses) / rate)
     where = 0.5 - of_drawn * multiplier**2  # N(0, s**2) is the larger below it
-    zero, one = (_tail((mean - where) / multiplier) for mean in (0, 1))
-    return np.maximum(rate * (zero - np.exp(of_drawn) * one), 0.0)
+    at_zero, at_one = (_tail((mean - where) / multiplier) for mean in (0, 1))
+    return np.maximum(rate * (at_zero - np.exp(of_drawn) * at_one), 0.0)
 
 
 def loss(where: Floats, multiplier: float, rate: float) -> Floats:

@@ -54,8 +54,8 @@ class InProcess:
     @property
     def source(self) -> str | None:
         """What both servers' models take, deltas or gradients; None where they do not say."""
-        said = {getattr(getattr(s, "model", None), "source", None) for s in self._servers}
-        return said.pop() if len(said) == 1 else None
+        sources = {getattr(getattr(s, "model", None), "source", None) for s in self._servers}
+        return sources.pop() if len(sources) == 1 else None
 
     def send(self, party: int, message: bytes) -> None:
         """Deliver, and pass on what the server relays to its peer."""

@@ -155,13 +155,13 @@ class AnsweringParty:
     ) -> list[bytes]:
         """Let the program run until it waits or ends; what it says then."""
         try:
-            said = next(program) if body is None else program.send(body)
+            result = next(program) if body is None else program.send(body)
             self._running[name] = step, program
         except StopIteration as end:
-            said = end.value
+            result = end.value
             self._running.pop(name, None)
         topic = Topic(name[0], self.client, name[1], name[2], step)
-        return [encode(self.plan, Kind.ANSWER, topic, said)]
+        return [encode(self.plan, Kind.ANSWER, topic, result)]
 
     def abandon(self, querying: int, iteration: int, batch: int) -> None:
         """Drop a batch that the server closed, and refuse its messages from now on."""

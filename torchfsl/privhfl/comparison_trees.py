@@ -129,8 +129,8 @@ class Trees:
         word ^= last & np.negative(states[:, :1] & np.uint8(1))
         low = (x & np.uint64((1 << _LOW_BITS) - 1)).astype(np.uint8)
         at = np.arange(0, word.size, _WORD, dtype=np.intp) + (low >> np.uint8(3))
-        found = (word.reshape(-1)[at] >> (low & np.uint8(7))) & np.uint8(1)
-        return np.asarray(below ^ found, dtype=np.uint8)
+        low_bits = (word.reshape(-1)[at] >> (low & np.uint8(7))) & np.uint8(1)
+        return np.asarray(below ^ low_bits, dtype=np.uint8)
 
     def _share(
         self, party: int, draws: Draws, node: int, step: str, count: int, dealt: memoryview

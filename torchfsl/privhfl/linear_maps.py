@@ -48,7 +48,7 @@ def _columns(node: Node, x: torch.Tensor) -> torch.Tensor:
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """`left [R, C]` times `right [C, D]` in the ring."""
     word = word_of(left.dtype)
-    factors = (one.contiguous().numpy().view(word) for one in (left, right))
+    factors = (factor.contiguous().numpy().view(word) for factor in (left, right))
     product = kernels().ring_multiply(*factors, num_threads())
     return torch.from_numpy(product.view(word.name[1:]))
 

@@ -37,7 +37,7 @@ class _Sum:
 
     running: dict[int, _Serve] = field(default_factory=dict)
     shares: dict[int, torch.Tensor] = field(default_factory=dict)
-    said: dict[tuple[int, Kind], memoryview] = field(default_factory=dict)
+    taken: dict[tuple[int, Kind], memoryview] = field(default_factory=dict)
 
     def expect_once(self, message: Message) -> None:
         """Refuse DEALING or QUERY that came before.
@@ -46,7 +46,7 @@ class _Sum:
         leaves this client out.
         """
         client = message.topic.answering
-        first = self.said.setdefault((client, message.kind), message.body)
+        first = self.taken.setdefault((client, message.kind), message.body)
         if first is not message.body:
             if first != message.body:
                 self.running.pop(client, None)
@@ -107,13 +107,13 @@ class QueryServer:
         if message.kind == Kind.QUERY:
             entry.expect_once(message)
             return [self._to_answering(Kind.INPUT, topic, serve.input(message.body))]
-        said = serve.go_on(message)
-        if isinstance(said, torch.Tensor):
-            entry.shares[topic.answering] = said
+        result = serve.go_on(message)
+        if isinstance(result, torch.Tensor):
+            entry.shares[topic.answering] = result
             del entry.running[topic.answering]
             return []
         step = Topic(topic.querying, topic.answering, topic.iteration, topic.batch, topic.step + 1)
-        return [self._to_answering(Kind.SERVE, step, said)]
+        return [self._to_answering(Kind.SERVE, step, result)]
 
     def close(self, querying: int, iteration: int, batch: int) -> list[Outgoing]:
         """End a batch: the sum over those who have answered. A batch is closed once.

@@ -140,8 +140,8 @@ def digested(message: Message) -> tuple[bytes, memoryview]:
     """
     front = DIGEST_BYTES + (SIGNATURE_BYTES if message.kind in _SIGNED else 0)
     digest, rest = bytes(message.body[:DIGEST_BYTES]), message.body[front:]
-    found = kdf.digest(_LABELS[message.kind], message.head, pieces=(rest,))
-    if not kdf.digests_equal(digest, found):
+    computed = kdf.digest(_LABELS[message.kind], message.head, pieces=(rest,))
+    if not kdf.digests_equal(digest, computed):
         raise DecodeError(f"{message.kind.name}: its digest is of other bytes")
     return digest, rest
 

@@ -62,10 +62,10 @@ def guarantee(plan: SeflPlan, *, delta: float, rounds: int = 0) -> Guarantee:
         raise ParameterError(
             f"delta ({delta}) lies in (0, 1); give rounds, or plan with max_rounds"
         )
-    one, both = (
+    alone, both = (
         renyi_epsilon(1 / math.sqrt(_loss(plan, draws)), delta, rounds, _ORDERS) for draws in (1, 2)
     )
-    return Guarantee(delta, rounds, one, one, min(one, both))
+    return Guarantee(delta, rounds, alone, alone, min(alone, both))
 
 
 def _loss(plan: SeflPlan, draws: int) -> float:

@@ -76,12 +76,12 @@ class ClientRound(AbortsOnError):
 
         They are cut out of the whole model, so that nobody learns which they are.
         """
-        state, found = self._fetch_model(), {}
+        state, retrieved = self._fetch_model(), {}
         for segment in self._plan.retrieving:
             rows = [state[t.name].reshape(t.shape[0], -1) for t, _ in tensor_spans(segment)]
             wanted = self._asked[segment.name]
-            found[segment.name] = (wanted, np.concatenate(rows)[wanted])
-        return found
+            retrieved[segment.name] = (wanted, np.concatenate(rows)[wanted])
+        return retrieved
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the masked update.

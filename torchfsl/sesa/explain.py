@@ -74,11 +74,11 @@ def explain(plan: SesaPlan) -> str:
     lines = ["  ".join(cell.rjust(n) for cell, n in zip(row, columns, strict=True)) for row in rows]
     cohort, place = full_cohort(plan), 0
     for number, width in enumerate(plan.widths):
-        found = cost(cohort, place)
+        costs = cost(cohort, place)
         lines.append(
-            f"width {number}: each of {width.clients} clients uploads {sum(found.sent.values())} "
-            f"bytes a round, {found.sent[Kind.SHARES]} of them before training, and downloads "
-            f"{sum(found.received.values())}, {found.received[Kind.SURVIVORS]} of them the others' "
+            f"width {number}: each of {width.clients} clients uploads {sum(costs.sent.values())} "
+            f"bytes a round, {costs.sent[Kind.SHARES]} of them before training, and downloads "
+            f"{sum(costs.received.values())}, {costs.received[Kind.SURVIVORS]} of them the others' "
             "masked updates"
         )
         place += width.clients

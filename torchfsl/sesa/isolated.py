@@ -33,7 +33,7 @@ def isolation(groups: Sequence[tuple[int, float]], *, collusion: int, dropouts: 
             return 1.0, 0.0
         count, chance = honest[group]
         rest = sum(n for n, _ in honest[group + 1 :])
-        none = one = 0.0
+        none = single = 0.0
         for missing in range(max(0, gone - rest), min(count, gone) + 1):
             ways = math.comb(count, missing) * math.comb(rest, gone - missing)
             likely = ways / math.comb(count + rest, gone)
@@ -42,7 +42,7 @@ def isolation(groups: Sequence[tuple[int, float]], *, collusion: int, dropouts: 
             here_one = left * chance * (1 - chance) ** (left - 1) if left else 0.0
             later_none, later_one = chances(group + 1, gone - missing)
             none += likely * here_none * later_none
-            one += likely * (here_one * later_none + here_none * later_one)
-        return none, one
+            single += likely * (here_one * later_none + here_none * later_one)
+        return none, single
 
     return sum(chances(0, dropouts))

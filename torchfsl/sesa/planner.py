@@ -85,7 +85,7 @@ def plan(
     if not widths:
         raise ParameterError("give at least one class of clients with its rows, widths=[(64, 20)]")
     named = [set(rows) for rows, _ in widths if isinstance(rows, Mapping)]
-    if any(one != named[0] for one in named):
+    if any(budget != named[0] for budget in named):
         raise ParameterError(
             f"classes of clients name different segments, {[sorted(n) for n in named]}: give rows "
             "of each segment to each class"
@@ -93,7 +93,7 @@ def plan(
     names = sorted(named[0]) if named else []
     budgets = [dict(r) if isinstance(r, Mapping) else dict.fromkeys(names, r) for r, _ in widths]
     widest: int | dict[str, int] = (
-        {name: max(one[name] for one in budgets) for name in names}
+        {name: max(budget[name] for budget in budgets) for name in names}
         if names
         else max(rows for rows, _ in widths if isinstance(rows, int))
     )
@@ -105,8 +105,8 @@ def plan(
                 "server codes what a client trains before it trains: use rest=torchfsl.Dense()"
             )
     classes = [
-        Width(tuple(1 if s.is_dense else one.get(s.name, rows) for s in specs), clients)  # type: ignore[arg-type]
-        for one, (rows, clients) in zip(budgets, widths, strict=True)
+        Width(tuple(1 if s.is_dense else budget.get(s.name, rows) for s in specs), clients)  # type: ignore[arg-type]
+        for budget, (rows, clients) in zip(budgets, widths, strict=True)
     ]
     encoding = fed.encoding or default_encoding(sum(clients for _, clients in widths))
     return build_plan(specs, encoding=encoding, widths=classes, collusion=collusion, **options)

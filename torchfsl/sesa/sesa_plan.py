@@ -167,13 +167,13 @@ class SesaPlan(SubmodelPlan):
         )
 
     def _check_isolation(self, counts: Sequence[int], dropouts: int) -> None:
-        found = self.isolation(counts, dropouts)
-        if found > self.max_isolation:
+        isolated = self.isolation(counts, dropouts)
+        if isolated > self.max_isolation:
             lost = f" and {dropouts} dropouts" if dropouts else ""
             fewer = ", fewer dropouts" if dropouts else ""
             raise ParameterError(
-                f"with {sum(counts)} clients{lost}, {found:.3g} submodels per round have at most "
-                f"one honest contributor, above max_isolation = {self.max_isolation:g}: plan for "
+                f"with {sum(counts)} clients{lost}, {isolated:.3g} submodels per round have at "
+                f"most one honest contributor, above max_isolation = {self.max_isolation:g}: plan for "
                 f"more clients{fewer}, fewer submodels, wider clients or less collusion"
             )
 

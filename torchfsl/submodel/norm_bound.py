@@ -169,8 +169,8 @@ def four_squares(total: int) -> tuple[int, int, int, int]:
         for _ in range(_SECONDS if _is_three_squares(rest) else 0):
             pair = _two_squares(rest - second * second)
             if pair is not None:
-                found = sorted((first, second, *pair), reverse=True)
-                return scale * found[0], scale * found[1], scale * found[2], scale * found[3]
+                roots = sorted((first, second, *pair), reverse=True)
+                return scale * roots[0], scale * roots[1], scale * roots[2], scale * roots[3]
             second -= 1
             if second < 0:
                 break

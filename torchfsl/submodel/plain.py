@@ -249,9 +249,9 @@ class _PlainSession:
         for segment in self._home.plan.segments:
             if segment.retrieve:
                 indices = self._indices[segment.name]
-                found = model_rows(self._home.model, segment, indices)
-                check_finite({segment.name: found}, "rows of ", segment.download)
-                rows[segment.name] = (indices, found)
+                values = model_rows(self._home.model, segment, indices)
+                check_finite({segment.name: values}, "rows of ", segment.download)
+                rows[segment.name] = (indices, values)
                 self._traffic.received["rows"] += len(indices) * segment.row_bytes
         return rows
 

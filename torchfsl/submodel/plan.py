@@ -250,10 +250,10 @@ def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
     Raises:
         ParameterError: it is of another.
     """
-    found = vars(plan)["wire_version"], vars(plan)["suite"]
-    if found != (version, suite):
+    stated = vars(plan)["wire_version"], vars(plan)["suite"]
+    if stated != (version, suite):
         raise ParameterError(
-            f"plan of version {found[0]} and suite {found[1]!r}, this library has {version} and "
+            f"plan of version {stated[0]} and suite {stated[1]!r}, this library has {version} and "
             f"{suite!r}",
             code="version",
         )
@@ -335,8 +335,8 @@ def _check_noise(plan: SubmodelPlan) -> None:
     """Refuse a norm bound too tight to round to, noise without a meaning, or no headroom."""
     bound, sigma, lane_sigma = plan.l2_bound, plan.noise_sigma, plan.lane_sigma
     if not (0 <= bound <= MAX_BOUND and all(0 <= s <= MAX_SIGMA for s in (sigma, lane_sigma))):
-        said = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
-        raise ParameterError(f"{said}: must not be negative; most is {MAX_BOUND}, {MAX_SIGMA}")
+        stated = f"l2_bound is {bound}, noise_sigma {sigma} and lane_sigma {lane_sigma}"
+        raise ParameterError(f"{stated}: must not be negative; most is {MAX_BOUND}, {MAX_SIGMA}")
     if bound and bound * bound < values_per_client(plan):
         raise ParameterError(
             f"l2_bound is {bound}: rounding {values_per_client(plan)} values alone can exceed "

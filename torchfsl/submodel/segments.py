@@ -178,8 +178,8 @@ class Segment:
         if not self.subset:
             return indices
         subset = subset_array(self.subset)
-        found = np.minimum(np.searchsorted(subset, indices), self.m - 1)
-        return np.where(subset[found] == indices, found, -1)
+        places = np.minimum(np.searchsorted(subset, indices), self.m - 1)
+        return np.where(subset[places] == indices, places, -1)
 
     @property
     def row_bytes(self) -> int:

@@ -125,10 +125,9 @@ class ServerModel:
         for tensor in (t for s in plan.segments for t in s.tensors):
             value = self.state.get(tensor.name)
             if value is None or value.shape != tensor.shape or value.dtype.name != tensor.dtype:
-                found = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
+                held = "nothing" if value is None else f"{value.dtype.name}{value.shape}"
                 raise ParameterError(
-                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, "
-                    f"the model {found}",
+                    f"the plan has {tensor.name} as {tensor.dtype}{tensor.shape}, the model {held}",
                     code="model-does-not-fit",
                 )
 

@@ -47,13 +47,13 @@ def _send(servers: Transport, trees: ClientTrees, wanted: Mapping[str, Indices])
     """Upload the trees; their commitment."""
     plan, context = trees.plan, trees.context
     public = tuple(piece for s in plan.retrieving for piece in _public(trees, s, wanted[s.name]))
-    first, said = context.public_party, context.fetch_commitment(*public)
+    first, commitment = context.public_party, context.fetch_commitment(*public)
     second = 1 - first
-    commit = FetchCommit(*trees.heads(second, said), said)
-    body = FetchBody(*trees.heads(first, said), public)
+    commit = FetchCommit(*trees.heads(second, commitment), commitment)
+    body = FetchBody(*trees.heads(first, commitment), public)
     servers.send(second, commit.message(plan, second, FETCH_ROUND, context.client))
     servers.send(first, body.message(plan, first, FETCH_ROUND, context.client))
-    return said
+    return commitment
 
 
 def _public(trees: ClientTrees, segment: TreeSegment, wanted: Indices) -> list[memoryview]:

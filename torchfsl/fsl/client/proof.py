@@ -84,8 +84,8 @@ def prove(
     for _, mask in masks:
         elements = field128.subtract(elements, mask)
     public = [piece for part in carry_trees for piece in part.pieces()]
-    said = dpf.bytes_of(masked), field128.to_bytes(elements)
-    return Proven([*public, dpf.bytes_of(hints)], b"".join(said))
+    pieces = dpf.bytes_of(masked), field128.to_bytes(elements)
+    return Proven([*public, dpf.bytes_of(hints)], b"".join(pieces))
 
 
 def _of_weights(statement: Statement, vector: Whole, weight: int) -> Words:

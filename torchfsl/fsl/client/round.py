@@ -117,10 +117,10 @@ class ClientRound(AbortsOnError):
         """
         with _withdrawn_on_error(self):
             first, second = (self._receive(party, AnswerBody) for party in (0, 1))
-            found = self._trees.rows_in((first, second), self._context.round_number)
+            rows = self._trees.rows_in((first, second), self._context.round_number)
         for segment in self._plan.retrieving:
-            check_finite({segment.name: found[segment.name][1]}, "rows of ", segment.download)
-        return found
+            check_finite({segment.name: rows[segment.name][1]}, "rows of ", segment.download)
+        return rows
 
     def submit(self, update: Update, *, weight: int = 1) -> Receipt:
         """Send the update on the trees of this round.
@@ -208,10 +208,10 @@ class ClientRound(AbortsOnError):
             return
         trees = [tree for s in segments for tree in self._trees.grow(s, wanted[s.name])]
         public = tuple(piece for tree in trees for piece in tree.pieces())
-        (first, second), said = self._parties(), self._context.trees.commitment(*public)
+        (first, second), commitment = self._parties(), self._context.trees.commitment(*public)
         self._trees.uploaded = True
-        self._send(second, TreesCommit(*self._trees.heads(second, said), said))
-        self._send(first, TreesBody(*self._trees.heads(first, said), public))
+        self._send(second, TreesCommit(*self._trees.heads(second, commitment), commitment))
+        self._send(first, TreesBody(*self._trees.heads(first, commitment), public))
 
     def _parties(self) -> tuple[int, int]:
         """S_a, which gets the public parts, and S_b, which gets their commitments."""
@@ -224,11 +224,11 @@ class ClientRound(AbortsOnError):
         drawn = report.draw(self._trees, self._context, update, weight)
         self._unmatched = drawn.without_tree
         self._context = context = drawn.context
-        (first, second), said = self._parties(), context.commitment(*drawn.public)
-        heads = self._trees.report_heads(context, second, said, *self._heard)
-        self._send(second, ReportCommit(*heads, said))
+        (first, second), commitment = self._parties(), context.commitment(*drawn.public)
+        heads = self._trees.report_heads(context, second, commitment, *self._heard)
+        self._send(second, ReportCommit(*heads, commitment))
         hidden = context.masked_digest(*drawn.masked)
-        heads = self._trees.report_heads(context, first, said, hidden, *self._heard)
+        heads = self._trees.report_heads(context, first, commitment, hidden, *self._heard)
         self._send(first, ReportBody(*heads, drawn.public, drawn.masked))
 
     def _send(self, party: int, body: Body) -> None:

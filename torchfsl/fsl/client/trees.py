@@ -86,10 +86,10 @@ class ClientTrees:
         return self.context.nonce, self.seeds_sent[party], tag
 
     def report_heads(
-        self, report: ReportContext, party: int, *said: bytes
+        self, report: ReportContext, party: int, *digests: bytes
     ) -> tuple[bytes, bytes, bytes, bytes]:
         """Nonce, master seed, hint nonce and tag of what one server gets of a report on them."""
-        tag = report.upload_tag(self.master_seeds[party], party, *said)
+        tag = report.upload_tag(self.master_seeds[party], party, *digests)
         return self.context.nonce, self.seeds_sent[party], report.hint_nonce, tag
 
     def selection(self, segment: TreeSegment) -> Selection:
@@ -142,26 +142,26 @@ class ClientTrees:
             raise ProtocolError(
                 "the two servers hold different models: nothing may go on", code="models-differ"
             )
-        found: dict[str, Bytes] = {}
+        retrieved: dict[str, Bytes] = {}
         for segment, *pair in zip(plan.retrieving, first[:-1], second[:-1], strict=True):
             if fetched and segment.by_bits:
-                found[segment.name] = bits.decode(segment, pair)
+                retrieved[segment.name] = bits.decode(segment, pair)
                 continue
             mac_key = context.mac_key(segment, round_number)
             row_key = psr.row_key(plan, segment, bytes(first[-1]))
             leaves = self.selection(segment).leaves
-            found[segment.name] = psr.decode(segment, mac_key, row_key, pair, leaves)
-        return {s.name: self._rows_by_index(s, found[s.name]) for s in plan.retrieving}
+            retrieved[segment.name] = psr.decode(segment, mac_key, row_key, pair, leaves)
+        return {s.name: self._rows_by_index(s, retrieved[s.name]) for s in plan.retrieving}
 
     def _rows_by_index(
-        self, segment: TreeSegment, found: Bytes
+        self, segment: TreeSegment, retrieved: Bytes
     ) -> tuple[Indices, npt.NDArray[np.generic]]:
         """Retrieved rows `[num_trees, row_bytes]` as matched indices and values `[k, tau]`."""
         selection = self.selection(segment)
         used = np.flatnonzero(selection.placement.item >= 0)
         indices = selection.indices[selection.placement.item[used]]
         order = np.argsort(indices)
-        rows = heard(found[used[order]].tobytes(), segment.download, segment.tensors[0].dtype)
+        rows = heard(retrieved[used[order]].tobytes(), segment.download, segment.tensors[0].dtype)
         return indices[order], rows.reshape(-1, segment.tau)
 
 

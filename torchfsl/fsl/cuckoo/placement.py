@@ -93,8 +93,8 @@ def _order_key(hash_seed: bytes, label: str, m: int, i: int) -> bytes:
 def _keys(key: bytes, places: range) -> npt.NDArray[np.uint64]:
     """The keys of these places."""
     first = places.start // 2  # two a block
-    found = kdf.stream(key, 8 * (places.stop - 2 * first), first=first).view("<u8")
-    return found[places.start - 2 * first :]
+    words = kdf.stream(key, 8 * (places.stop - 2 * first), first=first).view("<u8")
+    return words[places.start - 2 * first :]
 
 
 def set_aside(table: Slots) -> None:

@@ -97,12 +97,12 @@ class TreeContext:
         """The same of trees that fetch without a round, so that neither passes for the other."""
         return kdf.digest(kdf.LABEL_COMMITMENT, b"fetch", self.encoded, pieces=public_part)
 
-    def upload_tag(self, master_seed: bytes, party: int, *said: bytes) -> bytes:
+    def upload_tag(self, master_seed: bytes, party: int, *digests: bytes) -> bytes:
         """What shows a server that an upload is from whoever drew its master seed; 16 bytes.
 
-        `said` are the digests of all else in it: the commitment, and of a report's masked values.
+        `digests` are those of all else in it: the commitment, and of a report's masked values.
         """
-        return upload_tag(self.encoded, master_seed, party, *said)
+        return upload_tag(self.encoded, master_seed, party, *digests)
 
     @property
     def public_party(self) -> int:
@@ -201,14 +201,14 @@ class ReportContext:
         """What `upload_tag` covers of the dense segments' masked values, cut anywhere: 32 bytes."""
         return kdf.digest(kdf.LABEL_UPLOAD, pieces=masked)
 
-    def upload_tag(self, master_seed: bytes, party: int, *said: bytes) -> bytes:
+    def upload_tag(self, master_seed: bytes, party: int, *digests: bytes) -> bytes:
         """As `TreeContext.upload_tag`; also of the model's digests, if the client downloaded it."""
-        return upload_tag(self.encoded, master_seed, party, *said)
+        return upload_tag(self.encoded, master_seed, party, *digests)
 
 
-def upload_tag(context: bytes, master_seed: bytes, party: int, *said: bytes) -> bytes:
+def upload_tag(context: bytes, master_seed: bytes, party: int, *digests: bytes) -> bytes:
     """HKDF as a MAC: nothing else is derived under this label."""
-    return kdf.derive(master_seed, kdf.LABEL_UPLOAD, kdf.frame(context, bytes([party]), *said))
+    return kdf.derive(master_seed, kdf.LABEL_UPLOAD, kdf.frame(context, bytes([party]), *digests))
 
 
 def _roots(segment: TreeSegment, master_seed: bytes, party: int, context: bytes) -> Bytes:

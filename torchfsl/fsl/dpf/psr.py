@@ -55,8 +55,8 @@ def holds(plan: Plan, segment: TreeSegment, rows: Bytes, bins: list[Bytes]) -> b
     for places, slots in _places(plan, segment, bins):
         for start in range(0, segment.m, _CHUNK):
             part = slice(start, start + _CHUNK)
-            found = places[slots[part]].view(np.uint8).reshape(-1, rows.shape[1])
-            if not np.array_equal(found, rows[part]):
+            laid_out = places[slots[part]].view(np.uint8).reshape(-1, rows.shape[1])
+            if not np.array_equal(laid_out, rows[part]):
                 return False
     return True
 
@@ -66,7 +66,7 @@ def tables(segment: TreeSegment, bins: list[Bytes], rows: Bytes) -> list[Bytes]:
 
     The stash's, `[1, leaves, row_bytes << nu]`, is a view of `rows` where no leaf needs padding.
     """
-    found = list(bins)
+    laid_out = list(bins)
     for group in segment.groups:
         if group.is_stash:
             block = segment.row_bytes << segment.nu
@@ -74,8 +74,8 @@ def tables(segment: TreeSegment, bins: list[Bytes], rows: Bytes) -> list[Bytes]:
                 padded = np.zeros((group.num_leaves << segment.nu, segment.row_bytes), np.uint8)
                 padded[: segment.m] = rows
                 rows = padded
-            found.append(rows.reshape(1, group.num_leaves, block))
-    return found
+            laid_out.append(rows.reshape(1, group.num_leaves, block))
+    return laid_out
 
 
 def _places(
@@ -126,12 +126,12 @@ def digest_rows(
     width = segment.tag_bytes
     if width and not segment.nu:
         return _placed_digests(plan, segment, key, rows, tables)
-    found = []
+    by_group = []
     for table in tables:
         blocks = table.reshape(-1, table.shape[2])
         digests = kernels().row_digests(key, blocks, num_threads()) if width else blocks[:, :0]
-        found.append(digests.reshape(*table.shape[:2], width))
-    return found
+        by_group.append(digests.reshape(*table.shape[:2], width))
+    return by_group
 
 
 def _placed_digests(
@@ -185,16 +185,16 @@ def answers(
             for q in questions
         ]
         if segment.tag_bytes:
-            found = kernels().authenticate_batch(
+            answered = kernels().authenticate_batch(
                 asked, group.num_leaves, table, own_digests, num_threads()
             )
         else:
             no_tags = np.empty((group.num_trees, 0), dtype=np.uint8)
-            found = [
+            answered = [
                 (kernels().answer(key, *trees, group.num_leaves, table, num_threads()), no_tags)
                 for key, _, *trees in asked
             ]
-        for own, part in zip(parts, found, strict=True):
+        for own, part in zip(parts, answered, strict=True):
             own.append(part)
     return [
         (np.concatenate([rows for rows, _ in own]), np.concatenate([tags for _, tags in own]))

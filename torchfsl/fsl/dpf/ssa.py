@@ -172,7 +172,7 @@ class IndexSums(Accumulator):
         group = dataclasses.replace(segment.groups[position], num_trees=each)
         sums = sums_of(plan, segment, group)
         out = self._total.reshape(-1, self._row)[: segment.m]
-        found = []
+        lifted_sums = []
         for i in range(NUM_HASHES):
             span = slice(i * each, (i + 1) * each)
             jobs = []
@@ -180,12 +180,12 @@ class IndexSums(Accumulator):
                 keys, trees = (r.key_tree, r.key_convert), _part(r.trees[position], span)
                 jobs.append((*keys, r.roots[span], *trees, r.hints[span]))
             sums.fill(0)
-            found.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
+            lifted_sums.append(_accumulate(self._width, jobs, group, sign, sums, lifted))
             for part in row_parts(segment.m, self._row):
                 slots = cuckoo.slots_within(table[i, part], theta, padded)[None]
                 _gather(self._width, sums.reshape(-1, self._row), slots, out[part])
             cuckoo.set_aside(table)
-        return found
+        return lifted_sums
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
@@ -256,10 +256,10 @@ def _accumulate(
     if not lifted:
         kernels().accumulate_batch(jobs, group.num_leaves, sign, width, out, threads)
         return None
-    found: Whole = kernels().accumulate_lifted(
+    lifted_sums: Whole = kernels().accumulate_lifted(
         jobs, group.num_leaves, sign, width, out, lifted, threads
     )
-    return found
+    return lifted_sums
 
 
 def _by_report(parts: list[Whole | None], num_reports: int, lifted: int) -> Whole | None:

@@ -186,14 +186,14 @@ def num_trees(plan: Plan) -> int:
 def _fit(counts: Float64, seconds: Float64) -> list[float]:
     """Seconds of each count, none below nothing: least squares relative to what was measured."""
     scaled, ones = counts / seconds[:, None], np.ones(len(seconds))
-    found = np.zeros(counts.shape[1])
+    solution = np.zeros(counts.shape[1])
     used = np.ones(counts.shape[1], dtype=bool)
     while True:
-        found[:] = 0.0
-        found[used] = np.linalg.lstsq(scaled[:, used], ones, rcond=None)[0]
-        if (found >= 0).all():
-            return [float(value) for value in found]
-        used &= found > 0
+        solution[:] = 0.0
+        solution[used] = np.linalg.lstsq(scaled[:, used], ones, rcond=None)[0]
+        if (solution >= 0).all():
+            return [float(value) for value in solution]
+        used &= solution > 0
 
 
 def spent_in_round(plan: Plan, clients: int, repeat: int = 2) -> Spent:
@@ -247,18 +247,18 @@ def _round(
         wanted = {s.name: update[s.name].positions for s in plan.retrieving}
         if other is not None:
             other.sum()
-        serving, start = sum(one.seconds for one in watched), time.process_time()
+        serving, start = sum(watch.seconds for watch in watched), time.process_time()
         link = InProcess(watched[0], watched[1])
         mine = Client(plan, link, client_id=client).start_round(number, indices=wanted)
         mine.download()
         mine.retrieve()
         mine.submit(update)
         both = time.process_time() - start
-        own.append(both - (sum(one.seconds for one in watched) - serving))
+        own.append(both - (sum(watch.seconds for watch in watched) - serving))
     start = time.process_time()
     finish_round(servers)
     between += time.process_time() - start
-    return own, (sum(one.seconds for one in watched) + between) / 2
+    return own, (sum(watch.seconds for watch in watched) + between) / 2
 
 
 def _update(plan: Plan, client: int) -> Update:

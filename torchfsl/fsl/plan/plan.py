@@ -121,9 +121,9 @@ class Plan(SubmodelPlan):
         Raises:
             ParameterError: there is none.
         """
-        found = SubmodelPlan.segment(self, name)
-        assert isinstance(found, TreeSegment)
-        return found
+        segment = SubmodelPlan.segment(self, name)
+        assert isinstance(segment, TreeSegment)
+        return segment
 
     @functools.cached_property
     def with_trees(self) -> tuple[TreeSegment, ...]:

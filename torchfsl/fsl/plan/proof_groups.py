@@ -151,19 +151,19 @@ def residues(
               if g.kind in ("lane", "claim", "weight")}  # fmt: skip
     # w**2: what is public is party 0's.
     unit = sums["weight", ""] if proven.weighted else 1 - party
-    found: list[tuple[str, int]] = []
+    zeros: list[tuple[str, int]] = []
     if proven.norm:
         whole = sum(total for (kind, _), total in sums.items() if kind == "norm")
-        found.append(("norm", whole - unit * proven.norm**2))
-        found += [
+        zeros.append(("norm", whole - unit * proven.norm**2))
+        zeros += [
             ("norm of a segment", sums["norm", s.name] + sums["own", s.name] - unit * s.l2_bound**2)
             for s in proven.bounded
         ]
     if proven.weighted:
-        found += _of_weights(proven, sums, totals)
+        zeros += _of_weights(proven, sums, totals)
     elif proven.lane == "count":
-        found += _of_counts(proven, sums, totals, unit)
-    return found
+        zeros += _of_counts(proven, sums, totals, unit)
+    return zeros
 
 
 def carry_residues(
@@ -177,8 +177,8 @@ def carry_residues(
         bits: shares of whether each is chosen.
     """
     first = len(squares) - len(bits)
-    said = sum(part * bit for part, bit in zip(parts, bits, strict=True))
-    whole = [sum(squares[:first]) - said]
+    carried = sum(part * bit for part, bit in zip(parts, bits, strict=True))
+    whole = [sum(squares[:first]) - carried]
     whole += [square - bit for square, bit in zip(squares[first:], bits, strict=True)]
     return [("carries", zero) for zero in whole]
 
@@ -197,9 +197,9 @@ def _of_counts(proven: Proven, sums: _Sums, totals: _Sums, unit: int) -> list[tu
 
 def _of_weights(proven: Proven, sums: _Sums, totals: _Sums) -> list[tuple[str, int]]:
     square, weight = sums["weight", ""], totals["weight", ""]
-    found = [("weight", square + sums["range", ""] - proven.max_weight * weight)]
-    found += [("claims", totals["claim", s.name] - weight) for s in proven.dense]
-    return found + [
+    zeros = [("weight", square + sums["range", ""] - proven.max_weight * weight)]
+    zeros += [("claims", totals["claim", s.name] - weight) for s in proven.dense]
+    return zeros + [
         ("k_max", sums["slack", s.name] + sums["lane", s.name] - square * s.k_max)
         for s in proven.trees
     ]

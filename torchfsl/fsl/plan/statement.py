@@ -225,17 +225,17 @@ class Statement:
             bits: its share of them.
             party: of the server.
         """
-        found = residues(self.proven, self.groups, parts, squares, party)
+        zeros = residues(self.proven, self.groups, parts, squares, party)
         behind = squares[self.groups[-1].first_call + self.groups[-1].num_calls :]
-        found += carry_residues(behind, self.carry_weights, bits)
-        return [*found, ("weights", same)] if self.same else found
+        zeros += carry_residues(behind, self.carry_weights, bits)
+        return [*zeros, ("weights", same)] if self.same else zeros
 
-    def accepts(self, ours: Words, theirs: Words) -> bool:
+    def accepts(self, ours: Words, others: Words) -> bool:
         """Whether two servers' verdicts, `said_elements` each, say that all is true."""
-        said, first = field128.add(ours, theirs), self.shape.arity + 1
-        if self.same is not None and not self.same.accepts(said[first:-1]):
+        opened, first = field128.add(ours, others), self.shape.arity + 1
+        if self.same is not None and not self.same.accepts(opened[first:-1]):
             return False
-        return self.shape.accepts(said[:first]) and not said[-1].any()
+        return self.shape.accepts(opened[:first]) and not opened[-1].any()
 
 
 def proof_public_bytes(statement: Statement | None) -> int:

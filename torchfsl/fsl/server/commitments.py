@@ -59,8 +59,8 @@ class RowCommitments:
     def shown(self, share: Buffer, key: bytes, kept: Kept) -> Bytes:
         """What SHARE says: rows that are kept, leaves of the others, dense segments."""
         rows, salts = split(self._plan, share), row_salts(self._plan, key)
-        said = np.zeros(slots_bytes(self._plan), dtype=np.uint8)
-        slots = self._slots(said.data)
+        body = np.zeros(slots_bytes(self._plan), dtype=np.uint8)
+        slots = self._slots(body.data)
         for name, leaf in self.leaves(rows, salts).items():
             slot, stop = slots[name], SEED_BYTES + rows[name].shape[1]
             shown = kept.get(name, _WHOLE)[:, None]
@@ -68,9 +68,9 @@ class RowCommitments:
             np.copyto(slot[:, SEED_BYTES:stop], rows[name], where=shown)
             if name in kept:
                 np.copyto(slot[:, :DIGEST_BYTES], leaf, where=~shown)
-        return said
+        return body
 
-    def take(self, said: Buffer, root: bytes, kept: Kept, counts: Buffer) -> Bytes:
+    def take(self, body: Buffer, root: bytes, kept: Kept, counts: Buffer) -> Bytes:
         """The peer's share of its SHARE and counts, zeros for the values that are hidden.
 
         Raises:
@@ -80,7 +80,7 @@ class RowCommitments:
         for name, part in counts_by_segment(plan, counts).items():
             _count_columns(plan, share.data)[name][:] = part
         rows, leaves = split(plan, share.data), {}
-        for name, slot in self._slots(memoryview(said)).items():
+        for name, slot in self._slots(memoryview(body)).items():
             shown = kept.get(name, _WHOLE)
             salts, values = slot[:, :SEED_BYTES], slot[:, SEED_BYTES:][:, : rows[name].shape[1]]
             leaves[name] = self._leaves(name, salts, values, shown)
@@ -94,10 +94,10 @@ class RowCommitments:
             )
         return share
 
-    def _slots(self, said: memoryview) -> dict[str, Bytes]:
+    def _slots(self, body: memoryview) -> dict[str, Bytes]:
         """Views of a SHARE's slots by segment, `[rows, slot bytes]`."""
         ordered = (*self._plan.with_trees, *self._plan.dense)
-        views = by_segment(ordered, partial(slot_bytes, self._plan), said)
+        views = by_segment(ordered, partial(slot_bytes, self._plan), body)
         return {
             s.name: np.frombuffer(views[s.name], np.uint8).reshape(1 if s.is_dense else s.m, -1)
             for s in ordered

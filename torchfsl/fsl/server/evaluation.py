@@ -190,9 +190,9 @@ class LocalEvaluator:
         loaded = [LoadedReport(self._party, report) for report in reports]
         parts: list[list[memoryview | bytes]] = [[] for _ in reports]
         for segment in self._plan.retrieving:
-            questions = [_question(one, segment) for one in loaded]
-            found = psr.answers(segment, questions, *tables[segment.name])
-            for own, (answers, tags) in zip(parts, found, strict=True):
+            questions = [_question(part, segment) for part in loaded]
+            answered = psr.answers(segment, questions, *tables[segment.name])
+            for own, (answers, tags) in zip(parts, answered, strict=True):
                 own += [bytes_of(answers), bytes_of(tags)]
         bodies = []
         for report, own in zip(reports, parts, strict=True):
@@ -243,13 +243,13 @@ class KeptAnswers(Generic[Made]):
 
         Nor those who were given theirs: they seem to wait as long as it is on its way.
         """
-        found = {report.client: report}
+        chosen = {report.client: report}
         for other in waiting:
-            if len(found) >= most:
+            if len(chosen) >= most:
                 break
             if other.client not in self._given and not self._holds(other):
-                found.setdefault(other.client, other)
-        return list(found.values())
+                chosen.setdefault(other.client, other)
+        return list(chosen.values())
 
     def clear(self) -> None:
         """Another model, or no more answers."""

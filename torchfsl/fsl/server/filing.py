@@ -37,17 +37,17 @@ Own: TypeAlias = TreesBody | TreesCommit | ReportBody | ReportCommit
 class Identity(NamedTuple):
     """What tells a message from another one of its client, kind and round.
 
-    `fingerprint` of the message; `said`, the digests that its tag covers, the first of which is
+    `fingerprint` of the message; `digests` that its tag covers, the first of which is
     the commitment to its public part, in it or computed.
     """
 
     fingerprint: bytes
-    said: tuple[bytes, ...]
+    digests: tuple[bytes, ...]
 
     @property
     def commitment(self) -> bytes:
         """32 bytes."""
-        return self.said[0]
+        return self.digests[0]
 
 
 def arrivals(report: Report, body: AnyTrees | AnyReport) -> Arrivals:
@@ -64,10 +64,10 @@ def identify(report: Report, body: AnyTrees | AnyReport) -> Identity:
         commitment = trees.commitment(*body.public)
     else:
         commitment = report.context_of(body.nonce, body.hint_nonce).commitment(*body.public)
-    said: tuple[bytes, ...] = (commitment,)
+    digests: tuple[bytes, ...] = (commitment,)
     if isinstance(body, ReportBody):
-        said += (report.context_of(body.nonce, body.hint_nonce).masked_digest(*body.masked),)
-    return Identity(hashlib.sha256(body.head + b"".join(said)).digest(), said)
+        digests += (report.context_of(body.nonce, body.hint_nonce).masked_digest(*body.masked),)
+    return Identity(hashlib.sha256(body.head + b"".join(digests)).digest(), digests)
 
 
 def file(
@@ -145,14 +145,14 @@ def _check_tag(report: Report, body: Own, identity: Identity, seed: bytes) -> No
     its training might fail, must not count, dummy or not.
     """
     context: TreeContext | ReportContext
-    said = [identity.said]
+    covered = [identity.digests]
     if isinstance(body, ReportBody | ReportCommit):
         context = report.context_of(body.nonce, body.hint_nonce)
-        said.append((*identity.said, report.model))
+        covered.append((*identity.digests, report.model))
     else:
         context = report.trees.context(report.plan, report.client, body.nonce)
     party = _party_of(report, body)
-    tags = [context.upload_tag(seed, party, *one) for one in said]
+    tags = [context.upload_tag(seed, party, *digests) for digests in covered]
     if not any(kdf.digests_equal(tag, body.tag) for tag in tags):
         report.reject("its message was altered on the way here: the tag does not fit")
 

@@ -57,11 +57,11 @@ class Opening:
         self.salt = b""
         self.share: Buffer = b""
         self._set_digest = self._peer_commitment = self._root = b""
-        self._theirs = CountsBody(b"", b"", b"")
+        self._peer_counts = CountsBody(b"", b"", b"")
         self._kept: dict[str, npt.NDArray[np.bool_]] = {}
         self._withheld: dict[str, int] = {}
 
-    def agree(self, own: Mapping[int, Report], theirs: ReportSet) -> bytes:
+    def agree(self, own: Mapping[int, Report], peer_reports: ReportSet) -> bytes:
         """Keep the reports that both servers hold with equal digests.
 
         Returns:
@@ -70,25 +70,25 @@ class Opening:
         Raises:
             ProtocolError: fewer than `min_clients`.
         """
-        entries = dict(theirs.entries)
+        entries = dict(peer_reports.entries)
         self._accept({c: r for c, r in own.items() if entries.get(c) == r.digest()})
-        coins = sorted([self.coin, theirs.coin])
+        coins = sorted([self.coin, peer_reports.coin])
         return kdf.digest(kdf.LABEL_FOLD, self._set_digest, *coins)
 
-    def verify(self, theirs: Verdicts) -> None:
+    def verify(self, peer_folds: Verdicts) -> None:
         """Keep the reports whose folds agree with the peer's and whose proofs hold; reject others.
 
         Raises:
             ProtocolError: fewer than `min_clients`, or the peer agreed on another set.
         """
-        if len(theirs.verdicts) != len(self.folds):
+        if len(peer_folds.verdicts) != len(self.folds):
             raise ProtocolError(
                 "the servers agree on different sets of reports: nothing is opened",
                 code="report-sets-differ",
             )
         passed = {
             client: self.accepted[client]
-            for (client, fold), other in zip(self.folds.items(), theirs.verdicts, strict=True)
+            for (client, fold), other in zip(self.folds.items(), peer_folds.verdicts, strict=True)
             if proofs.passes(self._plan, fold, other)
         }
         for client, report in self.accepted.items():
@@ -107,17 +107,17 @@ class Opening:
         self._root = ours.root(ours.leaves(rows, commitments.row_salts(self._plan, key)))
         return ShareCommit(self._counts_commitment(self._party, self._own_counts()))
 
-    def reveal(self, theirs: ShareCommit) -> ShareBody:
+    def reveal(self, peer_commit: ShareCommit) -> ShareBody:
         """The share, once the peer has fixed its own."""
-        self._peer_commitment = theirs.commitment
+        self._peer_commitment = peer_commit.commitment
         return ShareBody(self.salt, self.share)
 
-    def reveal_counts(self, theirs: ShareCommit) -> CountsBody:
+    def reveal_counts(self, peer_commit: ShareCommit) -> CountsBody:
         """The counts' share, once the peer has fixed all of its own."""
-        self._peer_commitment = theirs.commitment
+        self._peer_commitment = peer_commit.commitment
         return self._own_counts()
 
-    def reveal_kept(self, theirs: CountsBody) -> ShareBody:
+    def reveal_kept(self, peer_counts: CountsBody) -> ShareBody:
         """Open the counts; the share of the rows that enough clients have sent.
 
         A count that no honest reports make up is below any number.
@@ -125,23 +125,25 @@ class Opening:
         Raises:
             ProtocolError: the peer's counts are not those committed to, or over another set.
         """
-        computed = self._counts_commitment(1 - self._party, theirs)
+        computed = self._counts_commitment(1 - self._party, peer_counts)
         if not kdf.digests_equal(self._peer_commitment, computed):
             raise ProtocolError(
                 "the peer's counts do not fit its commitment: nothing is opened",
                 code="commitment-mismatch",
             )
-        self._count_out(theirs.counts)
-        self._theirs = CountsBody(theirs.salt, theirs.root, bytes(theirs.counts))
+        self._count_out(peer_counts.counts)
+        self._peer_counts = CountsBody(
+            peer_counts.salt, peer_counts.root, bytes(peer_counts.counts)
+        )
         key = self.salt[DIGEST_BYTES:]
         shown = self._rows_of(self._party).shown(self.share, key, self._kept)
         return ShareBody(self.salt[:DIGEST_BYTES], shown.data)
 
-    def _count_out(self, theirs: Buffer) -> None:
+    def _count_out(self, peer_counts: Buffer) -> None:
         """Which rows are kept, and how many are not although somebody sent them."""
         ours, others = (
-            commitments.counts_by_segment(self._plan, said)
-            for said in (self._own_counts().counts, theirs)
+            commitments.counts_by_segment(self._plan, share)
+            for share in (self._own_counts().counts, peer_counts)
         )
         least, num_clients = self._plan.min_contributors, len(self.accepted)
         for segment in self._plan.with_trees:
@@ -152,26 +154,26 @@ class Opening:
             num_few = int(np.count_nonzero((counts > 0) & (counts < least)))
             self._withheld |= {segment.name: num_few} if num_few else {}
 
-    def open(self, theirs: ShareBody) -> Opened:
+    def open(self, peer_share: ShareBody) -> Opened:
         """The exact sums, of rows that are kept if counts are opened first.
 
         Raises:
             ProtocolError: the peer's share is not the one committed to, or over another set.
         """
         if self._plan.opens_counts_first:
-            said = self._theirs
+            counts = self._peer_counts
             peers = self._rows_of(1 - self._party)
-            other = peers.take(theirs.sums, said.root, self._kept, said.counts)
+            other = peers.take(peer_share.sums, counts.root, self._kept, counts.counts)
             ours = commitments.hide(self._plan, self.share, self._kept)
             opened = decode_shares(self._plan, ours.data, other.data, tuple(self.accepted))
             return dataclasses.replace(opened, withheld=self._withheld)
-        computed = self._commitment(1 - self._party, theirs.salt, theirs.sums)
+        computed = self._commitment(1 - self._party, peer_share.salt, peer_share.sums)
         if not kdf.digests_equal(self._peer_commitment, computed):
             raise ProtocolError(
                 "the peer's share does not fit its commitment: nothing is applied",
                 code="commitment-mismatch",
             )
-        return decode_shares(self._plan, self.share, theirs.sums, tuple(self.accepted))
+        return decode_shares(self._plan, self.share, peer_share.sums, tuple(self.accepted))
 
     def _accept(self, reports: dict[int, Report]) -> None:
         """Take these as the set; its digest binds the key of the check and both shares."""
@@ -190,9 +192,9 @@ class Opening:
         counts = commitments.counts_of(self._plan, self.share)
         return CountsBody(self.salt[:DIGEST_BYTES], self._root, counts)
 
-    def _counts_commitment(self, party: int, said: CountsBody) -> bytes:
-        head = bytes([party]), self._set_digest, said.salt, said.root
-        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[said.counts])
+    def _counts_commitment(self, party: int, body: CountsBody) -> bytes:
+        head = bytes([party]), self._set_digest, body.salt, body.root
+        return kdf.digest(kdf.LABEL_SHARE, *head, pieces=[body.counts])
 
     def _rows_of(self, party: int) -> RowCommitments:
         return RowCommitments(self._plan, party, self._set_digest)
@@ -204,15 +206,15 @@ class Opening:
 
 def decode_shares(plan: Plan, first: Buffer, second: Buffer, clients: tuple[int, ...]) -> Opened:
     """Add two servers' shares and cut the sums into segments; `ranges` zeroes what cannot be."""
-    ours, theirs = (share_by_segment(plan, share) for share in (first, second))
+    ours, others = (share_by_segment(plan, share) for share in (first, second))
     opened = Opened({}, {}, len(clients), len(clients), clients)
     for segment in plan.with_trees:
-        values = _decoded(plan, ours[segment.name], theirs[segment.name], segment, opened)
+        values = _decoded(plan, ours[segment.name], others[segment.name], segment, opened)
         values = _in_index_space(segment, values)
         if plan.lane_values:
             opened.lanes[segment.name] = values[:, 0]
         opened.sums[segment.name] = values[:, plan.lane_values :]
-    return _with_dense(plan, opened, ours, theirs)
+    return _with_dense(plan, opened, ours, others)
 
 
 def _decoded(
@@ -249,13 +251,13 @@ def _decoded(
 
 
 def _with_dense(
-    plan: Plan, opened: Opened, ours: dict[str, memoryview], theirs: dict[str, memoryview]
+    plan: Plan, opened: Opened, ours: dict[str, memoryview], others: dict[str, memoryview]
 ) -> Opened:
     """The dense segments' sums, in front of which the total weight may stand."""
     weight, clamped = opened.total_weight, False
     lane: npt.NDArray[np.int64] | None = None
     for segment in plan.dense:
-        values, fits = _added(plan, segment, ours[segment.name], theirs[segment.name])
+        values, fits = _added(plan, segment, ours[segment.name], others[segment.name])
         if plan.lane == "weight":
             weight = ranges.clamp_weight(plan, opened.num_clients, int(values[0]))
             clamped = clamped or weight != int(values[0]) or not bool(fits[0])

@@ -52,9 +52,9 @@ class Questions:
 
     def verdict(self, fold: bytes, loaded: LoadedReport, threads: int = 0) -> bytes:
         """What this server says of a report whose trees have this fold."""
-        carries, said = self.ask(loaded, threads)
+        carries, opened = self.ask(loaded, threads)
         whole = int.from_bytes(fold, "little") ^ carries
-        return whole.to_bytes(FOLD_BYTES, "little") + said
+        return whole.to_bytes(FOLD_BYTES, "little") + opened
 
     def ask(self, loaded: LoadedReport, threads: int = 0) -> tuple[int, bytes]:
         """The fold of the carry trees, and what this server opens: `said_elements` as bytes.
@@ -81,8 +81,8 @@ class Questions:
         (rho,) = field128.integers(field128.uniform(self._derived(report.client, b"rho"), 1))
         zeros = statement.residues(parts, query.outputs, same, bits, party)
         output = field128.evaluate([0, *(share for _, share in zeros)], rho)
-        said = np.concatenate([query.opened, of_same, field128.words([output])])
-        return fold, field128.to_bytes(said)
+        opened = np.concatenate([query.opened, of_same, field128.words([output])])
+        return fold, field128.to_bytes(opened)
 
     def _of_weights(
         self, client: int, parts: list[tuple[Whole, int]], proof: Words
@@ -94,8 +94,8 @@ class Questions:
         (group,) = (group for group in statement.groups if group.kind == "weight")
         laid = [(statement.lanes(part), part[group.start], scale) for part, scale in parts]
         point = statement.same.point(self._derived(client, b"weights"))
-        found = statement.same.query(laid, proof, point)
-        return found.opened, found.output
+        query = statement.same.query(laid, proof, point)
+        return query.opened, query.output
 
     def _values(self, loaded: LoadedReport, slack: Whole, threads: int) -> list[Whole]:
         """The vector of this server's lifted shares: low parts, and high ones of wide rings."""
@@ -124,14 +124,14 @@ class Questions:
         return kdf.derive(self._key, kdf.LABEL_PROOF, context)
 
 
-def passes(plan: Plan, ours: bytes, theirs: bytes) -> bool:
+def passes(plan: Plan, ours: bytes, others: bytes) -> bool:
     """Whether a report is accepted, by both servers' verdicts of `verdict_bytes`.
 
     Both are canonical: ours was made here, the peer's was decoded.
     """
-    if not kdf.digests_equal(ours[:FOLD_BYTES], theirs[:FOLD_BYTES]):
+    if not kdf.digests_equal(ours[:FOLD_BYTES], others[:FOLD_BYTES]):
         return False
     if plan.statement is None:
         return True
-    said = (field128.checked(verdict[FOLD_BYTES:]) for verdict in (ours, theirs))
-    return plan.statement.accepts(*said)
+    opened = (field128.checked(verdict[FOLD_BYTES:]) for verdict in (ours, others))
+    return plan.statement.accepts(*opened)

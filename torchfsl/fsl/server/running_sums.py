@@ -134,9 +134,9 @@ class RunningSums:
         for segment in self._with_hints:
             contributions = [part.contribution(segment) for part in loaded]
             lifted = self._values(segment) if keeping else 0
-            found = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
-            if found is not None:
-                self._keep(window, segment, found)
+            lifted_sums = self._sum(segment).add(contributions, subtract=subtract, lifted=lifted)
+            if lifted_sums is not None:
+                self._keep(window, segment, lifted_sums)
         for segment in self._dense:
             total = self._dense_sum(segment)
             for part in loaded:
@@ -152,12 +152,12 @@ class RunningSums:
                 self._added[report.client] = report
         self._release()
 
-    def _keep(self, reports: list[Report], segment: TreeSegment, found: Whole) -> None:
+    def _keep(self, reports: list[Report], segment: TreeSegment, lifted_sums: Whole) -> None:
         """Note sums over leaves `[parts, reports, ...]`; beyond a window of memory in a file.
 
         Where the file cannot be written they are not kept, and made once more when asked for.
         """
-        signed = -found if self._party else found
+        signed = -lifted_sums if self._party else lifted_sums
         try:
             for place, report in enumerate(reports):
                 held = self._spool.hold(signed[:, place].tobytes())

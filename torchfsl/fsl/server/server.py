@@ -211,9 +211,9 @@ class Server(SecretHolder):
             ProtocolError: fewer than `min_clients`; the round ends unopened.
         """
         expect_state(self.state, Step.AGREE.before)
-        theirs, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
+        peer_reports, opening = bodies.ReportSet.from_peer(self, peer_set), self._opening
         with abandoned_on_error(self, on=ProtocolError):
-            verify_key = opening.agree(self.reports.complete(), theirs)
+            verify_key = opening.agree(self.reports.complete(), peer_reports)
         opening.folds = self._evaluator.folds(opening.accepted, verify_key)
         return self._done(Step.AGREE, bodies.Verdicts(tuple(opening.folds.values())))
 
@@ -225,9 +225,9 @@ class Server(SecretHolder):
                 ends unopened.
         """
         expect_state(self.state, Step.VERIFY.before)
-        theirs = bodies.Verdicts.from_peer(self, peer_verdicts)
+        peer_folds = bodies.Verdicts.from_peer(self, peer_verdicts)
         with abandoned_on_error(self, on=ProtocolError):
-            self._opening.verify(theirs)
+            self._opening.verify(peer_folds)
         self.state = Step.VERIFY.after
         return tuple(self._opening.accepted)
 
@@ -252,19 +252,19 @@ class Server(SecretHolder):
         expect_state(self.state, Step.REVEAL.before)
         if self.plan.opens_counts_first:
             raise ProtocolError("under this plan the counts are opened first: reveal_counts")
-        said = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
+        share = self._opening.reveal(bodies.ShareCommit.from_peer(self, peer_commitment))
         self.rounds_opened += 1
-        return self._done(Step.REVEAL, said)
+        return self._done(Step.REVEAL, share)
 
     def reveal_counts(self, peer_commitment: bytes) -> bytes:
         """Once the peer has committed: this server's share of the counts, for the peer."""
         expect_state(self.state, Step.REVEAL_COUNTS.before)
         if not self.plan.opens_counts_first:
             raise ProtocolError("under this plan all is opened at once: reveal", code="wrong-step")
-        theirs = bodies.ShareCommit.from_peer(self, peer_commitment)
-        said = self._opening.reveal_counts(theirs)
+        peer_commit = bodies.ShareCommit.from_peer(self, peer_commitment)
+        counts = self._opening.reveal_counts(peer_commit)
         self.rounds_opened += 1
-        return self._done(Step.REVEAL_COUNTS, said)
+        return self._done(Step.REVEAL_COUNTS, counts)
 
     def reveal_kept(self, peer_counts: bytes) -> bytes:
         """Once the counts are open: this server's share of the rows that enough clients sent.
@@ -273,10 +273,10 @@ class Server(SecretHolder):
             ProtocolError: they are not those that the peer committed to; the round ends unopened.
         """
         expect_state(self.state, Step.REVEAL_KEPT.before)
-        theirs = bodies.CountsBody.from_peer(self, peer_counts)
+        counts = bodies.CountsBody.from_peer(self, peer_counts)
         with abandoned_on_error(self, on=ProtocolError):
-            said = self._opening.reveal_kept(theirs)
-        return self._done(Step.REVEAL_KEPT, said)
+            share = self._opening.reveal_kept(counts)
+        return self._done(Step.REVEAL_KEPT, share)
 
     def open(self, peer_share: bytes) -> Opened:
         """Add the peer's share: the exact sums. Ends the round and wipes its reports.
@@ -285,9 +285,9 @@ class Server(SecretHolder):
             ProtocolError: the share is not the one committed to, or over another set.
         """
         expect_state(self.state, Step.OPEN.before)
-        theirs, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
+        share, opening = bodies.ShareBody.from_peer(self, peer_share), self._opening
         _end(self, tuple(opening.accepted))
-        opened = opening.open(theirs)
+        opened = opening.open(share)
         self._applied.given = True
         return opened
 

@@ -66,13 +66,13 @@ def connect_as(context: Context, call: Call) -> Connection:
 def _files(folder: Path, name: object) -> TlsFiles:
     if name is not None:
         return TlsFiles.in_folder(folder, str(name))
-    found = sorted(path.stem for path in folder.glob("client-*.pem"))
-    if len(found) != 1:
+    names = sorted(path.stem for path in folder.glob("client-*.pem"))
+    if len(names) != 1:
         raise ParameterError(
-            f"{folder} holds the certificates of {len(found)} clients: say which one is this "
+            f"{folder} holds the certificates of {len(names)} clients: say which one is this "
             "node's, --node-config 'torchfsl-name=\"client-17\"'"
         )
-    return TlsFiles.in_folder(folder, found[0])
+    return TlsFiles.in_folder(folder, names[0])
 
 
 def _connect_here(context: Context, call: Call) -> Connection:
@@ -91,8 +91,8 @@ def _connect_here(context: Context, call: Call) -> Connection:
 def is_private(folder: Path) -> bool:
     """Whether it is a folder of this user that nobody else may enter."""
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return mine and stat.S_IMODE(found.st_mode) & 0o077 == 0
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return mine and stat.S_IMODE(status.st_mode) & 0o077 == 0

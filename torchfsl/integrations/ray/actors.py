@@ -135,7 +135,7 @@ def _check_listening(address: str) -> None:
 
 def namespaces() -> list[str]:
     """Of all named actors on the cluster."""
-    return [found["namespace"] for found in ray.util.list_named_actors(all_namespaces=True)]
+    return [actor["namespace"] for actor in ray.util.list_named_actors(all_namespaces=True)]
 
 
 def mark() -> None:
@@ -209,8 +209,9 @@ class RayGrid:
 
     def processes(self) -> list[tuple[int, dict[str, str]]]:
         """Each actor's process, and what it was told of Ray's security."""
-        found: list[tuple[int, dict[str, str]]] = ray.get([a.process.remote() for a in self.actors])
-        return found
+        asked = [actor.process.remote() for actor in self.actors]
+        processes: list[tuple[int, dict[str, str]]] = ray.get(asked)
+        return processes
 
     def close(self) -> None:
         """See `Grid.close`."""

@@ -133,12 +133,12 @@ class Places:
 
         Positions of one sub-table differ.
         """
-        found = []
+        pairs = []
         for positions, slots in self._tables:
             first, last = np.searchsorted(positions, (rows.start, rows.stop))
             part = positions[first:last].astype(np.int64) - rows.start
-            found.append((part, slots[first:last]))
-        return found
+            pairs.append((part, slots[first:last]))
+        return pairs
 
 
 def subtrees(cut: Cut, key: bytes, roots: Bytes, cw: Bytes, cw_right: Bytes) -> Bytes:

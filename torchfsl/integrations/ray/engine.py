@@ -114,10 +114,10 @@ def examine(url: str, *, shards: int, authority: bytes, insecure: bool = False) 
     """For `torchfsl doctor`: connect as a server would; what the cluster has; raises the same."""
     actors = _connected(url, shards, authority, insecure=insecure)
     machines, cores = actors.resources()
-    said = f"{machines} machines with {cores:g} cores, {shards} shards"
+    summary = f"{machines} machines with {cores:g} cores, {shards} shards"
     if cores < shards:
-        raise ParameterError(f"--engine: {said}: each shard takes a core of what Ray counts")
-    return said + (", INSECURE" if insecure else ", token and TLS")
+        raise ParameterError(f"--engine: {summary}: each shard takes a core of what Ray counts")
+    return summary + (", INSECURE" if insecure else ", token and TLS")
 
 
 def _connected(url: str, shards: int, authority: bytes, *, insecure: bool) -> ModuleType:

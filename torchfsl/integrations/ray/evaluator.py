@@ -71,11 +71,12 @@ class ShardedEvaluator:
         Raises:
             EngineLost: shards were lost again and again.
         """
-        found = self._tables.answer(self._sums.epoch, report, model, waiting)
+        answers = self._tables.answer(self._sums.epoch, report, model, waiting)
         seed = report.trees.master_seed
         assert seed is not None
         key = report.tree_context.answer_key(seed, self._party, report.round_number)
-        return AnswerBody.seal(key, [part for both in found for part in both] + [report.model_rows])
+        parts = [part for both in answers for part in both]
+        return AnswerBody.seal(key, [*parts, report.model_rows])
 
     def close(self) -> None:
         """See `Evaluator.close`."""
@@ -99,11 +100,9 @@ class ShardedEvaluator:
             folds |= self._folded(verify_key, *under_way.popleft())
         if self._plan.statement is not None:
             questions = Questions(self._plan, self._party, verify_key)
-            loaded = (LoadedReport(self._party, report) for report in reports.values())
-            folds = {
-                one.report.client: questions.verdict(folds[one.report.client], one)
-                for one in loaded
-            }
+            for client, report in reports.items():
+                loaded = LoadedReport(self._party, report)
+                folds[client] = questions.verdict(folds[client], loaded)
         return folds
 
     def settle(self, reports: Sequence[Report]) -> bool:
@@ -145,11 +144,11 @@ class ShardedEvaluator:
     ) -> dict[int, bytes]:
         """The XOR of the shards' folds, by client."""
         total = np.zeros((len(clients), FOLD_BYTES), dtype=np.uint8)
-        for shard, one in enumerate(sent):
-            found = self.shards.got(one)
-            if found is None:
-                found = self.shards.ask(shard, "fold", parts[shard], places, key)
-            total ^= np.frombuffer(found, dtype=np.uint8).reshape(total.shape)
+        for shard, call in enumerate(sent):
+            folds = self.shards.got(call)
+            if folds is None:
+                folds = self.shards.ask(shard, "fold", parts[shard], places, key)
+            total ^= np.frombuffer(folds, dtype=np.uint8).reshape(total.shape)
         return {client: row.tobytes() for client, row in zip(clients, total, strict=True)}
 
     def _add_noise(self, total: Bytes, starts: Mapping[str, int], *, dense_alone: bool) -> None:

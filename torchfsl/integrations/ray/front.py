@@ -134,11 +134,11 @@ class FrontSums:
         for _ in range(ATTEMPTS):
             self._bring_up()
             lost = []
-            for (number, piece), found in self._gathered(due, pieces, noisy):
-                if found is None:
+            for (number, piece), parts in self._gathered(due, pieces, noisy):
+                if parts is None:
                     lost.append((number, piece))
                     continue
-                for name, part in found.items():
+                for name, part in parts.items():
                     rows = self._shards.cuts[number][name].rows
                     yield name, piece_of(rows, piece, pieces), part
             due = lost
@@ -165,7 +165,7 @@ class FrontSums:
         parts: list[object] = []
         if self._plan.with_trees:
             grid = self._shards.grid
-            wholes = [self._whole(one) for one in loaded]
+            wholes = [self._whole(part) for part in loaded]
             for shard, packing in enumerate(self._packed_by()):
                 parts.append(grid.put(packing.pack(wholes)))
                 self._sent(grid.send(shard, "add", self.epoch, number, subtract, parts[-1]))
@@ -194,13 +194,13 @@ class FrontSums:
         return self._packings
 
     def _whole(self, loaded: LoadedReport) -> dict[str, SegmentWhole]:
-        context, found = loaded.report.context, {}
+        context, wholes = loaded.report.context, {}
         for segment in self._plan.with_trees:
             part = loaded.contribution(segment)
             check = context.trees.check_key(segment)
             keys = (part.key_tree, part.key_convert, check)
-            found[segment.name] = SegmentWhole(keys, part.roots, part.trees, part.hints)
-        return found
+            wholes[segment.name] = SegmentWhole(keys, part.roots, part.trees, part.hints)
+        return wholes
 
     def _add_dense(self, loaded: Sequence[LoadedReport], *, subtract: bool) -> None:
         for segment in self._plan.dense:
@@ -324,21 +324,21 @@ class FrontTables:
             cuts = self._shards.cuts
             self._packings = [Packing(self._plan, own, questions=True) for own in cuts]
         loaded = [LoadedReport(self._party, report) for report in window]
-        wholes = [{s.name: _question(one, s) for s in self._plan.retrieving} for one in loaded]
+        wholes = [{s.name: _question(part, s) for s in self._plan.retrieving} for part in loaded]
         asked = [grid.put(packing.pack(wholes)) for packing in self._packings]
-        found: dict[int, list[Answer]] = {}
+        by_shard: dict[int, list[Answer]] = {}
         for _ in range(ATTEMPTS):
             sent = {
                 shard: grid.send(shard, "answer", epoch, rows, asked[shard])
                 for shard in range(grid.size)
-                if shard not in found
+                if shard not in by_shard
             }
-            got = {shard: self._shards.got(one) for shard, one in sent.items()}
-            found |= {shard: answers for shard, answers in got.items() if answers is not None}
-            if len(found) == grid.size:
-                by_client = zip(*(found[shard] for shard in sorted(found)), strict=True)
+            got = {shard: self._shards.got(part) for shard, part in sent.items()}
+            by_shard |= {shard: answers for shard, answers in got.items() if answers is not None}
+            if len(by_shard) == grid.size:
+                by_client = zip(*(by_shard[shard] for shard in sorted(by_shard)), strict=True)
                 return ([_joined(s, parts) for s in self._plan.retrieving] for parts in by_client)
-            self._lay_out(epoch, rows, model, set(got) - set(found))
+            self._lay_out(epoch, rows, model, set(got) - set(by_shard))
         raise EngineLost(f"shards were lost {ATTEMPTS} times while clients were answered")
 
     def _lay_out(
@@ -352,8 +352,8 @@ class FrontTables:
                 part = grid.put(np.ascontiguousarray(rows[start : start + step]))
                 call = (epoch, model_rows, segment.name, start, part)
                 sent = [grid.send(shard, "put_rows", *call) for shard in whom]
-                for one in sent:
-                    self._shards.got(one)
+                for sending in sent:
+                    self._shards.got(sending)
 
 
 def _joined(segment: TreeSegment, parts: Sequence[Answer]) -> tuple[bytes, bytes]:

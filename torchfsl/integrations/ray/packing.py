@@ -98,7 +98,7 @@ class Packing:
 
     def read(self, row: Bytes) -> dict[str, SegmentPart]:
         """The parts in one report's row, as views of it."""
-        found = {}
+        parts = {}
         for segment in self.segments:
             start = self._keys[segment.name]
             keys = row[start : start + 3 * _KEY_BYTES].tobytes()
@@ -106,8 +106,8 @@ class Packing:
                 keys[i : i + _KEY_BYTES] for i in range(0, 3 * _KEY_BYTES, _KEY_BYTES)
             )
             bins, stash = (self._part(row, segment.name, is_stash) for is_stash in (False, True))
-            found[segment.name] = SegmentPart(tree, second, check, bins, stash)
-        return found
+            parts[segment.name] = SegmentPart(tree, second, check, bins, stash)
+        return parts
 
     def _span(self, segment: TreeSegment, group: TreeGroup) -> slice:
         """Which of a group's trees are in the row."""

@@ -128,7 +128,8 @@ class Shard:
             return None
         asked = [self._asked.read(row) for row in rows]
         by_segment = {
-            s.name: self._tables[s.name].answers([one[s.name] for one in asked]) for s in segments
+            s.name: self._tables[s.name].answers([parts[s.name] for parts in asked])
+            for s in segments
         }
         return [{s.name: by_segment[s.name][i] for s in segments} for i in range(len(asked))]
 
@@ -167,17 +168,17 @@ class Shard:
         given = [part for part in others if part is not None]
         if own is None or len(given) < len(others):
             return None
-        found = {}
+        parts = {}
         for name, total in own.items():
             segment = self._cuts[name].segment
             for part in given:
                 add_rows(total, part[name], self._plan.ring_bytes(segment))
-            found[name] = total
+            parts[name] = total
             if noisy and total.size:
                 values = total.reshape(len(total), -1, self._plan.ring_bytes(segment))
                 noisy_values = noise.add_noise(self._plan, segment, values)
-                found[name] = noisy_values.reshape(total.shape)
-        return found
+                parts[name] = noisy_values.reshape(total.shape)
+        return parts
 
     def end(self, epoch: int) -> None:
         """The round is over: forget everything."""

@@ -75,9 +75,9 @@ class SegmentSums:
                     self._gather(bins, slots, own)
                 elif len(positions):
                     there = whole_rows(own)
-                    found = there[positions].view(np.uint8).reshape(-1, self._row)
-                    self._gather(bins, slots, found)
-                    there[positions] = whole_rows(found)
+                    gathered = there[positions].view(np.uint8).reshape(-1, self._row)
+                    self._gather(bins, slots, gathered)
+                    there[positions] = whole_rows(gathered)
             low = max(some.start, cut.node_positions.start)
             high = min(some.stop, cut.node_positions.stop)
             if low < high:
@@ -95,8 +95,8 @@ class SegmentSums:
         """One job a tree: its subtrees side by side, as if they were trees."""
         nodes = subtrees(self._cut, key, part.roots, part.cw, part.cw_right)
         return [
-            (*one, np.repeat(part.hints[i : i + 1], len(self._cut.nodes), axis=0))
-            for i, one in enumerate(side_by_side(self._cut, nodes, part))
+            (*trees, np.repeat(part.hints[i : i + 1], len(self._cut.nodes), axis=0))
+            for i, trees in enumerate(side_by_side(self._cut, nodes, part))
         ]
 
 

@@ -72,7 +72,7 @@ class SegmentTables:
         """
         if not self._digested:
             self._digest_blocks()
-        cut, found = self._cut, [[b"", b"", b"", b""] for _ in questions]
+        cut, answers = self._cut, [[b"", b"", b"", b""] for _ in questions]
         bins, below = self._tables
         if bins.size:
             asked = [
@@ -81,22 +81,22 @@ class SegmentTables:
                 for part in (q.bins,)
                 if part is not None
             ]
-            for own, said in zip(found, self._answered(asked, 0), strict=True):
-                own[:2] = (part.tobytes() for part in said)
+            for own, answered in zip(answers, self._answered(asked, 0), strict=True):
+                own[:2] = (part.tobytes() for part in answered)
         if below.size:
             stashes = [q.stash for q in questions if q.stash is not None]
             asked = []
             for q, stash in zip(questions, stashes, strict=True):
                 nodes = subtrees(cut, q.tree_key, stash.roots, stash.cw, stash.cw_right)
                 one_by_one = side_by_side(cut, nodes, stash)
-                asked += [(q.tree_key, q.second_key, *one) for one in one_by_one]
+                asked += [(q.tree_key, q.second_key, *tree) for tree in one_by_one]
             trees = iter(self._answered(asked, 1))
-            for own, stash in zip(found, stashes, strict=True):
+            for own, stash in zip(answers, stashes, strict=True):
                 whole = [next(trees) for _ in range(len(stash.roots))]
                 for i in (0, 1):
-                    parts = (np.bitwise_xor.reduce(said[i], axis=0).tobytes() for said in whole)
+                    parts = (np.bitwise_xor.reduce(both[i], axis=0).tobytes() for both in whole)
                     own[2 + i] = b"".join(parts)
-        return [(own[0], own[1], own[2], own[3]) for own in found]
+        return [(own[0], own[1], own[2], own[3]) for own in answers]
 
     def _answered(self, asked: Sequence[Any], which: int) -> list[tuple[Bytes, Bytes]]:
         """Answers and tags of trees over the bins (0) or the stash's nodes (1)."""
@@ -104,8 +104,8 @@ class SegmentTables:
         leaves = table.shape[1]
         if self._cut.segment.tag_bytes:
             args = (list(asked), leaves, table, digests, num_threads())
-            found: list[tuple[Bytes, Bytes]] = kernels().authenticate_batch(*args)
-            return found
+            answered: list[tuple[Bytes, Bytes]] = kernels().authenticate_batch(*args)
+            return answered
         return [
             (
                 kernels().answer(key, *trees, leaves, table, num_threads()),
@@ -118,14 +118,14 @@ class SegmentTables:
         """Lay out some rows and, where a block is a row, their digests."""
         cut, width = self._cut, self._cut.segment.tag_bytes
         end = start + len(rows)
-        found = [one for one in self._places.within(range(start, end)) if len(one[0])]
+        pairs = [pair for pair in self._places.within(range(start, end)) if len(pair[0])]
         here = cut.node_positions
         nodes = range(max(start, here.start) - start, min(end, here.stop) - start)
         first = start - (cut.nodes.start * cut.node_leaves << cut.segment.nu)
 
         def lay_out(tables: Sequence[Bytes], of: Callable[[Positions], Bytes]) -> None:
             bins, below = (table.reshape(-1, table.shape[2] >> cut.segment.nu) for table in tables)
-            for positions, slots in found:
+            for positions, slots in pairs:
                 whole_rows(bins)[slots] = whole_rows(of(positions))
             if nodes:
                 below[first + nodes.start : first + nodes.stop] = of(nodes)
@@ -133,15 +133,17 @@ class SegmentTables:
         lay_out(self._tables, lambda positions: _taken(rows, positions))
         if not (self._digested and width):
             return
-        if len(nodes) + sum(len(positions) for positions, _ in found) < len(rows):
+        if len(nodes) + sum(len(positions) for positions, _ in pairs) < len(rows):
             lay_out(self._digests, lambda positions: self._digests_of(_taken(rows, positions)))
         else:  # a row that lies in several places is digested once
             digests = self._digests_of(rows)
             lay_out(self._digests, lambda positions: _taken(digests, positions))
 
     def _digests_of(self, blocks: Bytes) -> Bytes:
-        found: Bytes = kernels().row_digests(self._key, np.ascontiguousarray(blocks), num_threads())
-        return found
+        digests: Bytes = kernels().row_digests(
+            self._key, np.ascontiguousarray(blocks), num_threads()
+        )
+        return digests
 
     def _digest_blocks(self) -> None:
         """Of blocks of several rows; zeros for leaves behind the last position, without any."""

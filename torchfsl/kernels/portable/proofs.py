@@ -140,14 +140,14 @@ def wide(data: Bytes, slots: int) -> Words:
     """Values of seven bytes `[M, 7 slots]` as words `[M, slots]`."""
     words = np.zeros((len(data), slots, 8), dtype=np.uint8)
     words[..., :CARRY_BYTES] = data.reshape(len(data), slots, CARRY_BYTES)
-    found: Words = words.view("<u8")[..., 0]
-    return found
+    numbers: Words = words.view("<u8")[..., 0]
+    return numbers
 
 
 def signed(words: Words) -> Whole:
     """The lower seven bytes as signed integers in [-2**55, 2**55)."""
-    found: Whole = (words << np.uint64(8)).view(np.int64) >> 8
-    return found
+    numbers: Whole = (words << np.uint64(8)).view(np.int64) >> 8
+    return numbers
 
 
 # --- the field ----------------------------------------------------------------------------------
