@@ -15,7 +15,6 @@ There is nothing to do for a client that drops out: an update counts if all of i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -134,12 +133,7 @@ class ClientRound:
     def __enter__(self) -> ClientRound:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Nothing to end: who has not submitted does not count."""
 
     def fetch(self, kind: Kind) -> Message:

@@ -173,8 +173,8 @@ class SesaPlan(SubmodelPlan):
             fewer = ", fewer dropouts" if dropouts else ""
             raise ParameterError(
                 f"with {sum(counts)} clients{lost}, {isolated:.3g} submodels per round have at "
-                f"most one honest contributor, above max_isolation = {self.max_isolation:g}: plan for "
-                f"more clients{fewer}, fewer submodels, wider clients or less collusion"
+                f"most one honest contributor, above max_isolation = {self.max_isolation:g}: plan "
+                f"for more clients{fewer}, fewer submodels, wider clients or less collusion"
             )
 
     @functools.cached_property

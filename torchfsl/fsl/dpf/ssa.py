@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -70,9 +71,15 @@ class Contribution:
     hints: Bytes = field(repr=False)
 
 
-class Accumulator(Protocol):
+class Accumulator(ABC):
     """One server's running sum of one tree segment, over clients. It serves round after round."""
 
+    def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
+        """Start at zero."""
+        self._plan, self._segment, self._party = plan, segment, party
+        self._row, self._width = plan.value_bytes(segment), plan.ring_bytes(segment)
+
+    @abstractmethod
     def clear(self) -> None:
         """Back to zero."""
 
@@ -85,9 +92,21 @@ class Accumulator(Protocol):
         and before the party's sign: `int64[parts, reports, num_trees, lifted]`, low and high or low
         alone.
         """
+        sign = 1 - self._party if subtract else self._party
+        parts: list[Whole | None] = []
+        for position in range(len(self._segment.groups)):
+            parts += self._add(reports, position, sign, lifted)
+        return _by_report(parts, len(reports), lifted)
 
+    @abstractmethod
     def gather(self) -> Bytes:
         """This server's share of the sum, in index order: `[m, W/8]`; may be a view."""
+
+    @abstractmethod
+    def _add(
+        self, reports: Sequence[Contribution], position: int, sign: int, lifted: int
+    ) -> list[Whole | None]:
+        """Add one group's trees of all reports; what is lifted of them."""
 
 
 class BinSums(Accumulator):
@@ -98,8 +117,7 @@ class BinSums(Accumulator):
 
     def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
         """Start at zero."""
-        self._plan, self._segment, self._party = plan, segment, party
-        self._width = plan.ring_bytes(segment)
+        super().__init__(plan, segment, party)
         self._sums = [sums_of(plan, segment, group) for group in segment.groups]
 
     def clear(self) -> None:
@@ -107,21 +125,16 @@ class BinSums(Accumulator):
         for total in self._sums:
             total.fill(0)
 
-    def add(
-        self, reports: Sequence[Contribution], *, subtract: bool = False, lifted: int = 0
-    ) -> Whole | None:
-        """See `Accumulator.add`."""
-        sign = 1 - self._party if subtract else self._party
-        parts = []
-        for position, (group, span) in enumerate(split(self._segment)):
-            jobs = _jobs(reports, position, group, span)
-            into = self._sums[position]
-            parts.append(_accumulate(self._width, jobs, group, sign, into, lifted))
-        return _by_report(parts, len(reports), lifted)
+    def _add(
+        self, reports: Sequence[Contribution], position: int, sign: int, lifted: int
+    ) -> list[Whole | None]:
+        group, span = list(split(self._segment))[position]
+        jobs = _jobs(reports, position, group, span)
+        return [_accumulate(self._width, jobs, group, sign, self._sums[position], lifted)]
 
     def gather(self) -> Bytes:
         """See `Accumulator.gather`."""
-        segment, row = self._segment, self._plan.value_bytes(self._segment)
+        segment, row = self._segment, self._row
         flats = [total.reshape(-1, row) for total in self._sums]
         # The stash comes last and is in index order: its sums need not be added to zeros.
         begun = segment.groups[-1].is_stash
@@ -140,8 +153,7 @@ class IndexSums(Accumulator):
 
     def __init__(self, plan: Plan, segment: TreeSegment, party: int) -> None:
         """Start at zero."""
-        self._plan, self._segment, self._party = plan, segment, party
-        self._row, self._width = plan.value_bytes(segment), plan.ring_bytes(segment)
+        super().__init__(plan, segment, party)
         whole = TreeGroup(1, segment.m, segment.nu, True, 0)
         self._total = sums_of(plan, segment, whole)
 
@@ -149,33 +161,22 @@ class IndexSums(Accumulator):
         """See `Accumulator.clear`."""
         self._total.fill(0)
 
-    def add(
-        self, reports: Sequence[Contribution], *, subtract: bool = False, lifted: int = 0
-    ) -> Whole | None:
-        """See `Accumulator.add`."""
-        sign = 1 - self._party if subtract else self._party
-        parts = []
-        for position, (group, span) in enumerate(split(self._segment)):
-            if group.is_stash:
-                jobs = _jobs(reports, position, group, span)
-                parts.append(_accumulate(self._width, jobs, group, sign, self._total, lifted))
-            else:
-                parts += self._add_bins(reports, position, sign, lifted)
-        return _by_report(parts, len(reports), lifted)
-
-    def _add_bins(
+    def _add(
         self, reports: Sequence[Contribution], position: int, sign: int, lifted: int
     ) -> list[Whole | None]:
+        group, span = list(split(self._segment))[position]
+        if group.is_stash:
+            jobs = _jobs(reports, position, group, span)
+            return [_accumulate(self._width, jobs, group, sign, self._total, lifted)]
         plan, segment = self._plan, self._segment
         table, theta, padded = _layout(plan, segment)
         each = segment.num_bins // NUM_HASHES
-        group = dataclasses.replace(segment.groups[position], num_trees=each)
+        group = dataclasses.replace(group, num_trees=each)
         sums = sums_of(plan, segment, group)
         out = self._total.reshape(-1, self._row)[: segment.m]
         lifted_sums = []
         for i in range(NUM_HASHES):
-            span = slice(i * each, (i + 1) * each)
-            jobs = []
+            span, jobs = slice(i * each, (i + 1) * each), []
             for r in reports:
                 keys, trees = (r.key_tree, r.key_convert), _part(r.trees[position], span)
                 jobs.append((*keys, r.roots[span], *trees, r.hints[span]))
