@@ -6,7 +6,7 @@ z = 0 iff y = 0, z has the sign of y, and y divides z. The gcd of several maskin
 most of the time, and from a few hundred exact values of a layer on known inputs its weights follow
 by linear algebra (`published_relu`). A random sign of r (`signed_r`) hides signs and nothing else.
 
-Where the paper is silent or wrong, as little as possible is added:
+If the paper is silent or wrong, as little as possible is added:
 
 * Truncation is not specified; here by the dealer's pairs, exactly: P_A and S open y + r for a
   uniform r of which P_Q deals shares of r, r >> f and the top bit.
@@ -149,7 +149,7 @@ class _Prediction:
         return own, x - own
 
     def _matmul(self, number: int, node: Node, given: list[Shares]) -> Shares:
-        """Fig. 3: w x_0 at P_A; w x_1 with c = a b, where S gets w + a and P_A x_1 - b."""
+        """Fig. 3: w x_0 at P_A, and w x_1 with c = a b, for which S gets w + a and P_A x_1 - b."""
         weight, bias = self._network.weights[number]
         apply: Callable[..., torch.Tensor] = apply_linear
         (x0, x1), a = given[0], self._uniform(weight.shape)

@@ -18,8 +18,8 @@ Values may be given as integers: a share is then a sum of `int64` matrices, each
 shares add up over the integers or modulo p, as the caller likes. Elements are words `[n, 2]`.
 
 `ZeroOrSame`: every value c is 0 or one number w, the same for all, with c and w in additive shares.
-For integers that are small beside the field's modulus, sum c**2 (c - w)**2 = 0 says so, since no
-term is negative; that they are small is for others to prove. The gadget has degree 4: a wire of w
+For integers that are small beside the field's modulus, sum c**2 (c - w)**2 = 0 implies it, since no
+term is negative. Others prove that they are small. The gadget has degree 4: a wire of w
 and `arity` wires of values, p = sum f_i**2 (f_i - g)**2, of which 4 P - 3 coefficients are sent. A
 false proof passes with chance (4 P - 4) / (q - P), and one query of a proof tells nothing.
 """

@@ -49,7 +49,7 @@ class Upload(Body):
 
     @classmethod
     def _cut(cls, plan: Plan, view: memoryview) -> Self:
-        """Heads, and the commitment or the public part."""
+        """Heads, and what they are for."""
         heads, rest = cls._heads(plan, view)
         make: Any = cls
         body: Self = make(*heads, (rest,) if "public" in cls.__match_args__ else bytes(rest))

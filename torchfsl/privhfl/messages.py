@@ -157,7 +157,7 @@ def body_bytes(plan: QueryPlan, kind: Kind, topic: Topic) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _lengths(plan: QueryPlan, client: int) -> Mapping[Kind, int]:
-    """Of the bodies of an answering client's messages, but for those of the online steps."""
+    """Of the bodies of an answering client's messages, except those of the online steps."""
     graph = plan.graphs[client]
     return {
         Kind.WEIGHTS: plan.weights_bytes(graph),

@@ -69,7 +69,7 @@ class Message(NamedTuple, Generic[Kind]):
 
 
 class Peek(NamedTuple, Generic[Kind]):
-    """Where a message belongs, by its header alone."""
+    """Kind, round and client of a message, by its header alone."""
 
     kind: Kind
     round_number: int
@@ -78,7 +78,7 @@ class Peek(NamedTuple, Generic[Kind]):
 
 @dataclass(frozen=True, slots=True)
 class Framing(Generic[AnyPlan, Kind]):
-    """What the headers of a protocol have in common.
+    """The common part of the headers of a protocol.
 
     Attributes:
         magic: four bytes.
@@ -195,7 +195,7 @@ class Framing(Generic[AnyPlan, Kind]):
         return Message(kind, party, round_number, client, body, head)
 
     def peek(self, data: Buffer) -> Peek[Kind]:
-        """Where a message belongs that was checked before, or will be; nothing else is looked at.
+        """Kind, round and client of a message that was checked before, or will be; nothing else.
 
         Raises:
             DecodeError: shorter than a header, or of an unknown kind.

@@ -1,4 +1,4 @@
-"""What protocols in one process have in common: servers with a watch, clients with a memory."""
+"""Parts of protocols in one process: servers with a watch, clients with a memory."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ class Sessions(list[Remembered[RoundSession]]):
 
 
 def receipts(clients: Iterable[Remembered[Session]]) -> dict[int, Receipt]:
-    """What a round has cost each of these clients that started it, dropped out or not."""
+    """The cost of a round for each of these clients that started it, dropped out or not."""
     return {c.client_id: c.session.receipt() for c in clients if c.session is not None}
 
 
 class OfCohort(Generic[_Member]):
-    """What aggregations over one server have in common, whose rounds begin with their clients."""
+    """An aggregation over one server, whose rounds begin with their clients."""
 
     _link: InProcess[Any]
     _cohort: dict[int, _Member]
@@ -160,7 +160,7 @@ class OfCohort(Generic[_Member]):
         self._link.server.abandon_round()
 
     def participant(self, client: int) -> _Member:
-        """See `Aggregation`. One that never submits has dropped out.
+        """See `Aggregation`. A client that never submits has dropped out.
 
         Raises:
             ParameterError: it is not in this round's cohort.

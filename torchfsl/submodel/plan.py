@@ -260,14 +260,14 @@ def check_suite(plan: SubmodelPlan, version: int, suite: str) -> None:
 
 
 def check_plain(plan: SubmodelPlan, why: str) -> None:
-    """Refuse what a protocol without trees does not have: other downloads or encodings.
+    """Refuse downloads and encodings that a protocol without trees does not have.
 
     Raises:
         ParameterError: a segment has its own.
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}, and sends clients the model as it is: give no segment an encoding of its own, "
+            f"{why}, and sends clients the model as it is: leave out encodings of segments, "
             "and download 'full'",
             code="unsupported-plan",
         )

@@ -1,4 +1,4 @@
-"""What servers of rounds have in common: numbers that rise, steps in order, sums applied once."""
+"""Checks of all servers of rounds: numbers that rise, steps in order, sums applied once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def expect_state(state: Enum, needed: Enum) -> None:
 
 
 class ApplyOnce:
-    """Leave to apply opened sums, once each time that it is given."""
+    """Leave to apply the sums of a round, once each time that it is given."""
 
     def __init__(self) -> None:
         """Not given."""

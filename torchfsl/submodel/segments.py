@@ -231,7 +231,7 @@ class SegmentSpec:
 
 
 def vars_of(spec: SegmentSpec) -> dict[str, Any]:
-    """The fields of a spec, which a protocol's segment has, too."""
+    """The fields of a spec, which a protocol's segment also has."""
     return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
 
 
