@@ -153,11 +153,11 @@ def test_one_server_and_ciphertexts_refuse_encodings_of_segments() -> None:
     narrow, model = {"rest": FixedPoint(16, 8, 1.0)}, make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     fed = torchfsl.Federated(model, optimizer, encodings=narrow)
-    with pytest.raises(ValueError, match="one field: give no segment an encoding of its own"):
+    with pytest.raises(ValueError, match="one field: leave out encodings"):
         torchfsl.sesa.plan(fed, widths=[(2, 4)], collusion=1)
     fed.detach()
     fed = torchfsl.Federated(model, optimizer, rows=None, encodings=narrow)
-    with pytest.raises(ValueError, match="one ciphertext space: give no segment an encoding"):
+    with pytest.raises(ValueError, match="one ciphertext space: leave out encodings"):
         torchfsl.sefl.plan(fed, max_clients=3)
 
 

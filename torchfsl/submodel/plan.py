@@ -267,8 +267,8 @@ def check_plain(plan: SubmodelPlan, why: str) -> None:
     """
     if any(s.download != "full" or s.encoding is not None for s in plan.segments):
         raise ParameterError(
-            f"{why}, and sends clients the model as it is: leave out encodings of segments, "
-            "and download 'full'",
+            f"{why}: leave out encodings of segments, and download 'full', since clients get the "
+            "model as it is",
             code="unsupported-plan",
         )
 
